@@ -1,0 +1,11 @@
+// The extension module: each unit of the core registers itself through one function.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace penstock::bindings {
+}  // namespace penstock::bindings
+
+NB_MODULE(_native, module) {
+    module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+}

@@ -1,0 +1,84 @@
+"""Every error that Penstock raises of its own.
+
+    PenstockError
+    ├── UsageError (ValueError)        the call was wrong; nothing has started
+    │   ├── GraphError                 this dataset cannot be built or run
+    │   └── StateError                 this state belongs to another dataset or version
+    ├── SourceError (OSError)          reading failed; carries the source and the keys
+    │   └── CorruptRecordError         the bytes were read but are not a record
+    ├── WorkerError                    a worker could not start, or died; carries exit code or signal
+    ├── ClosedError                    you closed it
+    ├── MissingDependencyError (ImportError)   carries the extra to install
+    └── InternalError                  a bug in Penstock; please report
+
+A user's own exception is none of these: it passes through with its type and traceback, and a note says where it
+happened.
+"""
+
+from collections.abc import Sequence
+
+
+class PenstockError(Exception):
+    """The root of all errors that Penstock raises of its own."""
+
+
+class UsageError(PenstockError, ValueError):
+    """The call was wrong; nothing has started. The message names the rule, the value given and the remedy."""
+
+
+class GraphError(UsageError):
+    """This dataset cannot be built or run as it is described. The message names the step by its chain."""
+
+
+class StateError(UsageError):
+    """This state belongs to another dataset or version, or is no state at all."""
+
+
+class SourceError(PenstockError, OSError):
+    """Reading records failed.
+
+    Attributes:
+        source: what was read from, as its `repr`.
+        keys: the keys that were asked for; at most the first eight.
+    """
+
+    def __init__(self, message: str, *, source: str = "", keys: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.source = source
+        self.keys = tuple(keys[:8])
+
+
+class CorruptRecordError(SourceError):
+    """The bytes were read, but they are not a record."""
+
+
+class WorkerError(PenstockError, RuntimeError):
+    """A worker could not start, or died.
+
+    Attributes:
+        exit_code: the worker's exit code; negative for a signal; None if it never started.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class ClosedError(PenstockError, RuntimeError):
+    """It was used after it had been closed."""
+
+
+class MissingDependencyError(PenstockError, ImportError):
+    """An optional dependency is missing.
+
+    Attributes:
+        extra: the extra that brings it, as in `pip install 'penstock[extra]'`.
+    """
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        super().__init__(f"{what} is needed here and is not installed. Run: pip install 'penstock[{extra}]'")
+        self.extra = extra
+
+
+class InternalError(PenstockError, RuntimeError):
+    """A bug in Penstock; please report it with the traceback."""
