@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,11 +15,21 @@ def machine() -> dict[str, object]:
     """Return the processor's model, usable cores, memory in bytes, kernel and load average of this machine."""
     return {
         "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": f"{platform.system()} {platform.release()}",
-        "load_average": os.getloadavg()[0],
+        "load_average": load_average(),
     }
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def load_average() -> float:
+    """Return how many threads wanted to run during the last minute, on average."""
+    return os.getloadavg()[0]
 
 
 def has_avx2() -> bool:

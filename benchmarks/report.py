@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.intervals import Interval, median_interval
-from benchmarks.machine import commit, machine, versions
+from benchmarks.machine import commit, load_average, machine, usable_cores, versions
 from benchmarks.measure import Comparison, Result, compare, reached
 from benchmarks.scenario import Goal, Scenario, Unit
 
@@ -31,7 +31,13 @@ def table(scenario: Scenario, results: tuple[Result, ...], missing: Sequence[str
     title = f"{scenario.name}: {scenario.question}"
     note = f"{rounds} rounds; intervals of the median cover it with a probability of {100 * coverage:.0f} %"
     absent = [f"not installed: {', '.join(missing)}"] if missing else []
-    return "\n".join([title, note, *lines, *absent])
+    return "\n".join([title, note, *_busy(), *lines, *absent])
+
+
+def _busy() -> list[str]:
+    """Return a warning if more wants to run than the machine has cores: then times are too long, and shares noisy."""
+    load, cores = load_average(), usable_cores()
+    return [f"the machine is busy: load average {load:.1f} on {cores} cores"] if load > cores else []
 
 
 def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
@@ -42,7 +48,7 @@ def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
     return (
         contestant.name,
         contestant.role,
-        _quantity(median_interval(list(result.values().values())).median, contestant.unit),
+        _median(result),
         _interval(comparison.share) if comparison and not is_limit else "",
         _beyond(contestant.goal, comparison, contestant.unit),
         _goal(contestant.goal, contestant.unit),
@@ -69,8 +75,12 @@ def _interval(interval: Interval) -> str:
     return f"{_number(interval.median)} [{_number(interval.low)}, {_number(interval.high)}]"
 
 
-def _quantity(value: float, unit: Unit) -> str:
-    return f"{_number(value)} {unit.name}"
+def _median(result: Result) -> str:
+    """Return the median in its unit, with its interval where a goal is set for it."""
+    interval = median_interval(list(result.values().values()))
+    goal = result.contestant.goal
+    judged = goal is not None and goal.kind == "value" and interval.low < interval.high
+    return f"{_interval(interval) if judged else _number(interval.median)} {result.contestant.unit.name}"
 
 
 def _number(value: float) -> str:
