@@ -7,7 +7,7 @@ from penstock._runtime._batches import origin, rows_of
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import Course, InlineStream, OrderedStream, Stream
-from penstock._runtime._threads import ThreadRuntime
+
 
 
 class Runtime:
