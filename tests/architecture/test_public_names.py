@@ -32,8 +32,7 @@ def test_public_names_have_docstrings(name: str, value: object) -> None:
 @pytest.mark.parametrize(("name", "value"), PUBLIC, ids=NAMES)
 def test_public_names_have_examples(name: str, value: object) -> None:
     """Every public function and class shows its use; errors are shown by the calls that raise them."""
-    is_error = isinstance(value, type) and issubclass(value, Exception)
-    if is_error or not callable(value):
+    if _is_error(value) or not callable(value):
         return
     assert ">>> " in (inspect.getdoc(value) or ""), f"{name} has no example in its docstring"
 
@@ -44,6 +43,10 @@ def test_public_names_are_in_the_reference() -> None:
     pages = "\n".join(page.read_text() for page in sorted(REFERENCE.rglob("*.md")))
     missing = [name for name in NAMES if name not in pages]
     assert not missing, f"not in docs/reference: {missing}"
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
 
 
 def _needs_docstring(value: object) -> bool:
