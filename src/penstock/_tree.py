@@ -155,6 +155,16 @@ def describe_difference(
     return _difference(structure, other, names, "")
 
 
+def is_container(part: object) -> bool:
+    """Return whether `flatten` would take this part of an element apart.
+
+    Example:
+        >>> is_container((1, 2)), is_container("ab")
+        (True, False)
+    """
+    return _parts(part) is not None
+
+
 def subject(path: str) -> str:
     """Return how a message speaks of the part of an element at `path`."""
     return path or "the element"
@@ -174,7 +184,7 @@ def _take_apart(element: object, leaves: list[Any], is_leaf: Callable[[object], 
 
 def _parts(part: object) -> tuple[type, tuple[Hashable, ...], Iterable[object]] | None:
     """Return the container, keys and children of a part of an element, or None for a leaf."""
-    kind = type(part)
+    kind: Any = type(part)
     bases, element = kind.__mro__, cast("Element", part)
     if dict in bases:
         return dict, tuple(element), element.values()
@@ -190,7 +200,7 @@ def _parts(part: object) -> tuple[type, tuple[Hashable, ...], Iterable[object]] 
 
 
 @functools.lru_cache(maxsize=256)
-def field_names(container: type) -> tuple[str, ...]:
+def field_names(container: type[Any]) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass, having checked that it can be rebuilt from them.
 
     Raises:
