@@ -4,8 +4,14 @@
 namespace nb = nanobind;
 
 namespace penstock::bindings {
+
+void bind_permutation(nb::module_& module);
+void bind_stack(nb::module_& module);
+
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    penstock::bindings::bind_permutation(module);
+    penstock::bindings::bind_stack(module);
 }

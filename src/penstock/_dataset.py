@@ -29,10 +29,12 @@ from penstock._graph._nodes import (
 from penstock._graph._rewrite import hold_order, varies_by_epoch
 from penstock._graph._verify import finite_length, need_count, need_finite, need_function, need_indexable, refuse, verify_step
 from penstock._seeds import derive
-from penstock.batching import Pad, Stack, element_spec
+from penstock.batching import Pad, Stack
+from penstock.batching._leaf import element_spec
 from penstock.errors import UsageError
 from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, Sampler, Select, Shuffle, Slice, split_counts
-from penstock.sources import Range, as_source, source_length
+from penstock.sources._as_source import as_source, source_length
+from penstock.sources._range import Range
 
 
 class Dataset:
@@ -140,7 +142,7 @@ class Dataset:
             [7, 2, 9]
         """
         total = need_finite(self._node, "select()")
-        sampler = Select.of(positions, total)
+        sampler = Select.from_positions(positions, total)
         return self._choose(sampler, f"select({len(sampler)} positions)")
 
     def split(self, fractions: Mapping[str, float], *, seed: int = 0) -> "dict[str, Dataset]":

@@ -53,7 +53,7 @@ class SourceError(PenstockError, OSError):
     def __init__(self, message: str, *, source: str = "", keys: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.source = source
-        self.keys = tuple(keys[:8])
+        self.keys: tuple[int, ...] = tuple(keys[:8])
 
 
 class CorruptRecordError(SourceError):

@@ -3,6 +3,7 @@
 A user's own exception passes through with its type and traceback; a note says which step, epoch, position and key.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
@@ -12,8 +13,9 @@ from penstock._graph._nodes import Element, Map, Node, Origin, Substitute
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
+from penstock.errors import InternalError
 from penstock.events import Observer, Skipped, Substituted, ignore
-from penstock.sources import retry_transient
+from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
 
 
 class _Dropped:
@@ -74,10 +76,14 @@ ElementAt = Callable[[Node, int, int, Context], Element]
 
 def apply_one(step: Map, element: Element, place: Place, context: Context, element_at: ElementAt) -> Element:
     """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
-    try:
-        return retry_transient(lambda: _call(step, element, place, context))
-    except Exception as error:   # noqa: BLE001 - whatever the user's function raises follows on_error
-        return _after_error(step, error, place, context, element_at)
+    for seconds in (*RETRY_WAITS_SECONDS, None):
+        try:
+            return _call(step, element, place, context)
+        except Exception as error:   # noqa: BLE001 - whatever the user's function raises follows on_error
+            if seconds is None or not is_transient(error):
+                return _after_error(step, error, place, context, element_at)
+        threading.Event().wait(seconds)
+    raise InternalError("the last attempt returns")
 
 
 def apply_block(

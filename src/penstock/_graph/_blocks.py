@@ -20,10 +20,12 @@ from penstock._graph._seed_position import (
     key_block,
     seed_position_block,
 )
-from penstock.batching import Stack, fast_stack, split_rows
+from penstock.batching import Stack
+from penstock.batching._rows import split_rows
+from penstock.batching._write import fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources import read_records
+from penstock.sources._reading import read_records
 
 
 class Block(NamedTuple):

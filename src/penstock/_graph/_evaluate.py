@@ -13,9 +13,9 @@ from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._length import is_indexable, length, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
 from penstock._graph._seed_position import SeedPosition, key_block, row_seed_position, seed_position
-from penstock.batching import split_rows
+from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
-from penstock.sources import read_records
+from penstock.sources._reading import read_records
 
 
 def element_at(node: Node, epoch: int, position: int, context: Context) -> Element:

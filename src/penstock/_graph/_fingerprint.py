@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock.sampling import Sampler, apply_block
-from penstock.sources import source_fingerprint
+from penstock.sources._as_source import source_fingerprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from penstock._graph._evaluate import element_at, keeps, row_place
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._graph._rewrite import with_parent
-from penstock.batching import split_rows
+from penstock.batching._rows import split_rows
 from penstock.errors import InternalError
 
 

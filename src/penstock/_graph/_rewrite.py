@@ -48,8 +48,8 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return node
         case Reindex(sampler=FixedEpoch()):
             return node
-        case Reindex(parent=parent, sampler=Repeat(times=times, reshuffle=reshuffle)):
-            return replace(node, parent=hold_order(parent, cycle * times if reshuffle else cycle))
+        case Reindex(parent=parent, sampler=Repeat() as repeat):
+            return replace(node, parent=hold_order(parent, cycle * repeat.passes if repeat.reshuffle else cycle))
         case Reindex(parent=parent, sampler=sampler):
             below = hold_order(parent, cycle)
             fixed = isinstance(sampler, Slice | Select | FixedOrder)

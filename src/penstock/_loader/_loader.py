@@ -20,7 +20,7 @@ from penstock._runtime._runtime import Runtime
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Event, Skipped, Substituted
-from penstock.sources import check_length
+from penstock.sources._as_source import check_length
 
 _ALLOWABLE = frozenset({"source", "order"})
 

@@ -23,8 +23,8 @@ from penstock._runtime._batches import (
     rows_of,
 )
 from penstock._graph._seed_position import Integers
-from penstock.batching import Layout, layout_of
-from penstock.sources import read_records
+from penstock.batching._layout import Layout, layout_of
+from penstock.sources._reading import read_records
 
 _KEYS_AHEAD = 4096   # rows whose keys are computed at once; a few microseconds' worth
 

@@ -1,0 +1,1 @@
+"""The native core of Penstock. Use it through its Python wrappers."""
