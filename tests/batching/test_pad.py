@@ -1,5 +1,6 @@
 """Padded batches hold each element at the beginning of its row, and the fill behind it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def test_a_fill_of_another_dtype_is_refused(dtype: str, fill: float) -> None:
         (lambda: Pad(mask=""), "mask must name the leaf to add; got mask=''. Give it a name, or leave it out."),
     ],
 )
-def test_a_rule_is_checked_when_it_is_made(make: Any, message: str) -> None:  # noqa: ANN401, a function to call
+def test_a_rule_is_checked_when_it_is_made(make: Callable[[], object], message: str) -> None:
     """Bad lengths and names are errors before any element is there."""
     with pytest.raises(UsageError) as caught:
         make()

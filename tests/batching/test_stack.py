@@ -107,7 +107,7 @@ class Capsule:
     def __init__(self, values: NDArray[Any]) -> None:
         self.values = values
 
-    def __dlpack__(self, **options: Any) -> object:  # noqa: ANN401, whatever NumPy's version asks for
+    def __dlpack__(self, **options: object) -> object:
         return self.values.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -13,7 +13,9 @@ from penstock._graph._apply import Context
 from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import InternalError
-from penstock.transport import Bell, Claim, Memory, Releases, SlotRing
+from penstock.transport._bell import Bell
+from penstock.transport._memory import Memory, Region
+from penstock.transport._ring import Claim, SlotRing
 
 SLOTS: Final = 256
 BLOCKS: Final = 256   # row blocks of a slot, at most
@@ -38,12 +40,12 @@ class Crew:
         self.num_workers = num_workers
         self.arm_more: Callable[[], None] = _nothing
         self._bell = Bell()
-        self._ring = SlotRing(SLOTS, BLOCKS, self._bell)
-        self._releases = Releases()
+        self._ring = SlotRing(BLOCKS, capacity=SLOTS, bell=self._bell)
+        self._memory = Memory()
         self._jobs: list[Job | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
-        self._memory: dict[int, Memory] = {}
+        self._regions: dict[int, Region] = {}
         self._in_use: dict[int, int] = {}   # bytes of the slots whose memory is being written, ready or viewed
         self._number = 0
         self._merging = threading.Semaphore(merges)
@@ -70,7 +72,7 @@ class Crew:
 
     def collect(self) -> None:
         """Take back the slots whose views have died, and those that were cancelled and have no writer left."""
-        for slot in self._releases.drain():
+        for slot in self._memory.released():
             del self._in_use[slot]
             self._free.append(slot)
         for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
@@ -82,14 +84,14 @@ class Crew:
         slot = self._free.pop()
         size = job.memory_bytes
         if size:
-            memory = self._memory.get(slot)
-            if memory is None or memory.size < size:
-                memory = self._memory[slot] = Memory(size)
-            self._in_use[slot] = memory.size
-            job.use(memory.lease(slot, self._releases))
+            region = self._regions.get(slot)
+            if region is None or len(region) < size:
+                region = self._regions[slot] = self._memory.allocate(size)
+            self._in_use[slot] = len(region)
+            job.use(self._memory.lease(region, slot))
         self._jobs[slot] = job
         self._number += 1
-        self._ring.arm(slot, self._number, job.blocks, job.has_merge)
+        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
         return slot
 
     def retire(self, slot: int) -> None:
@@ -115,11 +117,7 @@ class Crew:
 
     def wait(self, slot: int) -> None:
         """Wait until a slot's job is complete; Ctrl-C comes out of it at once."""
-        while True:
-            self._bell.clear()   # before looking: what comes later rings again
-            if self._ring.ready(slot):
-                return
-            self._bell.wait()
+        self._ring.wait_ready(slot)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when a job may be complete."""
@@ -129,7 +127,6 @@ class Crew:
         """Stop the threads. Memory lives on as long as views of it do."""
         self.arm_more = _nothing
         self._threads.close()
-        self._bell.close()
 
     # -- workers
 

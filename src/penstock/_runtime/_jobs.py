@@ -30,7 +30,7 @@ from penstock.batching._layout import Column, Layout, layout_of
 from penstock.batching._rows import take_rows
 from penstock.batching._write import LayoutMismatch, write_rows
 from penstock.errors import InternalError
-from penstock.transport import Lease
+from penstock.transport._memory import Lease
 
 
 class Job(Protocol):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.transport import Claim, SlotRing
+from penstock.transport._ring import Claim, SlotRing
 
 _PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
