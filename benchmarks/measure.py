@@ -104,16 +104,30 @@ def compare(result: Result, results: tuple[Result, ...]) -> Comparison | None:
 
 def reached(result: Result, comparison: Comparison | None) -> bool | None:
     """Return whether the interval of the median covers the goal, or None if there is none."""
-    goal = result.contestant.goal
+    goal, judged = result.contestant.goal, _judged(result, comparison)
     if goal is None:
         return None
-    match goal.kind:
-        case "value":
-            return median_interval(list(result.values().values())).low <= goal.bound
-        case "share":
-            return comparison is not None and comparison.share.high >= goal.bound
-        case "difference":
-            return comparison is not None and comparison.difference.low <= goal.bound
+    if judged is None:
+        return False
+    return judged.high >= goal.bound if goal.kind == "share" else judged.low <= goal.bound
+
+
+def median_reaches(result: Result, comparison: Comparison | None) -> bool:
+    """Return whether the median itself is as good as the goal."""
+    goal, judged = result.contestant.goal, _judged(result, comparison)
+    if goal is None or judged is None:
+        return False
+    return judged.median >= goal.bound if goal.kind == "share" else judged.median <= goal.bound
+
+
+def _judged(result: Result, comparison: Comparison | None) -> Interval | None:
+    """Return what a contestant's goal is about: its share of the limit, its time beyond it, or its value."""
+    goal = result.contestant.goal
+    if goal is not None and goal.kind == "value":
+        return median_interval(list(result.values().values()))
+    if goal is None or comparison is None:
+        return None
+    return comparison.share if goal.kind == "share" else comparison.difference
 
 
 def progress_line(name: str) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.intervals import Interval, median_interval
 from benchmarks.machine import commit, load_average, machine, usable_cores, versions
-from benchmarks.measure import Comparison, Result, compare, reached
+from benchmarks.measure import Comparison, Result, compare, median_reaches, reached
 from benchmarks.scenario import Goal, Scenario, Unit
 
 HEADER = ("contestant", "role", "median", "share of the limit", "beyond it", "goal", "", "facts")
@@ -44,7 +44,6 @@ def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
     contestant = result.contestant
     comparison = compare(result, results)
     is_limit = any(contestant.name in other.contestant.against for other in results)
-    done = reached(result, comparison)
     return (
         contestant.name,
         contestant.role,
@@ -52,9 +51,20 @@ def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
         _interval(comparison.share) if comparison and not is_limit else "",
         _beyond(contestant.goal, comparison, contestant.unit),
         _goal(contestant.goal, contestant.unit),
-        {None: "", True: "reached", False: "NOT reached"}[done],
+        _verdict(result, comparison),
         ", ".join(f"{name} {_number(value)}" for name, value in result.facts.items()),
     )
+
+
+def _verdict(result: Result, comparison: Comparison | None) -> str:
+    """Return whether the goal is reached; where only the interval covers it, and the median doesn't, that is said."""
+    match reached(result, comparison):
+        case None:
+            return ""
+        case False:
+            return "NOT reached"
+        case True:
+            return "reached" if median_reaches(result, comparison) else "reached, within the interval"
 
 
 def _beyond(goal: Goal | None, comparison: Comparison | None, unit: Unit) -> str:

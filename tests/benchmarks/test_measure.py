@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.measure import Result, compare, measure, reached
+from benchmarks.measure import Result, compare, measure, median_reaches, reached
 from benchmarks.scenario import NANOSECONDS, Contestant, Goal, Measurement, Output, Scenario, per_second
 from benchmarks.streams import OutputDiffersError, check_outputs
 
@@ -61,7 +61,9 @@ def test_a_goal_is_reached_when_the_interval_covers_it(best: float, *, expected:
     """The best round reaches 0.9 of the limit or misses it; with three rounds the interval is their range."""
     limit = result("limit", [1.0, 1.0, 1.0])
     ours = result("ours", [1.5, best, 1.5], against=("limit",), goal=Goal("share", 0.9))
-    assert reached(ours, compare(ours, (limit, ours))) is expected
+    comparison = compare(ours, (limit, ours))
+    assert reached(ours, comparison) is expected
+    assert not median_reaches(ours, comparison)
 
 
 def test_a_goal_beyond_the_limit_is_a_difference() -> None:
