@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from penstock.sampling import Permutation, Shuffle
 
 from benchmarks.bench import Bench
 from benchmarks.machine import has_avx2
 from benchmarks.scenario import NANOSECONDS, Contestant, Goal, Measurement, Output, Scenario
+from penstock.sampling import Permutation, Shuffle
 
 BLOCK = 1 << 16
 SIZES = {"1.28 M": 1_280_000, "2^20 + 1": (1 << 20) + 1, "1e8": 10**8, "1e12": 10**12}
