@@ -4,8 +4,10 @@
 namespace nb = nanobind;
 
 namespace penstock::bindings {
+void bind_gather(nb::module_& module);
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    penstock::bindings::bind_gather(module);
 }
