@@ -25,7 +25,7 @@ namespace {
 
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Out = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using Out = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
 
 // Below this, giving the GIL away and asking for it again costs more than it lets others do.
 constexpr std::size_t kReleaseFromBytes = 16 * 1024;
@@ -73,7 +73,7 @@ void gather(const OwnedRowTable& self, const Keys& keys, const Out& out) {
                                     std::to_string(out.nbytes()));
     }
     const std::span<const std::int64_t> span(keys.data(), keys.size());
-    auto* begin = static_cast<std::byte*>(out.data());
+    auto* begin = reinterpret_cast<std::byte*>(out.data());
     if (bytes < kReleaseFromBytes) {
         table.gather(span, begin);
         return;
@@ -111,7 +111,7 @@ void bind_gather(nb::module_& module) {
         .def(
             "__len__", [](const OwnedRowTable& self) { return self.table().size(); }, "Return the number of rows.")
         .def("gather", &gather, nb::arg("keys"), nb::arg("out").noconvert(),
-             "Copy the rows of `keys` (int64) into `out`, C-contiguous and of exactly their bytes. Larger copies run "
+             "Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run "
              "without the GIL. Raises IndexError, with `out` untouched, where a key isn't in [0, len(self)).");
     module.def("map_file", &map_file, nb::arg("path"),
                "Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.");
