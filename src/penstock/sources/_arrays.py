@@ -93,7 +93,7 @@ class Arrays:
         names = self._names
         return [dict(zip(names, rows, strict=True)) for rows in zip(*blocks, strict=True)]
 
-    def read_into(self, keys: Sequence[int] | Keys, out: Any) -> None:  # noqa: ANN401 - as nested as a record
+    def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
         """Write the rows of `keys` to `out`.
 
         Args:
