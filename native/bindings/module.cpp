@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 namespace penstock::bindings {
 
+void bind_gather(nb::module_& module);
 void bind_permutation(nb::module_& module);
 void bind_stack(nb::module_& module);
 
@@ -12,6 +13,7 @@ void bind_stack(nb::module_& module);
 
 NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    penstock::bindings::bind_gather(module);
     penstock::bindings::bind_permutation(module);
     penstock::bindings::bind_stack(module);
 }

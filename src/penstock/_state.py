@@ -14,12 +14,12 @@ Segments tell which elements every earlier step had, also after the batch size h
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock.errors import StateError
 
 VERSION: Final = 1
-MOST_SEGMENTS: Final = 8   # older ones are forgotten; a state stays below a kilobyte
+MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
 
 State: TypeAlias = dict[str, Any]
 
@@ -73,19 +73,20 @@ class LoaderState:
         return state
 
 
-def from_json(state: object) -> LoaderState:
+def from_json(state: Any) -> LoaderState:  # noqa: ANN401 - whatever a file held
     """Return the state that `to_json` described, or raise a StateError that says what is wrong with it."""
     if isinstance(state, str | bytes):
         try:
             state = json.loads(state)
         except ValueError as error:
             raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
-    if not isinstance(state, Mapping) or "penstock" not in state:
+    fields = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
+    if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
-    if state["penstock"] != VERSION:
-        raise StateError(f"this version reads states of version {VERSION}; got version {_short(state['penstock'])}")
+    if fields["penstock"] != VERSION:
+        raise StateError(f"this version reads states of version {VERSION}; got version {_short(fields['penstock'])}")
     try:
-        return _parse(state)
+        return _parse(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"this state is incomplete or damaged ({type(error).__name__}: {error})") from error
 

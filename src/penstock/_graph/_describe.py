@@ -1,6 +1,7 @@
 """How a dataset is shown: as the chain that the user wrote, as a tree, and as HTML for notebooks."""
 
 import base64
+import functools
 import html
 import struct
 import zlib
@@ -56,9 +57,8 @@ def source_text(source: object, limit: int = 60) -> str:
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return what a function calls itself: its qualified name, or its class's for other callables."""
-    inner = getattr(function, "func", None)   # functools.partial
-    if not hasattr(function, "__qualname__") and callable(inner):
-        return function_name(inner)
+    if isinstance(function, functools.partial):
+        return function_name(function.func)
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
@@ -98,13 +98,16 @@ def html_text(node: Node, spec: Element, first: list[Element]) -> str:
 
 def _image(leaf: object, most: int = 8) -> str:
     """Return an `<img>` for a leaf of shape (height, width[, 1 or 3]), or its rows where it is a batch of these."""
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fui":
+    if not isinstance(leaf, np.ndarray):
         return ""
-    if leaf.ndim == 4 or (leaf.ndim == 3 and leaf.shape[2] not in {1, 3}):
-        return "".join(_image(row) for row in leaf[:most])
-    if leaf.ndim not in {2, 3} or min(leaf.shape[:2]) < 4 or max(leaf.shape[:2]) > 1024:
+    array: NDArray[Any] = leaf
+    if array.dtype.kind not in "fui":
         return ""
-    data = base64.b64encode(_png(leaf)).decode()
+    if array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in {1, 3}):
+        return "".join(_image(row) for row in array[:most])
+    if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
+        return ""
+    data = base64.b64encode(_png(array)).decode()
     return f'<img src="data:image/png;base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
 
 
