@@ -37,7 +37,7 @@ class Bell:
         self.native.ring()
 
     def clear(self) -> None:
-        """Make the descriptor unreadable, whether it was rung or not. Look at what you wait for after this, not before."""
+        """Make the descriptor unreadable, whether it was rung or not. Look for what you wait for after this."""
         self.native.clear()
 
     def fileno(self) -> int:

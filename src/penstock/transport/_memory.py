@@ -15,10 +15,10 @@ mechanism is NumPy's `base` chain, which torch, DLPack and memoryview keep too.
 """
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from penstock._native import Lease as Lease
 from penstock._native import Region as Region
@@ -27,6 +27,8 @@ from penstock._native import region as _region
 from penstock._native import returned_leases as _returned_leases
 from penstock.errors import UsageError
 from penstock.transport._bell import Bell
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 ALIGNMENT: Final = 64  # bytes; jax and DLPack consumers copy what is aligned to less
 
@@ -42,9 +44,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def array_over(
-    memory: Region | Lease, shape: Sequence[int], dtype: DTypeLike, *, start_bytes: int = 0
-) -> NDArray[np.generic]:
-    """Return a writable C-ordered array over memory, without a copy. The array, and every view of it, keeps `memory` alive.
+    memory: Region | Lease,
+    shape: Sequence[int],
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    start_bytes: int = 0,
+) -> NDArray[ScalarT]:
+    """Return a writable C-ordered array over memory, without a copy; it, and every view of it, keeps `memory` alive.
 
     Args:
         memory: a region or a lease.
@@ -68,7 +74,7 @@ class Memory:
     Example:
         >>> memory = Memory()
         >>> region = memory.allocate(1024)
-        >>> batch = array_over(memory.lease(region, slot=3), (16, 16), "float32")
+        >>> batch = array_over(memory.lease(region, slot=3), (16, 16), np.float32)
         >>> part = batch[2:4]
         >>> del batch
         >>> memory.released()
@@ -90,6 +96,9 @@ class Memory:
             size_bytes: its size.
             prefault: touch every page now, without the interpreter's lock, so that later writes meet no page fault.
 
+        Returns:
+            The region: a writable buffer of that size.
+
         Raises:
             UsageError: the size is negative.
             MemoryError: the system refused.
@@ -107,6 +116,9 @@ class Memory:
                 returned by itself.
             start_bytes: where the lease starts in the region.
             size_bytes: how long it is; None for all the rest.
+
+        Returns:
+            The lease: a writable buffer over that part.
 
         Raises:
             UsageError: the part lies outside the region, or the slot is negative.

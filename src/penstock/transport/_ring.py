@@ -8,24 +8,27 @@ Guarantees:
     claimed only when every row block is done.
   - A worker may end anywhere. After `release_worker` its blocks are claimed by others, and nobody sleeps on through a
     wake-up that ended with it. Release only a worker that is certainly gone: it must never write again.
-  - After `cancel` no further block of the slot is claimed; it is `drained` when the claimed ones are finished or released.
+  - After `cancel` no further block of the slot is claimed; it is `drained` when the claimed ones are finished or
+    released.
   - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait` at once, and every `wait_ready`.
 
 Who may call: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`; a worker calls
-`claim`, `claim_wait` and `finish` with its own number; `release_worker`, `stop`, `ready` and `drained` are for any thread.
+`claim`, `claim_wait` and `finish` with its own number; `release_worker`, `stop`, `ready` and `drained` are for any
+thread.
 
 The protocol is in native/core/ring_protocol.hpp; native/tests/test_ring_model.cpp explores all its interleavings.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from penstock._native import Claim as Claim
 from penstock._native import Ring as _Ring
 from penstock.errors import UsageError
 from penstock.transport._bell import Bell
 
-MAX_SLOTS = 1024
-MAX_BLOCKS = 1 << 20
+MAX_SLOTS: Final = 1024
+MAX_BLOCKS: Final = 1 << 20
 
 
 class SlotRing:
@@ -86,17 +89,23 @@ class SlotRing:
         self._native.arm(slot, number, blocks, merge)
 
     def claim(self, worker: int) -> Claim | None:
-        """Claim a free block of the earliest batch that has one; None if none has, or the ring is stopped.
+        """Claim a free block of the earliest batch that has one.
 
         Args:
             worker: who claims, in [0, 4194304); no other living worker has this number.
+
+        Returns:
+            The claim; None if no block is free, or the ring is stopped.
         """
         return self._native.claim(worker)
 
     def claim_wait(self, worker: int) -> Claim | None:
-        """Claim as `claim` does, but sleep, without the interpreter's lock, while there is nothing; None once stopped.
+        """Claim as `claim` does, but sleep, without the interpreter's lock, while no block is free.
 
         For worker threads: a signal doesn't end it.
+
+        Returns:
+            The claim; None once the ring is stopped.
         """
         return self._native.claim_wait(worker)
 
@@ -139,7 +148,11 @@ class SlotRing:
         return self._native.cancel(slot)
 
     def release_worker(self, worker: int) -> int:
-        """Give the blocks of a worker that is certainly gone to others, and wake everyone; return how many it held."""
+        """Give the blocks of a worker that is certainly gone to others, and wake everyone.
+
+        Returns:
+            How many blocks it held.
+        """
         return self._native.release_worker(worker)
 
     def stop(self) -> None:
@@ -152,7 +165,11 @@ class SlotRing:
         return self._native.stopped()
 
     def wait_ready(self, slot: int) -> bool:
-        """Wait until the slot is ready, as `Bell.wait` does; False if the ring was stopped before. Owner only."""
+        """Wait until the slot is ready; a signal ends it as it ends `Bell.wait`. Owner only.
+
+        Returns:
+            True when it is ready, False if the ring was stopped before.
+        """
         self._wait(lambda: self.ready(slot) or self.stopped)
         return self.ready(slot)
 
