@@ -32,8 +32,8 @@ from penstock._graph._verify import (
     need_count,
     need_finite,
     need_function,
-    need_integer,
     need_indexable,
+    need_integer,
     refuse,
     verify_step,
 )

@@ -14,7 +14,7 @@ Segments tell which elements every earlier step had, also after the batch size h
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from penstock.errors import StateError
 
@@ -22,6 +22,7 @@ VERSION: Final = 1
 MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
 
 State: TypeAlias = dict[str, Any]
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Segment(NamedTuple):
@@ -73,14 +74,14 @@ class LoaderState:
         return state
 
 
-def from_json(state: Any) -> LoaderState:  # noqa: ANN401 - whatever a file held
+def from_json(state: object) -> LoaderState:
     """Return the state that `to_json` described, or raise a StateError that says what is wrong with it."""
     if isinstance(state, str | bytes):
         try:
             state = json.loads(state)
         except ValueError as error:
             raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
-    fields = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
+    fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
     if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
     if fields["penstock"] != VERSION:
@@ -110,6 +111,10 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         None if cursor is None else tuple(map(_count, cursor)),
         _count(state.get("rank", 0)),
     )
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 def _count(value: object) -> int:

@@ -2,10 +2,9 @@
 
 import copy
 import math
-from typing import Any, NoReturn, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._describe import chain_text
@@ -14,6 +13,9 @@ from penstock._graph._length import is_indexable, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._tree import flatten
 from penstock.errors import GraphError, InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _REMEDY = (
     "What the model sees would depend on who computes it. If it draws random numbers, use random_map, "
@@ -123,11 +125,14 @@ def _same_leaf(first: object, second: object) -> bool:
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic):
-        one: NDArray[Any] = np.asarray(first)
-        other: NDArray[Any] = np.asarray(second)
+        one, other = _array(first), _array(second)
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
         return bool(one.tolist() == other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
     if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
         return math.isnan(second)
     return bool(first == second)
+
+
+def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy scalar
+    return np.asarray(leaf)

@@ -6,7 +6,7 @@ faster must equal them, byte for byte.
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, assert_never, cast
+from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 
@@ -116,10 +116,10 @@ def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element
     """Return the batch with the step's mask leaf: true for the first `data_rows` of its rows."""
     if step.mask is None:
         return batch
-    if not isinstance(batch, dict) or step.mask in batch:
-        found = f"a dict that has {step.mask!r} already" if isinstance(batch, dict) else f"a {type(batch).__name__}"
+    if not _is_dict(batch) or step.mask in batch:
+        found = f"a dict that has {step.mask!r} already" if _is_dict(batch) else f"a {type(batch).__name__}"
         raise GraphError(f"mask={step.mask!r} must name a new leaf of a dict; the batch is {found}")
-    return {**cast("dict[Any, Any]", batch), step.mask: np.arange(rows) < data_rows}
+    return {**batch, step.mask: np.arange(rows) < data_rows}
 
 
 def check_row_count(total: int, size: int, batch: int, found: int) -> None:
@@ -130,3 +130,7 @@ def check_row_count(total: int, size: int, batch: int, found: int) -> None:
             f"unbatch() found {found} rows in batch {batch} instead of {expected}: "
             "a function above batch() must keep the number of rows"
         )
+
+
+def _is_dict(batch: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(batch, dict)

@@ -5,9 +5,10 @@ The bit generator is Philox (Salmon et al., "Parallel random numbers: as easy as
 first. So streams of different elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
 
 Assigning `Philox.state` costs microseconds, so for a block the words are stored where the C struct keeps them. The
-struct's layout is not NumPy's promise: it is compared with the public `state` first, and if it differs that is assigned.
+struct's layout is not NumPy's promise: it is compared with the public `state` first; if it differs, that is assigned.
 """
 
+import collections.abc
 import contextlib
 import ctypes
 import random  # noqa: TID251 - `globals=True` seeds the generators that existing augmentations draw from
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.random import Generator, Philox, get_state, set_state  # noqa: TID251 - the one place that makes generators  # noqa: TID251 - what `globals=True` seeds and puts back
+from numpy.random import Generator, Philox, get_state, set_state  # noqa: TID251 - the one place that needs them
 from numpy.random import seed as seed_numpy  # noqa: TID251 - likewise
 
 from penstock._graph._seed_position import SeedPosition, SeedPositions
@@ -134,7 +135,7 @@ def _comparable(state: Any) -> list[Any]:  # noqa: ANN401 - NumPy types the stat
 
 
 @contextlib.contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
+def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
     """Seed `random`, NumPy's global generator and, where it is loaded, torch's; put them back afterwards.
 
     Args:

@@ -4,7 +4,7 @@ A job is made and armed under the queue's lock, then each block is run once, by 
 it has one, after all blocks; then the consumer takes what came out.
 """
 
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from penstock._runtime._batches import (
 from penstock._runtime._ordered import evaluate_span
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._merge import Column
 from penstock.batching._rows import take_rows
 from penstock.batching._write import LayoutMismatch, write_rows
 from penstock.errors import InternalError
@@ -98,7 +97,7 @@ class BatchJob:
         self.blocks = max(-(-self.row_count // block_rows), 1)
         self.error: BaseException | None = None
         self._layout = row_layout(self._program, learned)
-        self._columns: list[Column] = []
+        self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
         self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self._layout is None else []
         self._results: list[Element] = []
         self.has_merge = self._layout is None or bool(self._program.above)

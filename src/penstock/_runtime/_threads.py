@@ -8,8 +8,6 @@ thread. The same path serves rows that don't fit the layout.
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from penstock._graph._apply import Context
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
@@ -20,7 +18,7 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
 from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import Course, EndOfEpoch
-from penstock._tree import map_leaves
+from penstock._tree import is_array, map_leaves
 
 _JOB_SECONDS: Final = 0.002  # a job of several small batches is at most about this much work
 _BLOCK_SECONDS: Final = 0.0005  # so that claiming a block, some microseconds, stays below 2 %
@@ -76,12 +74,12 @@ class ThreadBatchStream:
 
 
 def _copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
-    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return leaf.copy() if is_array(leaf) else leaf
 
 
 def _small_copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
     """Copy small arrays, so that keeping the labels doesn't keep the images' memory."""
-    return np.array(leaf) if isinstance(leaf, np.ndarray) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
 
 
 class _Cutter:
