@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 from spdl.pipeline import PipelineBuilder
@@ -21,7 +22,7 @@ PREFIX = 8  # batches of a pass; per item it takes a fraction of a millisecond f
 def _tiny(work: tiny.Work, _: ExitStack) -> tuple[Contestant, ...]:
     def batches() -> Iterator[Batch]:
         elements = range(min(work.count, PREFIX * work.batch_size))
-        mapped = PipelineBuilder().add_source(elements).pipe(tiny.add_one, concurrency=2, output_order="input")
+        mapped = _builder().add_source(elements).pipe(tiny.add_one, concurrency=2, output_order="input")
         return _run(mapped.aggregate(work.batch_size).pipe(np.array))
 
     run, output = passes(batches), Output(tiny.CLAIM, batches)
@@ -36,12 +37,12 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
     def per_item() -> Iterator[Batch]:
         keys = order[: PREFIX * work.batch_size]
-        read = PipelineBuilder().add_source(keys).pipe(gather, concurrency=2, output_order="input")
+        read = _builder().add_source(keys).pipe(gather, concurrency=2, output_order="input")
         return _run(read.aggregate(work.batch_size).pipe(np.stack))
 
     def per_batch() -> Iterator[Batch]:
         keys = (order[start : start + work.batch_size] for start in range(0, len(order), work.batch_size))
-        return _run(PipelineBuilder().add_source(keys).pipe(gather, concurrency=2, output_order="input"))
+        return _run(_builder().add_source(keys).pipe(gather, concurrency=2, output_order="input"))
 
     against, output = (tokens.LIMIT,), Output(tokens.CLAIM, per_batch, ordered=False)
     return (
@@ -50,7 +51,11 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
     )
 
 
-def _run(builder: PipelineBuilder) -> Iterator[Batch]:
+def _builder() -> Any:  # noqa: ANN401 - its type changes with every stage
+    return PipelineBuilder()
+
+
+def _run(builder: Any) -> Iterator[Batch]:  # noqa: ANN401 - as above
     """Yield what comes out of the pipeline on 2 threads."""
     pipeline = builder.add_sink(2).build(num_threads=2)
     with pipeline.auto_stop():

@@ -56,9 +56,10 @@ class Windows:
 
 def _tiny(work: tiny.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     contestants: list[Contestant] = []
+    numbers: Any = Numbers(work.count)  # torch needs no base class, though its types say so
     for num_workers, place in PLACES:
-        loader = DataLoader(
-            Numbers(work.count),
+        loader: DataLoader[Any] = DataLoader(
+            numbers,
             batch_size=work.batch_size,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
@@ -71,9 +72,10 @@ def _tiny(work: tiny.Work, scope: ExitStack) -> tuple[Contestant, ...]:
 
 def _tokens(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     contestants: list[Contestant] = []
+    windows: Any = Windows(work)
     for num_workers, place in PLACES:
-        loader = DataLoader(
-            Windows(work),
+        loader: DataLoader[Any] = DataLoader(
+            windows,
             batch_size=work.batch_size,
             shuffle=True,
             collate_fn=torch.from_numpy,
@@ -100,7 +102,7 @@ def _start(loader: DataLoader[Any], scope: ExitStack) -> None:
 
 def _stop(loader: DataLoader[Any]) -> None:
     """End the workers that the loader keeps; torch offers no other way."""
-    iterator = loader._iterator  # noqa: SLF001 - persistent workers have no public end
+    iterator: Any = loader._iterator  # noqa: SLF001 - persistent workers have no public end
     if iterator is not None:
         iterator._shutdown_workers()  # noqa: SLF001 - see above
 

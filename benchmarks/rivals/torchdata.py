@@ -7,6 +7,7 @@ import pickle
 import time
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -29,7 +30,8 @@ class Numbers:
 
 
 def _make(work: resume.Work) -> StatefulDataLoader[int]:
-    return StatefulDataLoader(Numbers(work.rival_count), batch_size=work.batch_size, shuffle=True)
+    numbers: Any = Numbers(work.rival_count)  # torch needs no base class, though its types say so
+    return StatefulDataLoader(numbers, batch_size=work.batch_size, shuffle=True)
 
 
 def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
