@@ -13,12 +13,12 @@ from penstock._graph._nodes import Element
 from penstock._graph._seed_position import Integers
 from penstock._plan._plan import Batches, Shard
 from penstock._runtime._batches import (
+    Merger,
     Rows,
     Unit,
     apply_above,
     direct_keys,
     evaluate_rows,
-    merge,
     reads_directly,
     row_coordinates,
     rows_of,
@@ -36,6 +36,7 @@ class InlineBatches:
         self._program = program
         self._shard = shard
         self._context = context
+        self._merge = Merger(program, context)
         self._direct = _DirectReader(program, shard) if reads_directly(program) else None
 
     def batch(self, unit: Unit, units_left: int) -> Element:
@@ -49,7 +50,7 @@ class InlineBatches:
         if self._direct is not None:
             return self._direct.batch(unit, rows, units_left, self._context)
         elements = evaluate_rows(self._program, [(rows, 0, rows.total)], self._context)
-        return merge(self._program, rows, unit, elements, self._context)
+        return self._merge(rows, unit, elements)
 
 
 class _DirectReader:

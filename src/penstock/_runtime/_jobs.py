@@ -14,12 +14,12 @@ from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._plan._plan import Batches, Folded, Plan, Shard
 from penstock._runtime._batches import (
+    Merger,
     Rows,
     Unit,
     apply_above,
     direct_keys,
     evaluate_rows,
-    merge,
     reads_directly,
     row_coordinates,
     rows_of,
@@ -162,8 +162,9 @@ class BatchJob:
         if self._layout is None:
             elements = [element for part in self._elements for element in part]
             self._elements = []
+            merge = Merger(self._program, context)
             self._results = [
-                merge(self._program, rows, unit, elements[start : start + rows.total], context)
+                merge(rows, unit, elements[start : start + rows.total])
                 for unit, rows, start in zip(self.units, self._rows, self._starts, strict=False)
             ]
         else:
