@@ -112,8 +112,8 @@ def _seconds(dataset: grain.IterDataset, state: dict[str, object], *, first_batc
     return time.perf_counter() - started
 
 
-def _import(_: None, __: ExitStack) -> tuple[Contestant, ...]:
-    return (import_time.importing("import grain", "rival"),)
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import grain", "rival"),)
 
 
 CONTESTANTS: dict[str, Contestants] = {

@@ -62,8 +62,8 @@ def _run(builder: Any) -> Iterator[Batch]:  # noqa: ANN401 - as above
         yield from pipeline
 
 
-def _import(_: None, __: ExitStack) -> tuple[Contestant, ...]:
-    return (import_time.importing("import spdl.pipeline", "rival"),)
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import spdl.pipeline", "rival"),)
 
 
 CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import}

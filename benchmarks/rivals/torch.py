@@ -107,8 +107,8 @@ def _stop(loader: DataLoader[Any]) -> None:
         iterator._shutdown_workers()  # noqa: SLF001 - see above
 
 
-def _import(_: None, __: ExitStack) -> tuple[Contestant, ...]:
-    return (import_time.importing("import torch.utils.data", "rival"),)
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import torch.utils.data", "rival"),)
 
 
 CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import}

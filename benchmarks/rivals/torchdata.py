@@ -63,8 +63,8 @@ def _seconds(work: resume.Work, state: dict[str, object], *, first_batch: bool) 
     return time.perf_counter() - started
 
 
-def _import(_: None, __: ExitStack) -> tuple[Contestant, ...]:
-    return (import_time.importing("import torchdata.stateful_dataloader", "rival"),)
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import torchdata.stateful_dataloader", "rival"),)
 
 
 CONTESTANTS: dict[str, Contestants] = {"resume": _resume, "import": _import}
