@@ -27,8 +27,10 @@ def imported() -> tuple[list[str], float, int]:
 
 def test_no_framework_is_loaded(imported: tuple[list[str], float, int]) -> None:
     """Beyond NumPy's modules there are only Penstock's own and the standard library's."""
-    strangers = {module.partition(".")[0] for module in imported[0]} - sys.stdlib_module_names - {"penstock", "numpy"}
-    assert not strangers
+    tops = {module.partition(".")[0] for module in imported[0]}
+    # NumPy's random generators are compiled by Cython, whose runtime is registered beside them.
+    strangers = {top for top in tops - sys.stdlib_module_names if not top.startswith(("_cython", "cython_runtime"))}
+    assert not strangers - {"penstock", "numpy"}
 
 
 def test_import_is_quick(imported: tuple[list[str], float, int]) -> None:
