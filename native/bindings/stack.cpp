@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
@@ -51,7 +52,7 @@ class Items {
 // The buffers of arrays, held while their bytes are read.
 class Buffers {
   public:
-    explicit Buffers(std::size_t capacity) { views_.reserve(capacity); }
+    Buffers() = default;
     Buffers(const Buffers&) = delete;
     Buffers& operator=(const Buffers&) = delete;
     ~Buffers() {
@@ -60,15 +61,17 @@ class Buffers {
         }
     }
 
-    // The buffer of a C-contiguous array, without its format, which not every dtype has; null where there is none.
-    const Py_buffer* open(PyObject* array, int flags = PyBUF_C_CONTIGUOUS) {
+    // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
+    // not every dtype has; null where there is none.
+    const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
         Py_buffer& view = views_.emplace_back();
         if (PyObject_GetBuffer(array, &view, flags) != 0) {
             PyErr_Clear();
             views_.pop_back();
             return nullptr;
         }
-        return &view;
+        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
+        return PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
     }
 
   private:
@@ -145,8 +148,8 @@ bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {
 
 Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also) {
     const Items items(sequence);
-    Buffers destination(1);
-    const Py_buffer* column = destination.open(out.ptr(), PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    Buffers destination;
+    const Py_buffer* column = destination.open(out.ptr(), PyBUF_STRIDES | PyBUF_WRITABLE);
     if (column == nullptr || column->ndim == 0) {
         throw nb::type_error("out must be a writable C-contiguous array with a row axis");
     }
@@ -160,10 +163,8 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
     const PyTypeObject* array_type = Py_TYPE(out.ptr());
     const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
 
-    const std::size_t count = static_cast<std::size_t>(std::max<Py_ssize_t>(items.size() - begin, 0));
-    Buffers buffers(count);
+    Buffers buffers;
     std::vector<const void*> sources;
-    sources.reserve(count);
     Py_ssize_t index = begin;
     for (; index < items.size(); ++index) {
         PyObject* item = items[index];
@@ -187,13 +188,12 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
     return index < items.size() ? index : -1;
 }
 
-// Borrowed references to a dict's key and value, kept while user code compares keys.
-bool is_key(PyObject* key, PyObject* expected, PyObject* value) {
+// Whether a key borrowed from a dict is the expected one; comparing may run user code.
+bool is_key(PyObject* key, PyObject* expected) {
     if (key == expected) {
         return true;  // nearly always: names in source code are interned
     }
     const nb::object kept_key = nb::borrow(key);
-    const nb::object kept_value = nb::borrow(value);
     const int equal = PyObject_RichCompareBool(key, expected, Py_EQ);
     if (equal < 0) {
         throw nb::python_error();
@@ -201,17 +201,38 @@ bool is_key(PyObject* key, PyObject* expected, PyObject* value) {
     return equal == 1;
 }
 
-nb::object split_dicts(Sequence sequence, nb::tuple keys) {
-    const Items items(sequence);
-    const auto width = static_cast<Py_ssize_t>(keys.size());
-    std::vector<nb::object> columns;
-    columns.reserve(static_cast<std::size_t>(width));
-    for (Py_ssize_t column = 0; column < width; ++column) {
-        columns.push_back(nb::steal(PyList_New(items.size())));
-        if (!columns.back().is_valid()) {
-            throw nb::python_error();
+// One list of values for each child of the elements, filled element by element.
+class Children {
+  public:
+    Children(Py_ssize_t width, Py_ssize_t size) {
+        for (Py_ssize_t child = 0; child < width; ++child) {
+            lists_.push_back(nb::steal(PyList_New(size)));
+            if (!lists_.back().is_valid()) {
+                throw nb::python_error();
+            }
         }
     }
+
+    void put(Py_ssize_t child, Py_ssize_t index, nb::object value) {
+        PyList_SetItem(lists_[static_cast<std::size_t>(child)].ptr(), index, value.release().ptr());
+    }
+
+    nb::object lists() const {
+        nb::list result;
+        for (const nb::object& list : lists_) {
+            result.append(list);
+        }
+        return result;
+    }
+
+  private:
+    std::vector<nb::object> lists_;
+};
+
+nb::object split_dicts(Sequence elements, nb::tuple keys) {
+    const Items items(elements);
+    const auto width = static_cast<Py_ssize_t>(keys.size());
+    Children children(width, items.size());
     for (Py_ssize_t index = 0; index < items.size(); ++index) {
         PyObject* element = items[index];
         if (!PyDict_CheckExact(element) || PyDict_Size(element) != width) {
@@ -220,22 +241,38 @@ nb::object split_dicts(Sequence sequence, nb::tuple keys) {
         PyObject* key = nullptr;
         PyObject* value = nullptr;
         Py_ssize_t position = 0;
-        for (Py_ssize_t column = 0; column < width; ++column) {
+        for (Py_ssize_t child = 0; child < width; ++child) {
             if (!PyDict_Next(element, &position, &key, &value)) {
                 return nb::none();
             }
             nb::object kept = nb::borrow(value);
-            if (!is_key(key, PyTuple_GetItem(keys.ptr(), column), value)) {
+            if (!is_key(key, PyTuple_GetItem(keys.ptr(), child))) {
                 return nb::none();
             }
-            PyList_SetItem(columns[static_cast<std::size_t>(column)].ptr(), index, kept.release().ptr());
+            children.put(child, index, std::move(kept));
         }
     }
-    nb::list result;
-    for (nb::object& column : columns) {
-        result.append(column);
+    return children.lists();
+}
+
+nb::object split_sequences(Sequence elements, nb::type_object kind, Py_ssize_t width) {
+    const Items items(elements);
+    Children children(width, items.size());
+    const auto* type = reinterpret_cast<PyTypeObject*>(kind.ptr());
+    for (Py_ssize_t index = 0; index < items.size(); ++index) {
+        PyObject* element = items[index];
+        if (Py_TYPE(element) != type) {
+            return nb::none();
+        }
+        const Items parts(element);
+        if (parts.size() != width) {
+            return nb::none();
+        }
+        for (Py_ssize_t child = 0; child < width; ++child) {
+            children.put(child, index, nb::borrow(parts[child]));
+        }
     }
-    return result;
+    return children.lists();
 }
 
 }  // namespace
@@ -257,6 +294,12 @@ void bind_stack(nb::module_& module) {
         nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "
                 "-> list[list[object]] | None"),
         "Return a list of values for each key, or None if an element isn't exactly a dict of these keys in order.");
+    module.def("split_sequences", &split_sequences, "elements"_a, "kind"_a, "width"_a,
+               nb::sig("def split_sequences(elements: collections.abc.Sequence[object], kind: type, width: int) "
+                       "-> list[list[object]] | None"),
+               "Return a list of values for each place in lists or tuples of exactly this type and length, or None if "
+               "an element "
+               "is none.");
 }
 
 }  // namespace penstock::bindings

@@ -32,7 +32,7 @@ from penstock._seeds import derive
 from penstock.batching import Pad, Stack
 from penstock.batching._leaf import element_spec
 from penstock.errors import UsageError
-from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, Sampler, Select, Shuffle, Slice, split_counts
+from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, ScalarSampler, Select, Shuffle, Slice, split_counts
 from penstock.sources._as_source import as_source, source_length
 from penstock.sources._range import Range
 
@@ -70,7 +70,7 @@ class Dataset:
         count = need_finite(self._node, "shuffle()")
         return self._permute(count, "shuffle", "shuffle()")
 
-    def reindex(self, sampler: Sampler) -> "Dataset":
+    def reindex(self, sampler: ScalarSampler) -> "Dataset":
         """Return the elements in the order that a sampler gives: any pure map from (epoch, position) to them.
 
         Args:
@@ -442,7 +442,7 @@ class Dataset:
 
     # ------------------------------------------------------------------ building
 
-    def _reindex(self, sampler: Sampler, verb: str) -> "Dataset":
+    def _reindex(self, sampler: ScalarSampler, verb: str) -> "Dataset":
         return Dataset(Reindex(self._node, sampler, verb))
 
     def _permute(self, count: int, default_name: str, verb: str) -> "Dataset":

@@ -1,7 +1,7 @@
 """Hypothesis strategies for lists of elements that can be one batch, and for faults in them."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from hypothesis import strategies as st
@@ -29,9 +29,15 @@ class Record:
 
 PLAIN = np.dtype([("a", "<i2"), ("b", ">f4"), ("c", "S3")])
 PADDED = np.dtype([("flag", "i1"), ("value", "<i8"), ("inner", [("x", "u1"), ("y", "f4")], (2,))], align=True)
-DTYPES = [np.dtype(name) for name in ("?", "i1", "u1", "<i2", ">i4", "i8", "u8", "f2", "f4", ">f8", "c8", "l", "q")]
-DTYPES += [np.dtype(name) for name in ("M8[s]", "m8[ms]", "<U3", ">U2", "S4", "V5")] + [PLAIN, PADDED]
+PLAIN_NAMES = ("?", "i1", "u1", "<i2", ">i4", "i8", "u8", "f2", "f4", ">f8", "c8", "l", "q")
+OTHER_NAMES = ("M8[s]", "m8[ms]", "<U3", ">U2", "S4", "V5")
+DTYPES = [*(np.dtype(name) for name in PLAIN_NAMES + OTHER_NAMES), PLAIN, PADDED]
 FORMS = ("plain", "fortran", "strided", "reversed", "readonly", "memmap", "unaligned")
+
+
+def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
+    """Return whether a leaf is an array, in a way that type checkers take for any array."""
+    return isinstance(leaf, np.ndarray)
 
 
 def numbered(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
@@ -122,20 +128,20 @@ odd_leaves: Leaves = st.one_of(
 
 
 def _reordered(element: Element) -> Element:
-    match element:
-        case dict():
+    match type(element).__name__:
+        case "dict":
             return {key: _reordered(element[key]) for key in reversed(list(element))}
-        case list():
+        case "list":
             return [_reordered(part) for part in element]
         case _:
             return element
 
 
 def _extended(element: Element) -> Element:
-    match element:
-        case dict():
+    match type(element).__name__:
+        case "dict":
             return {**element, "another": 1}
-        case list() | tuple():
+        case "list" | "tuple":
             return [*element, 1]
         case _:
             return [element]

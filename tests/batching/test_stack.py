@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock._tree import Element, flatten, leaf_paths
 from penstock.batching import Stack, stack
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, element_lists, formed, numbered
+from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered
 
 
 def values_of(array: NDArray[Any]) -> list[bytes]:
@@ -26,17 +26,18 @@ def test_each_row_holds_its_element(elements: list[Element]) -> None:
     """Every leaf of the batch has, in each row, exactly that element's leaf."""
     batch = stack(elements)
     for path in leaf_paths(flatten(elements[0])[1]):
-        column = eval(f"batch{path}", {"batch": batch})
         for row, element in enumerate(elements):
-            leaf = eval(f"element{path}", {"element": element})
+            column: Any = eval(f"batch{path}", {"batch": batch})
+            leaf: object = eval(f"element{path}", {"element": element})
             if leaf is None:
                 assert column is None
             elif isinstance(leaf, (str, bytes)):
-                assert isinstance(column, list)
+                assert type(column).__name__ == "list"
                 assert column[row] is leaf
             else:
-                kind = {bool: np.bool_, int: np.int64, float: np.float64}.get(type(leaf))
-                expected = np.asarray(leaf, kind)
+                kind = {"bool": np.bool_, "int": np.int64, "float": np.float64}.get(type(leaf).__name__)
+                expected: NDArray[Any] = np.asarray(leaf, kind)
+                assert is_array(column)
                 assert column.dtype == expected.dtype
                 assert column.shape == (len(elements), *expected.shape)
                 assert values_of(column[row : row + 1]) == values_of(expected)
@@ -45,9 +46,9 @@ def test_each_row_holds_its_element(elements: list[Element]) -> None:
 @given(element_lists())
 def test_arrays_of_a_batch_are_new_and_in_order(elements: list[Element]) -> None:
     """A batch's arrays are C-contiguous, writable, and share no memory with the elements."""
-    given_arrays = [leaf for element in elements for leaf in flatten(element)[0] if isinstance(leaf, np.ndarray)]
+    given_arrays = [leaf for element in elements for leaf in flatten(element)[0] if is_array(leaf)]
     for column in flatten(stack(elements))[0]:
-        if isinstance(column, np.ndarray):
+        if is_array(column):
             assert column.flags.c_contiguous
             assert column.flags.writeable
             assert not any(np.shares_memory(column, array) for array in given_arrays if array.size)
@@ -106,7 +107,7 @@ class Capsule:
     def __init__(self, values: NDArray[Any]) -> None:
         self.values = values
 
-    def __dlpack__(self, **options: Any) -> object:  # noqa: ANN401, whatever NumPy's version asks for
+    def __dlpack__(self, **options: object) -> object:
         return self.values.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:

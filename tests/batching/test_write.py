@@ -1,5 +1,6 @@
 """Rows written straight into their places are the batch that `stack` makes, or the layout's mismatch is told."""
 
+import itertools
 import pickle
 import sys
 from typing import Any
@@ -10,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._tree import Element, flatten
-from penstock.batching import stack
+from penstock.batching import Batch, Merge, stack
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._merge import Batch
 from penstock.batching._write import LayoutMismatch, fast_stack, write_rows
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, element_lists, formed, numbered, odd_lists
+from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered, odd_lists
 
 
 def assert_same(expected: Batch, actual: Batch) -> None:
@@ -25,12 +25,20 @@ def assert_same(expected: Batch, actual: Batch) -> None:
     assert actual_structure == expected_structure
     for expected_leaf, actual_leaf in zip(expected_leaves, actual_leaves, strict=True):
         assert type(actual_leaf) is type(expected_leaf)
-        if isinstance(expected_leaf, np.ndarray):
+        if is_array(expected_leaf):
             assert actual_leaf.dtype == expected_leaf.dtype
             assert actual_leaf.shape == expected_leaf.shape
             assert actual_leaf.tobytes() == expected_leaf.tobytes()
         else:
             assert actual_leaf == expected_leaf
+
+
+def outcome(merge: Merge, elements: list[Element]) -> tuple[Batch, str]:
+    """Return the batch, or None and the error's message."""
+    try:
+        return merge(elements), ""
+    except UsageError as error:
+        return None, str(error)
 
 
 def fits(layout: Layout, element: Element, first: Element) -> bool:
@@ -52,7 +60,7 @@ def test_blocks_make_the_batch_of_stack(elements: list[Element], data: st.DataOb
         memory = bytearray(b"\xa5" * layout.leaf_offsets(rows)[1])
     columns = layout.columns(rows, memory)
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(0, rows), max_size=3))})
-    for start, stop in data.draw(st.permutations(list(zip(cuts, cuts[1:], strict=False)))):
+    for start, stop in data.draw(st.permutations(list(itertools.pairwise(cuts)))):
         write_rows(layout, elements[start:stop], columns, start)
     assert_same(stack(elements), layout.batch(columns))
 
@@ -60,14 +68,10 @@ def test_blocks_make_the_batch_of_stack(elements: list[Element], data: st.DataOb
 @given(odd_lists() | element_lists())
 def test_fast_stack_is_stack(elements: list[Element]) -> None:
     """The fast path returns the batch that `stack` returns, or raises its very message."""
-    try:
-        expected = stack(elements)
-    except UsageError as error:
-        with pytest.raises(UsageError) as caught:
-            fast_stack(elements)
-        assert str(caught.value) == str(error)
-    else:
-        assert_same(expected, fast_stack(elements))
+    expected, expected_message = outcome(stack, elements)
+    actual, message = outcome(fast_stack, elements)
+    assert message == expected_message
+    assert_same(expected, actual)
 
 
 @given(odd_lists())
@@ -86,6 +90,44 @@ def test_a_mismatch_names_the_lowest_row(elements: list[Element]) -> None:
         with pytest.raises(LayoutMismatch) as caught:
             write_rows(layout, elements, columns, 0)
         assert caught.value.row == expected
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (1, 2**63),
+        (1, -(2**63) - 1),
+        (1, True),
+        (1, 1.0),
+        (1, np.int32(1)),
+        (1.0, 1),
+        (1.0, np.float32(1)),
+        (True, 1),
+        (True, np.uint8(1)),
+        (np.int32(1), 1),
+        (np.int32(1), np.int16(1)),
+        (np.array(1, ">i4"), np.int32(1)),
+        (np.datetime64(1, "s"), np.datetime64(1, "ms")),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        (np.zeros(3), np.zeros((3, 1))),
+        (np.zeros(1), 0.0),
+        (np.zeros(2, "f4"), np.zeros(2, "i4")),
+        (np.zeros(2), np.ma.masked_array([0.0, 0.0], [True, False])),
+        (np.zeros(2, "U3"), np.zeros(2, "U2")),
+        ("a", b"a"),
+        ("a", None),
+        (None, "a"),
+        (None, 0),
+    ],
+)
+def test_what_nearly_fits_is_refused(good: object, bad: object) -> None:
+    """A leaf of another type, dtype or shape is never cast, however much it looks alike."""
+    layout = layout_of({"x": good})
+    with pytest.raises(LayoutMismatch) as caught:
+        write_rows(layout, [{"x": good}, {"x": good}, {"x": bad}, {"x": good}], layout.columns(4), 0)
+    assert caught.value.row == 2
+    with pytest.raises(UsageError, match="row 2"):
+        stack([{"x": good}, {"x": good}, {"x": bad}])
 
 
 @pytest.mark.parametrize("form", ["plain", "reversed", "memmap"])
@@ -114,24 +156,22 @@ def test_rows_outside_the_block_stay() -> None:
     assert batch[2] == [None, None, "b", None]
 
 
-@pytest.mark.parametrize("bad", [None, {"x": np.zeros(3), "n": "no"}])
+@pytest.mark.parametrize("bad", [None, {"x": np.zeros(3), "n": "no"}, {"x": np.zeros(4), "n": 1}, {"x": 1, "n": 1}])
 def test_writing_holds_no_references(bad: Element) -> None:
     """After a block was written, or refused, arrays have as many references as before."""
     arrays = [np.zeros(3) for _ in range(5)]
-    name = "a name that nobody else has"
     elements: list[Element] = [{"x": array, "n": 2**40 + row} for row, array in enumerate(arrays)]
-    before = [sys.getrefcount(array) for array in arrays], sys.getrefcount(name), sys.getrefcount(np.dtype("f8"))
+    before = [sys.getrefcount(array) for array in arrays], sys.getrefcount(np.dtype("f8"))
     layout = layout_of(elements[0])
     columns = layout.columns(6)
-    try:
+    with pytest.raises(LayoutMismatch) as caught:
         write_rows(layout, [*elements, bad], columns, 0)
-    except LayoutMismatch as mismatch:
-        assert mismatch.row == 5
+    assert caught.value.row == 5
+    del caught
     write_rows(layout, elements, columns, 0)
     del layout, columns
     assert before == (
         [sys.getrefcount(array) for array in arrays],
-        sys.getrefcount(name),
         sys.getrefcount(np.dtype("f8")),
     )
 

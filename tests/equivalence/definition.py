@@ -1,5 +1,6 @@
 """What a loader must yield, told by the definition alone, and how to compare it to the byte."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,28 @@ from penstock._graph._evaluate import element_at, elements
 from penstock._graph._length import length
 
 
-def epoch_of(dataset: ps.Dataset, epoch: int) -> list[Any]:
-    """Return all elements of an epoch, in order, by the plain definition."""
+def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
+    """Yield all elements of an epoch, in order, by the plain definition."""
     count = length(dataset.node)
     if count is None:
-        return list(elements(dataset.node, epoch, 0, Context()))
-    return [element_at(dataset.node, epoch, position, Context()) for position in range(count)]
+        yield from elements(dataset.node, epoch, 0, Context())
+    else:
+        yield from (element_at(dataset.node, epoch, position, Context()) for position in range(count))
+
+
+def outcomes(batches: Iterable[Any]) -> list[Any]:
+    """Return the digest of each batch, and, where the iteration raises, the error that ends it."""
+    found: list[Any] = []
+    try:
+        found.extend(map(digest, batches))
+    except ValueError as error:
+        found.append((type(error), str(error)))
+    return found
+
+
+def raised(found: list[Any]) -> bool:
+    """Return whether outcomes end with an error."""
+    return bool(found) and isinstance(found[-1], tuple) and isinstance(found[-1][0], type) and issubclass(found[-1][0], ValueError)
 
 
 def digest(element: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
-from penstock.sampling import Sampler, apply_block
+from penstock.sampling import ScalarSampler, apply_block
 from penstock.sources._as_source import source_fingerprint
 
 
@@ -63,7 +63,7 @@ def _order_parts(step: Node) -> Iterator[str]:
             assert_never(step)
 
 
-def _sampler_text(sampler: Sampler) -> str:
+def _sampler_text(sampler: ScalarSampler) -> str:
     """Return what identifies a sampler: its own `fingerprint()`, its repr if it is one of ours, or what it maps to."""
     own = getattr(sampler, "fingerprint", None)
     if callable(own):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.sampling import Sampler
+from penstock.sampling import ScalarSampler
 
 Element: TypeAlias = Any
 """A nested dict, list or tuple of leaves; user code enters here, so the type is open."""
@@ -65,7 +65,7 @@ class Reindex:
     """
 
     parent: "Node"
-    sampler: Sampler
+    sampler: ScalarSampler
     verb: str
     name: str = ""
 

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
 from penstock.errors import InternalError
-from penstock.sampling import apply_block, seed_positions
+from penstock.sampling import (
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Shuffle,
+    Slice,
+    apply_block,
+    seed_positions,
+)
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -49,6 +59,8 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Read():
             return SeedPositions(epochs, positions, np.zeros_like(positions))
         case Reindex(parent=parent, sampler=sampler):
+            if not passes_below(sampler):
+                return SeedPositions(epochs, positions, np.zeros_like(positions))
             return seed_position_block(parent, *seed_positions(sampler, epochs, positions))
         case Map(parent=parent) | Filter(parent=parent):
             return seed_position_block(parent, epochs, positions)
@@ -60,6 +72,17 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
             return SeedPositions(below.epochs, below.positions, (below.ordinals << _ROWS_BITS) + rows)
         case _:
             assert_never(node)
+
+
+def passes_below(sampler: ScalarSampler) -> bool:
+    """Return whether seed positions above a sampler are named by those below it.
+
+    They are where it takes each of the parent's elements at most once an epoch. A list of positions or a sampler of the
+    user's may take one twice, and the two must not share a random stream: there the positions above count.
+    """
+    if isinstance(sampler, FixedOrder):
+        return passes_below(sampler.sampler)
+    return isinstance(sampler, Shuffle | Reorder | Slice | Repeat | FixedEpoch)
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:

@@ -11,7 +11,7 @@ from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._blocks import evaluate_block, merge_block
 from penstock._graph._evaluate import element_at, with_mask
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
-from penstock._graph._seed_position import Integers, SeedPosition, key_block, seed_position_block
+from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -166,6 +166,8 @@ def _seed_position(
     epochs, batches = np.array([at[0]], np.int64), np.array([at[1]], np.int64)
     for step in below:
         if isinstance(step, Reindex):
+            if not passes_below(step.sampler):
+                return SeedPosition(int(epochs[0]), int(batches[0]), rows.low)
             epochs, batches = seed_positions(step.sampler, epochs, batches)
     first = np.array([rows.first], np.int64) if program.can_recut else batches * program.batch.size
     seeds = seed_position_block(program.rows, epochs, first + rows.low)

@@ -6,7 +6,9 @@ from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import origin, rows_of
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._recorder import Recorder
+from penstock._runtime._crew import Crew
 from penstock._runtime._streams import Course, InlineStream, OrderedStream, Stream
+from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
 
 
 
@@ -16,15 +18,20 @@ class Runtime:
     def __init__(self, plan: Plan) -> None:
         self.recorder = Recorder()
         self._plan = plan
-        self._threads: ThreadRuntime | None = None   # started when the first stream is opened
+        self._crew: Crew | None = None   # started when the first stream is opened
 
     def open_stream(self, course: Course) -> Stream:
         """Return the batches of a course."""
         if self._plan.place == "inline":
             return self._inline(course)
-        if self._threads is None:
-            self._threads = ThreadRuntime(self._plan, self.recorder)
-        return self._threads.open_stream(course)
+        plan = self._plan
+        if self._crew is None:
+            merges = plan.limits.num_batch_workers or plan.prefetch
+            self._crew = Crew(
+                plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init
+            )
+        stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
+        return stream(plan, self._crew, course, self._context())
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
@@ -45,12 +52,12 @@ class Runtime:
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
-        return 0 if self._threads is None else self._threads.bytes_in_flight()
+        return 0 if self._crew is None else self._crew.bytes_in_use
 
     def close(self) -> None:
         """Stop the workers."""
-        if self._threads is not None:
-            self._threads.close()
+        if self._crew is not None:
+            self._crew.close()
 
     def _inline(self, course: Course) -> InlineStream | OrderedStream:
         plan = self._plan

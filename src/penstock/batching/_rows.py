@@ -56,8 +56,8 @@ def split_rows(batch: Batch) -> list[Element]:
     """Return the element of each row.
 
     An array of an element is a view of the batch's, so writing to one writes to the other. Where the batch's has no
-    axis but the rows', the element gets a NumPy scalar, such as an int64 where Python's ints were stacked. A str or
-    bytes comes from its list; None stays None.
+    axis but the rows', the element gets a NumPy scalar, such as an int64 where Python's ints were stacked, in
+    the machine's byte order. A str or bytes comes from its list; None stays None.
 
     Raises:
         UsageError: as in `row_count`.

@@ -53,6 +53,11 @@ def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[li
     return _native.split_dicts(elements, keys)
 
 
+def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
+    """Return the values, a list for each place; None if an element isn't exactly of this type and length."""
+    return _native.split_sequences(elements, kind, width)
+
+
 def _write_numpy_scalars(items: Sequence[object], begin: int, column: NDArray[Any], start: int) -> int:
     """Write NumPy scalars at once where one type means one dtype: not for strings, times or structures.
 
@@ -61,8 +66,7 @@ def _write_numpy_scalars(items: Sequence[object], begin: int, column: NDArray[An
     """
     dtype = column.dtype
     plain = column.ndim == 1 and dtype.kind in "biufc" and dtype.isnative and dtype.char not in _PADDED_FLOATS
-    rest = items[begin:] if begin else items
-    if not plain or set(map(type, rest)) != {column.dtype.type}:
+    if begin or not plain or set(map(type, items)) != {dtype.type}:
         return begin
-    column[start + begin : start + len(items)] = rest
+    column[start : start + len(items)] = items
     return len(items)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from penstock._tree import Element, Structure, flatten
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of
+from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding
 from penstock.batching._merge import Batch, Column, stack
-from penstock.batching._stack import split_dicts, write_run
+from penstock.batching._stack import split_dicts, split_sequences, write_run
 from penstock.errors import UsageError
 
 
@@ -111,21 +111,15 @@ def _split(structure: Structure, elements: Sequence[Element], items: list[Sequen
     children: Sequence[Sequence[Any]] | None
     if container is dict:
         children = split_dicts(elements, structure.keys)
+    elif container is list or tuple in container.__mro__:
+        children = split_sequences(elements, container, len(structure.children))
     elif set(map(type, elements)) != {container}:
         children = None
-    elif container is list or tuple in container.__mro__:
-        children = _transpose(elements, len(structure.children))
     else:
         children = [[getattr(element, str(name)) for element in elements] for name in structure.keys]
     return children is not None and all(
         _split(child, parts, items) for child, parts in zip(structure.children, children, strict=True)
     )
-
-
-def _transpose(elements: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]] | None:
-    if any(len(element) != width for element in elements):
-        return None
-    return list(zip(*elements, strict=True))
 
 
 def _write_column(kind: LeafKind, items: Sequence[Any], column: Column, start: int) -> bool:
@@ -158,7 +152,7 @@ def _write_item(spec: LeafSpec, item: object, column: NDArray[Any], row: int) ->
         return False
     except Exception:  # noqa: BLE001, an object's own __array__ failed; `stack` raises it again and notes where
         return False
-    if kind_of(value) != spec:
+    if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.shape != spec.shape:
         return False
     if has_padding(column.dtype):
         column[row : row + 1].view(np.uint8)[...] = 0
