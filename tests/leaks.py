@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(autouse=True, scope="session")
-def settled_process() -> None:
+def settled_process() -> Generator[None]:
     """Start what Python starts once and keeps to the end, so that no single test is blamed for it.
 
     What the imports made is set aside from the collector: with the frameworks loaded, each collection would otherwise
@@ -61,6 +61,8 @@ def settled_process() -> None:
         multiprocessing.resource_tracker.ensure_running()
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
