@@ -27,12 +27,32 @@ from penstock._graph._nodes import (
     root,
 )
 from penstock._graph._rewrite import hold_order, varies_by_epoch
-from penstock._graph._verify import finite_length, need_count, need_finite, need_function, need_indexable, refuse, verify_step
+from penstock._graph._verify import (
+    finite_length,
+    need_count,
+    need_finite,
+    need_function,
+    need_indexable,
+    need_integer,
+    refuse,
+    verify_step,
+)
 from penstock._seeds import derive
 from penstock.batching import Pad, Stack
 from penstock.batching._leaf import element_spec
 from penstock.errors import UsageError
-from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, ScalarSampler, Select, Shuffle, Slice, split_counts
+from penstock.sampling import (
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Select,
+    Shuffle,
+    Slice,
+    split_counts,
+)
+from penstock.sampling._sampler import check_sampler
 from penstock.sources._as_source import as_source, source_length
 from penstock.sources._range import Range
 
@@ -77,14 +97,16 @@ class Dataset:
             sampler: has `len()` and `sampler(epoch, position) -> (epoch, position of this dataset)`, and, for speed,
                 `block` over int64 arrays.
 
+        Raises:
+            UsageError: if it has not.
+
         Example:
             >>> import penstock as ps
             >>> list(ps.range(4).reindex(ps.sampling.Slice(start=3, step=-1, length=4)))
             [3, 2, 1, 0]
         """
         need_indexable(self._node, "reindex()", "Use reindex before it.")
-        if not callable(sampler) or not hasattr(sampler, "__len__"):
-            raise UsageError(f"a sampler has len() and is callable with (epoch, position); got {sampler!r}")
+        check_sampler(sampler)
         return self._reindex(sampler, f"reindex({type(sampler).__name__})")
 
     def shard(self, index: int, count: int) -> "Dataset":
@@ -95,6 +117,9 @@ class Dataset:
         Args:
             index: which shard, in [0, count).
             count: how many shards there are, at least 1.
+
+        Raises:
+            UsageError: if one is out of its range.
 
         Example:
             >>> import penstock as ps
@@ -163,12 +188,15 @@ class Dataset:
         parts: dict[str, Dataset] = {}
         start = 0
         for name, count in split_counts(total, fractions).items():
-            parts[name] = dealt._choose(Slice(start, 1, count), f"split()[{name!r}]")
+            parts[name] = dealt._choose(Slice(start, 1, count), f"split()[{name!r}]")  # noqa: SLF001 - its own class
             start += count
         return parts
 
     def subset(self, count: int) -> "Dataset":
         """Return `count` random elements, others in each epoch; over many epochs each comes equally often.
+
+        Raises:
+            UsageError: if there are fewer than `count`.
 
         Example:
             >>> import penstock as ps
@@ -178,7 +206,8 @@ class Dataset:
         total = need_finite(self._node, "subset()")
         if need_count("count", count) > total:
             raise UsageError(f"count must be at most the dataset's length; got count={count}, length={total}")
-        return self._permute(total, "subset", "")._reindex(Slice(0, 1, count), f"subset({count})")
+        node = self._permute(total, "subset", "").node
+        return Dataset(Reindex(node, Slice(0, 1, count), f"subset({count})"))
 
     def repeat(self, times: int | None = None, *, reshuffle: bool = True) -> "Dataset":
         """Return the elements over and over: each pass is another epoch of what is below.
@@ -213,9 +242,7 @@ class Dataset:
 
     # ------------------------------------------------------------------ elements
 
-    def map(
-        self, function: Callable[[Any], Any], *, name: str | None = None, on_error: OnError = "raise"
-    ) -> "Dataset":
+    def map(self, function: Callable[[Any], Any], *, name: str | None = None, on_error: OnError = "raise") -> "Dataset":
         """Return `function(element)` of every element.
 
         Args:
@@ -237,7 +264,7 @@ class Dataset:
         function: Callable[..., Any],
         *,
         rng: Literal["generator", "seed"] = "generator",
-        globals: bool = False,   # noqa: A002 - the word says what is seeded
+        globals: bool = False,  # noqa: A002 - the word says what is seeded
         name: str | None = None,
         on_error: OnError = "raise",
     ) -> "Dataset":
@@ -253,6 +280,9 @@ class Dataset:
                 around the call, for augmentations that draw from these. Such a step never runs on threads.
             name: names the random stream; by default the function's own, with `#2` for its second use.
             on_error: as in `map`.
+
+        Raises:
+            UsageError: if an argument is none of these.
 
         Example:
             >>> import penstock as ps
@@ -325,7 +355,7 @@ class Dataset:
         size: int,
         *,
         length: int | None = None,
-        fill: complex = 0,
+        fill: float = 0,
         mask: str | None = None,
         remainder: Remainder = "keep",
     ) -> "Dataset":
@@ -377,7 +407,7 @@ class Dataset:
         check_elements(self._node, sorted(set(places)) if total else [])
 
     @property
-    def element_spec(self) -> Any:   # noqa: ANN401 - the structure of the user's elements
+    def element_spec(self) -> Any:  # noqa: ANN401 - the structure of the user's elements
         """The structure of an element, with a shape and dtype for every leaf; read off the first. None if empty.
 
         Example:
@@ -404,14 +434,18 @@ class Dataset:
         return finite_length(self._node)
 
     def __bool__(self) -> bool:
-        return True   # an ordered dataset has no length, and `if dataset:` must not ask for it
+        return True  # an ordered dataset has no length, and `if dataset:` must not ask for it
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...   # noqa: ANN401 - the user's element
+    def __getitem__(self, index: SupportsIndex) -> Any: ...  # noqa: ANN401 - the user's element
     @overload
     def __getitem__(self, index: slice) -> "Dataset": ...
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        """Return the element at a position of epoch 0, or a dataset of a slice of them."""
+        """Return the element at a position of epoch 0, or a dataset of a slice of them.
+
+        Raises:
+            IndexError: if there is no such position.
+        """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
             return self._choose(Slice.from_slice(index, total), _slice_text(index))
@@ -450,7 +484,7 @@ class Dataset:
         return Dataset(Reindex(self._node, Shuffle(count, derive(root(self._node).seed, name)), verb, name))
 
     def _choose(self, sampler: Slice | Select, verb: str) -> "Dataset":
-        """Choose elements by position. Above a shuffle this fixes the set, which is then reordered inside itself."""
+        # Above a shuffle a choice fixes the set, which is then reordered inside itself.
         if not varies_by_epoch(self._node):
             return self._reindex(sampler, verb)
         fixed = Reindex(hold_order(self._node), sampler, verb)
@@ -487,6 +521,9 @@ def read(source: object, *, seed: int = 0) -> Dataset:
             rows; or one of `penstock.sources`. `read(keys)` and `__getitems__(keys)` are used where it has them.
         seed: from which the order of every shuffle and the randomness of every `random_map` derive; any integer.
 
+    Raises:
+        UsageError: if it is no source, or the seed no integer.
+
     Example:
         >>> import numpy as np
         >>> import penstock as ps
@@ -494,8 +531,7 @@ def read(source: object, *, seed: int = 0) -> Dataset:
         >>> dataset[2]["x"].item(), len(dataset.shuffle().batch(4))
         (2.0, 2)
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise UsageError(f"seed must be a whole number; got seed={seed!r}")
+    need_integer("seed", seed)
     opened = as_source(source)
     return Dataset(Read(opened, source_length(opened), seed))
 

@@ -14,14 +14,15 @@ Segments tell which elements every earlier step had, also after the batch size h
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from penstock.errors import StateError
 
 VERSION: Final = 1
-MOST_SEGMENTS: Final = 8   # older ones are forgotten; a state stays below a kilobyte
+MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
 
 State: TypeAlias = dict[str, Any]
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Segment(NamedTuple):
@@ -80,12 +81,13 @@ def from_json(state: object) -> LoaderState:
             state = json.loads(state)
         except ValueError as error:
             raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
-    if not isinstance(state, Mapping) or "penstock" not in state:
+    fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
+    if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
-    if state["penstock"] != VERSION:
-        raise StateError(f"this version reads states of version {VERSION}; got version {_short(state['penstock'])}")
+    if fields["penstock"] != VERSION:
+        raise StateError(f"this version reads states of version {VERSION}; got version {_short(fields['penstock'])}")
     try:
-        return _parse(state)
+        return _parse(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"this state is incomplete or damaged ({type(error).__name__}: {error})") from error
 
@@ -109,6 +111,10 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         None if cursor is None else tuple(map(_count, cursor)),
         _count(state.get("rank", 0)),
     )
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 def _count(value: object) -> int:

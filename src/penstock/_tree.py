@@ -14,7 +14,10 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 
@@ -281,3 +284,8 @@ def _kind(structure: Structure) -> str:
     if structure.container in {list, tuple}:
         return f"a {structure.container.__name__} of {len(structure.children)}"
     return f"a {structure.container.__qualname__}"
+
+
+def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
+    """Return whether a leaf is a NumPy array."""
+    return isinstance(leaf, np.ndarray)

@@ -32,7 +32,12 @@ def outcomes(batches: Iterable[Any]) -> list[Any]:
 
 def raised(found: list[Any]) -> bool:
     """Return whether outcomes end with an error."""
-    return bool(found) and isinstance(found[-1], tuple) and isinstance(found[-1][0], type) and issubclass(found[-1][0], ValueError)
+    return (
+        bool(found)
+        and isinstance(found[-1], tuple)
+        and isinstance(found[-1][0], type)
+        and issubclass(found[-1][0], ValueError)
+    )
 
 
 def digest(element: Any) -> Any:

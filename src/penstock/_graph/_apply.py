@@ -3,6 +3,7 @@
 A user's own exception passes through with its type and traceback; a note says which step, epoch, position and key.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def apply_one(step: Map, element: Element, place: Place, context: Context, eleme
     for seconds in (*RETRY_WAITS_SECONDS, None):
         try:
             return _call(step, element, place, context)
-        except Exception as error:   # noqa: BLE001 - whatever the user's function raises follows on_error
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
             if seconds is None or not is_transient(error):
                 return _after_error(step, error, place, context, element_at)
         threading.Event().wait(seconds)
@@ -96,11 +97,9 @@ def apply_block(
     while len(results) < len(elements):
         start = len(results)
         rest = elements[start:] if start else elements
-        try:
+        with contextlib.suppress(Exception):  # the failing element is computed again below, alone
             # What was computed before an error stays in the list. A StopIteration from the function ends `map` too.
             results.extend(map(step.function, rest, *_arguments(step, places, start, context)))
-        except Exception:   # noqa: BLE001, S110 - the failing element is computed again below, alone
-            pass
         if len(results) < len(elements):
             index = len(results)
             results.append(apply_one(step, elements[index], places.place(index), context, element_at))
@@ -141,7 +140,7 @@ def _call(step: Map, element: Element, place: Place, context: Context) -> Elemen
             assert_never(step.form)
 
 
-def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: Any) -> Element:   # noqa: ANN401 - user code
+def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: Any) -> Element:  # noqa: ANN401 - user code
     """Call the function; a StopIteration would silently end an iteration further up, so it becomes an error."""
     try:
         return function(*arguments)
@@ -185,7 +184,7 @@ def _substitute(
         position = derive(step.seed, "substitute", *place.seed, attempt) % count
         try:
             element = element_at(bare, place.epoch, position, context)
-        except Exception as another:   # noqa: BLE001 - the next attempt, or the last error is raised
+        except Exception as another:  # noqa: BLE001 - the next attempt, or the last error is raised
             last = another
             continue
         context.observe(Substituted(step.name, *_where(place), _text(error), position))

@@ -4,6 +4,8 @@ Whatever depends on the position alone is computed here: reading, functions, pre
 that a filter or `on_error="skip"` left out are missing from the result, which says which ones were kept.
 """
 
+import contextlib
+import itertools
 from typing import NamedTuple, assert_never
 
 import numpy as np
@@ -110,10 +112,8 @@ def _keep(elements: list[Element], kept: Integers | None, mask: list[bool]) -> B
 
 def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:
     results: list[bool] = []
-    try:
+    with contextlib.suppress(Exception):  # the failing element is judged again below, alone, which adds the note
         results.extend(map(bool, map(step.predicate, elements)))
-    except Exception:   # noqa: BLE001, S110 - the failing element is judged again below, alone, which adds the note
-        pass
     while len(results) < len(elements):
         index = len(results)
         results.append(keeps(step, elements[index], places.place(index)))
@@ -130,9 +130,7 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
     rows = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - positions * step.size, counts)
     elements = evaluate_block(step.parent, np.repeat(epochs, counts), rows, context).elements
     bounds = [0, *ends.tolist()]
-    return [
-        merge_block(step, elements[start:stop], step.size) for start, stop in zip(bounds, bounds[1:], strict=False)
-    ]
+    return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
 
 
 def merge_block(step: Batch, rows: list[Element], size: int, *, mask: bool = True) -> Element:

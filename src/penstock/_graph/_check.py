@@ -1,7 +1,8 @@
 """Finding the step that isn't a function of its input, by evaluating elements twice."""
 
 import copy
-from typing import Any, NoReturn, assert_never
+import math
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from penstock._graph._length import is_indexable, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._tree import flatten
 from penstock.errors import GraphError, InternalError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _REMEDY = (
     "What the model sees would depend on who computes it. If it draws random numbers, use random_map, "
@@ -90,7 +94,7 @@ def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, con
             if not first:
                 return
         else:
-            return   # what comes out of a fold depends on more than one element
+            return  # what comes out of a fold depends on more than one element
 
 
 def _check_map(step: Map, element: Element, place: Place, context: Context) -> Element:
@@ -117,12 +121,18 @@ def same_element(first: Element, second: Element) -> bool:
     return structure == other_structure and all(map(_same_leaf, leaves, other_leaves))
 
 
-def _same_leaf(first: Any, second: Any) -> bool:   # noqa: ANN401 - a leaf can be anything
+def _same_leaf(first: object, second: object) -> bool:
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic):
-        first, second = np.asarray(first), np.asarray(second)
-        if first.dtype != second.dtype or first.shape != second.shape:
+        one, other = _array(first), _array(second)
+        if one.dtype != other.dtype or one.shape != other.shape:
             return False
-        return first.tolist() == second.tolist() if first.dtype.hasobject else first.tobytes() == second.tobytes()
-    return bool(np.all(first == second)) or (first != first and second != second)   # noqa: PLR0124 - NaN
+        return bool(one.tolist() == other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
+    if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
+        return math.isnan(second)
+    return bool(first == second)
+
+
+def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy scalar
+    return np.asarray(leaf)

@@ -1,18 +1,19 @@
 """How a dataset is shown: as the chain that the user wrote, as a tree, and as HTML for notebooks."""
 
 import base64
+import functools
 import html
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
-from penstock._tree import flatten, leaf_paths
+from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
@@ -56,10 +57,14 @@ def source_text(source: object, limit: int = 60) -> str:
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return what a function calls itself: its qualified name, or its class's for other callables."""
-    inner = getattr(function, "func", None)   # functools.partial
-    if not hasattr(function, "__qualname__") and callable(inner):
+    inner = function.func if _is_partial(function) else None
+    if inner is not None:
         return function_name(inner)
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _is_partial(function: object) -> "TypeGuard[functools.partial[Any]]":
+    return isinstance(function, functools.partial)
 
 
 def length_text(node: Node) -> str:
@@ -96,15 +101,17 @@ def html_text(node: Node, spec: Element, first: list[Element]) -> str:
     return f"<pre>{html.escape(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
 
 
-def _image(leaf: object, most: int = 8) -> str:
+def _image(array: object, most: int = 8) -> str:
     """Return an `<img>` for a leaf of shape (height, width[, 1 or 3]), or its rows where it is a batch of these."""
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fui":
+    if not is_array(array):
         return ""
-    if leaf.ndim == 4 or (leaf.ndim == 3 and leaf.shape[2] not in {1, 3}):
-        return "".join(_image(row) for row in leaf[:most])
-    if leaf.ndim not in {2, 3} or min(leaf.shape[:2]) < 4 or max(leaf.shape[:2]) > 1024:
+    if array.dtype.kind not in "fui":
         return ""
-    data = base64.b64encode(_png(leaf)).decode()
+    if array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in {1, 3}):
+        return "".join(_image(row) for row in array[:most])
+    if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
+        return ""
+    data = base64.b64encode(_png(array)).decode()
     return f'<img src="data:image/png;base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
 
 

@@ -4,8 +4,9 @@
 faster must equal them, byte for byte.
 """
 
+import itertools
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 
@@ -54,38 +55,32 @@ def elements(node: Node, epoch: int, position: int, context: Context) -> Iterato
 
 
 def _in_order(node: Node, epoch: int, context: Context) -> Iterator[tuple[Element, Place]]:
-    """Yield each element with its place, of which only the seed position and key mean something after a fold."""
+    """Return each element with its place, of which only the seed position and key mean something after a fold."""
     if is_indexable(node):
-        for position in range(length(node) or 0):
-            yield element_at(node, epoch, position, context), place_of(node, epoch, position)
-        return
+        positions = range(length(node) or 0)
+        return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
+    if isinstance(node, Read | Reindex):
+        raise InternalError("a source and its reorderings are indexable")
+    below = _in_order(node.parent, epoch, context)
     match node:
-        case Map(parent=parent):
-            for element, place in _in_order(parent, epoch, context):
-                result = apply_one(node, element, place, context, element_at)
-                if result is not DROPPED:
-                    yield result, place
-        case Filter(parent=parent):
-            for element, place in _in_order(parent, epoch, context):
-                if keeps(node, element, place):
-                    yield element, place
-        case Batch(parent=parent):
-            rows: list[tuple[Element, Place]] = []
-            for row in _in_order(parent, epoch, context):
-                rows.append(row)
-                if len(rows) == node.size:
-                    yield merge_rows(node, [element for element, _ in rows], node.size), rows[0][1]
-                    rows = []
-            if rows and node.remainder != "drop":
-                yield merge_rows(node, [element for element, _ in rows], node.size), rows[0][1]
-        case Unbatch(parent=parent):
-            for batch, place in _in_order(parent, epoch, context):
-                for number, row in enumerate(split_rows(batch)):
-                    yield row, row_place(place, number)
-        case Read() | Reindex():
-            raise InternalError("a source and its reorderings are indexable")
+        case Map():
+            results = ((apply_one(node, element, place, context, element_at), place) for element, place in below)
+            return (result for result in results if result[0] is not DROPPED)
+        case Filter():
+            return ((element, place) for element, place in below if keeps(node, element, place))
+        case Batch():
+            return _batches_in_order(node, below)
+        case Unbatch():
+            return ((row, row_place(p, number)) for batch, p in below for number, row in enumerate(split_rows(batch)))
         case _:
             assert_never(node)
+
+
+def _batches_in_order(step: Batch, below: Iterator[tuple[Element, Place]]) -> Iterator[tuple[Element, Place]]:
+    """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
+    while rows := list(itertools.islice(below, step.size)):
+        if len(rows) == step.size or step.remainder != "drop":
+            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
 
 
 def place_of(node: Node, epoch: int, position: int) -> Place:
@@ -121,8 +116,8 @@ def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element
     """Return the batch with the step's mask leaf: true for the first `data_rows` of its rows."""
     if step.mask is None:
         return batch
-    if not isinstance(batch, dict) or step.mask in batch:
-        found = f"a dict that has {step.mask!r} already" if isinstance(batch, dict) else f"a {type(batch).__name__}"
+    if not _is_dict(batch) or step.mask in batch:
+        found = f"a dict that has {step.mask!r} already" if _is_dict(batch) else f"a {type(batch).__name__}"
         raise GraphError(f"mask={step.mask!r} must name a new leaf of a dict; the batch is {found}")
     return {**batch, step.mask: np.arange(rows) < data_rows}
 
@@ -135,3 +130,7 @@ def check_row_count(total: int, size: int, batch: int, found: int) -> None:
             f"unbatch() found {found} rows in batch {batch} instead of {expected}: "
             "a function above batch() must keep the number of rows"
         )
+
+
+def _is_dict(batch: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(batch, dict)

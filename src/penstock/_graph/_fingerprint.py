@@ -8,7 +8,7 @@ import hashlib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def fingerprint(node: Node) -> Fingerprint:
     )
 
 
-def _digest(texts: Any) -> str:   # noqa: ANN401 - an iterable of strings
+def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
     hasher = hashlib.blake2b(digest_size=8)
     for text in texts:
         hasher.update(f"{len(text)}:{text}".encode())
@@ -106,5 +106,7 @@ def _code_object_text(code: types.CodeType) -> str:
 
 
 def _constant_text(constant: object) -> str:
+    if not isinstance(constant, frozenset):
+        return repr(constant)
     # The repr of a set of strings depends on the process's hash seed.
-    return str(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+    return str(sorted(map(repr, cast("frozenset[object]", constant))))

@@ -5,6 +5,7 @@ take its elements in order, one after the other. Each item carries the *cursor* 
 again, and the one after it, so that a state needs positions only, never data.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, assert_never
 
@@ -13,7 +14,6 @@ from penstock._graph._blocks import merge_block
 from penstock._graph._evaluate import element_at, keeps, row_place
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
-from penstock._graph._rewrite import with_parent
 from penstock.batching._rows import split_rows
 from penstock.errors import InternalError
 
@@ -108,14 +108,9 @@ def _filter(step: Filter, items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _batch(step: Batch, items: Iterator[Item], size: int) -> Iterator[Item]:
-    rows: list[Item] = []
-    for item in items:
-        rows.append(item)
-        if len(rows) == size:
+    while rows := list(itertools.islice(items, size)):
+        if len(rows) == size or step.remainder != "drop":
             yield _merged(step, rows, size)
-            rows = []
-    if rows and step.remainder != "drop":
-        yield _merged(step, rows, size)
 
 
 def _merged(step: Batch, rows: list[Item], size: int) -> Item:
@@ -134,12 +129,3 @@ def _unbatch(items: Iterator[Item], skip: int) -> Iterator[Item]:
             after = Cursor(item.after.position, (*item.after.skips, 0)) if is_last else next_row
             yield Item(rows[number], row_place(item.place, number), start, after)
         skip = 0
-
-
-def with_base(node: Node, base: Node, replacement: Node) -> Node:
-    """Return the graph with the node `base` replaced."""
-    if node is base:
-        return replacement
-    if isinstance(node, Read):
-        raise InternalError("the base is part of the graph")
-    return with_parent(node, with_base(node.parent, base, replacement))

@@ -72,7 +72,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
         case Reindex(parent=parent, sampler=sampler):
             known = rows_per_batch(parent)
             if known is None or known.total % known.size:
-                return None   # the short batch may now be anywhere
+                return None  # the short batch may now be anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
         case Read() | Filter() | Unbatch():
             return None

@@ -72,7 +72,7 @@ class Reindex:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A function of each element. `form` says what else it gets; `seed` is derived from the dataset's seed and `name`."""
+    """A function of each element. `form` says what else it gets; `seed` derives from the dataset's seed and `name`."""
 
     parent: "Node"
     function: Callable[..., Element]

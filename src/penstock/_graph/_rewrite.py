@@ -32,7 +32,7 @@ def varies_by_epoch(node: Node) -> bool:
                 case FixedOrder(cycle=1):
                     pass
                 case _:
-                    return True   # a shuffle, or a sampler of the user's, which may
+                    return True  # a shuffle, or a sampler of the user's, which may
         node = node.parent
     return False
 
@@ -58,5 +58,3 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return with_parent(node, hold_order(parent, cycle))
         case _:
             assert_never(node)
-
-

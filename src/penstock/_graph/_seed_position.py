@@ -28,7 +28,7 @@ from penstock.sampling import (
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_ROWS_BITS = 24   # a row's number within a batch, when batches of batches are taken apart
+_ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
 
 
 class SeedPosition(NamedTuple):
@@ -128,5 +128,5 @@ def _row_keys(node: Node, epochs: Integers, batches: Integers, rows: Integers) -
                 node = parent
             case _:
                 raise InternalError("an indexable unbatch stands above a batch")
-    last = (length(node.parent) or 1) - 1   # padding repeats the last element
+    last = (length(node.parent) or 1) - 1  # padding repeats the last element
     return key_block(node.parent, epochs, np.minimum(batches * node.size + rows, last))

@@ -1,6 +1,6 @@
 """What must hold of a graph before it can be built on or run; errors name the step by its chain."""
 
-from typing import NoReturn
+from typing import NoReturn, SupportsIndex
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, is_indexable, length
@@ -43,13 +43,18 @@ def need_finite(node: Node, verb: str) -> int:
 
 def need_count(name: str, value: object, least: int = 0) -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
-    # bool is an int to Python, but never a count.
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
-    number = int(value)   # type: ignore[call-overload]   # it has __index__
+    number = need_integer(name, value)
     if not least <= number <= MOST_POSITIONS:
         raise UsageError(f"{name} must be at least {least} and at most 2**62; got {name}={number}")
     return number
+
+
+def need_integer(name: str, value: object) -> int:
+    """Return `value` if it is a whole number, else raise a UsageError that names it."""
+    # bool is an int to Python, but never meant as one.
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
+    return value.__index__()
 
 
 def need_function(verb: str, function: object) -> None:

@@ -50,10 +50,12 @@ class Clock:
 class LoaderIterator:
     """The batches of one epoch, or of the rest of one. Made by `iter(loader)`; `get_state` and `set_state` are its
     loader's state under the names that the JAX world uses.
-    """   # noqa: D205 - one sentence, then the names
+    """  # noqa: D205 - one sentence, then the names
 
-    def __init__(self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock) -> None:
-        self._loader = loader   # kept alive: it owns the workers
+    def __init__(
+        self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock
+    ) -> None:
+        self._loader = loader  # kept alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
         self._clock = clock
@@ -70,7 +72,7 @@ class LoaderIterator:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:   # noqa: ANN401 - the user's batch
+    def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
         asked = time.perf_counter()
         self._check()
         try:
@@ -96,8 +98,12 @@ class LoaderIterator:
         self._progress.ended()
         self.close()
 
-    async def next_async(self) -> Any:   # noqa: ANN401 - the user's batch
-        """Return the next batch, waiting in the running event loop; StopAsyncIteration at the end."""
+    async def next_async(self) -> Any:  # noqa: ANN401 - the user's batch
+        """Return the next batch, waiting in the running event loop.
+
+        Raises:
+            StopAsyncIteration: at the end of the epoch.
+        """
         try:
             while not self._ended and not self._retired and not self._stream.is_ready():
                 await _readable(self._stream.fileno())
@@ -135,7 +141,7 @@ class AsyncLoaderIterator:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:   # noqa: ANN401 - the user's batch
+    async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
         return await self._iterator.next_async()
 
 
@@ -145,8 +151,13 @@ async def _readable(descriptor: int | None) -> None:
         return
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
-    loop.add_reader(descriptor, lambda: readable.done() or readable.set_result(None))
+    loop.add_reader(descriptor, _resolve, readable)
     try:
         await readable
     finally:
         loop.remove_reader(descriptor)
+
+
+def _resolve(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)

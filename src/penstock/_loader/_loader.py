@@ -3,7 +3,7 @@
 import json
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -62,7 +62,7 @@ class Loader:
         True
     """
 
-    def __init__(   # noqa: PLR0913 - the front door; each is a decision of the user's
+    def __init__(  # noqa: PLR0913 - the front door; each is a decision of the user's
         self,
         dataset: Dataset,
         *,
@@ -75,8 +75,7 @@ class Loader:
         copy: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        if not isinstance(dataset, Dataset):
-            raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")
+        _need_dataset(dataset)
         if isolated:
             raise UsageError("isolated=True does not exist yet; use num_workers, whose workers are threads")
         place, count = choose_place(num_workers, workers)
@@ -102,7 +101,11 @@ class Loader:
     # ------------------------------------------------------------------ iterating
 
     def __iter__(self) -> LoaderIterator:
-        """Start the next epoch, or, right after a restore or a seek, the rest of this one."""
+        """Start the next epoch, or, right after a restore or a seek, the rest of this one.
+
+        Returns:
+            Its batches; the loader has one iterator at a time.
+        """
         self._need_open()
         read = root(self._plan.node)
         check_length(read.source, read.length)
@@ -115,10 +118,14 @@ class Loader:
         return AsyncLoaderIterator(iter(self))
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has."""
+        """Return how many batches a whole epoch has.
+
+        Raises:
+            NoLengthError: if the dataset can only be read in order, or repeats without end.
+        """
         if not isinstance(self._progress, IndexedProgress):
             raise NoLengthError("this dataset can only be read in order; reading tells how many batches it has")
-        len(self._dataset)   # raises where it repeats without end
+        len(self._dataset)  # raises where it repeats without end
         return self._progress.steps_per_epoch
 
     @property
@@ -180,6 +187,7 @@ class Loader:
 
         Raises:
             StateError: if the state is damaged, or of another dataset or version; it names the parts that differ.
+            UsageError: if `allow` names a part that doesn't exist.
         """
         self._need_open()
         unknown = set(allow) - _ALLOWABLE
@@ -200,7 +208,7 @@ class Loader:
         self._progress.jump(need_count("step", step))
         self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
 
-    def batch_at(self, step: int) -> Any:   # noqa: ANN401 - the user's batch
+    def batch_at(self, step: int) -> Any:  # noqa: ANN401 - the user's batch
         """Return the batch of a step, computed here and now; where the loader is does not change.
 
         Raises:
@@ -283,7 +291,6 @@ class Loader:
         return self._fingerprint
 
     def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
-        """Raise or warn where a state belongs to another dataset than this loader's."""
         own = self._get_fingerprint()
         differing = [part for part in ("source", "order") if state.fingerprint[part] != own[part] and part not in allow]
         if differing:
@@ -305,3 +312,8 @@ class Loader:
                 f"the state of rank {state.rank} of {state.shape.ranks} was given to rank {shard.rank} of "
                 f"{shard.count}; a dataset that is read in order resumes on the ranks it was saved by"
             )
+
+
+def _need_dataset(dataset: object) -> None:
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")

@@ -11,7 +11,7 @@ from penstock._runtime._streams import Course
 from penstock._state import LoaderState, Segment, Timeline
 from penstock.errors import InternalError, StateError
 
-_REMEMBERED: Final = 256   # steps of an ordered dataset whose cursors are kept, for `state_dict(step=…)` and `seek`
+_REMEMBERED: Final = 256  # steps of an ordered dataset whose cursors are kept, for `state_dict(step=…)` and `seek`
 
 
 class Point(NamedTuple):
@@ -94,7 +94,7 @@ class IndexedProgress:
 
     def begin(self) -> Course:
         epoch, position = self._timeline.locate(self.next_step)
-        if position and self._last is not None:   # the epoch was left early
+        if position and self._last is not None:  # the epoch was left early
             epoch, position = epoch + 1, 0
             self._timeline = self._timeline.cut(self.next_step, epoch, position, self._stride)
         self._last = None

@@ -14,7 +14,7 @@ from penstock.errors import InternalError, UsageError
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def lower(
+def lower(  # noqa: PLR0913 - the loader's arguments, once each
     node: Node,
     *,
     place: Place,
@@ -34,7 +34,8 @@ def lower(
     if place == "threads":
         _check_threads(node)
     program = _batches(node) if length(node) is not None else _folded(node)
-    _check_ranks(node, program, shard)
+    if shard.count > 1:
+        _check_ranks(node, program, shard)
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
 
 
@@ -61,7 +62,7 @@ def parse_memory(memory: int | str | None) -> int | None:
     raise UsageError(f'memory must be a number of bytes above 0, or text such as "2GiB"; got memory={memory!r}')
 
 
-def _check_shard(shard: Shard) -> None:
+def _check_shard(shard: object) -> None:
     if not isinstance(shard, Shard):
         raise UsageError(f"shard must be a ps.Shard(rank, count); got shard={shard!r}")
     need_count("count", shard.count, 1)
@@ -100,11 +101,11 @@ def _folded(node: Node) -> Folded:
 
 
 def _check_ranks(node: Node, program: Batches | Folded, shard: Shard) -> None:
-    if shard.count == 1:
-        return
     batch = program.batch
     if batch is None:
-        refuse(node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split.")
+        refuse(
+            node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
+        )
     if batch.size % shard.count:
         raise UsageError(
             f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
@@ -117,16 +118,23 @@ def _check_ranks(node: Node, program: Batches | Folded, shard: Shard) -> None:
                 "Say Shard(rank, count, uneven=True) if the training loop copes with that.",
             )
         return
+    _check_last_batch(batch, program, shard)
+    for step in program.above:
+        if isinstance(step, Map) and isinstance(step.on_error, Substitute):
+            refuse(
+                node,
+                f"on_error=Substitute(…) of step {step.name!r} stands above batch(), where it can't be cut into ranks. "
+                "Use it before batch().",
+            )
+
+
+def _check_last_batch(batch: Batch, program: Batches, shard: Shard) -> None:
     short = program.total % batch.size
     if batch.remainder == "keep" and 0 < short < shard.count and not is_endless(batch.parent):
         raise UsageError(
             f"the last batch of {chain_text(batch)} has {short} rows for {shard.count} ranks, so some would end a step "
             'early. Use remainder="drop" or remainder="pad".'
         )
-    for step in program.above:
-        if isinstance(step, Map) and isinstance(step.on_error, Substitute):
-            refuse(node, f"on_error=Substitute(…) of step {step.name!r} stands above batch(), where it can't be cut "
-                         "into ranks. Use it before batch().")
 
 
 Workers = Literal["auto", "processes", "threads"]

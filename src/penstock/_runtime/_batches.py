@@ -40,19 +40,19 @@ class Rows(NamedTuple):
     """The last row of data; padding repeats it."""
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many rows there are, padding included."""
         return self.high - self.low
 
     @property
     def data(self) -> int:
         """How many of the rows are data."""
-        return min(max(self.last + 1 - self.first - self.low, 0), self.count)
+        return min(max(self.last + 1 - self.first - self.low, 0), self.total)
 
     def positions(self, start: int, stop: int) -> Integers:
         """Return the positions of rows [start, stop) of this rank's."""
         positions = np.arange(self.first + self.low + start, self.first + self.low + stop, dtype=np.int64)
-        return np.minimum(positions, self.last) if self.data < self.count else positions
+        return np.minimum(positions, self.last) if self.data < self.total else positions
 
 
 def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
@@ -128,7 +128,7 @@ def merge(program: Batches, rows: Rows, unit: Unit, elements: list[Element], con
     """Return a step's batch from the elements of its rows, the steps above the batch applied."""
     if program.batch is None:
         return elements[0]
-    merged = with_mask(program.batch, _merged(program, elements), rows.data, rows.count)
+    merged = with_mask(program.batch, _merged(program, elements), rows.data, rows.total)
     return apply_above(program, rows, unit, merged, context)
 
 
@@ -157,9 +157,7 @@ def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, contex
     return batch
 
 
-def _seed_position(
-    program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]
-) -> SeedPosition:
+def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:
     """Return the seed position of this rank's part of a batch: its first row's, seen from a step above the batch."""
     if program.batch is None:
         raise InternalError("there is no batch to apply steps to")

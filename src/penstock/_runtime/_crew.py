@@ -18,7 +18,7 @@ from penstock.transport._memory import Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 
 SLOTS: Final = 256
-BLOCKS: Final = 256   # row blocks of a slot, at most
+BLOCKS: Final = 256  # row blocks of a slot, at most
 
 
 class Crew:
@@ -46,7 +46,7 @@ class Crew:
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
         self._regions: dict[int, Region] = {}
-        self._in_use: dict[int, int] = {}   # bytes of the slots whose memory is being written, ready or viewed
+        self._in_use: dict[int, int] = {}  # bytes of the slots whose memory is being written, ready or viewed
         self._number = 0
         self._merging = threading.Semaphore(merges)
         self._make_context = make_context
@@ -142,7 +142,7 @@ class Crew:
                 else:
                     self._run(job, claim, context)
             del job
-            if self.lock.acquire(blocking=False):   # whoever holds it arms what can be armed
+            if self.lock.acquire(blocking=False):  # whoever holds it arms what can be armed
                 try:
                     self.arm_more()
                 finally:
@@ -154,7 +154,7 @@ class Crew:
         try:
             if self._worker_init is not None:
                 self._worker_init(number)
-        except BaseException as error:   # noqa: BLE001 - raised by the consumer, instead of the first batch
+        except BaseException as error:  # noqa: BLE001 - raised by the consumer, instead of the first batch
             return error
         return None
 
@@ -167,7 +167,7 @@ class Crew:
             else:
                 rows = job.run_block(claim.block, context)
                 self.learned.timed(rows, time.perf_counter() - started)
-        except BaseException as error:   # noqa: BLE001 - raised by the consumer, in its own thread
+        except BaseException as error:  # noqa: BLE001 - raised by the consumer, in its own thread
             job.error = error
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element
+from penstock._graph._seed_position import Integers
 from penstock._plan._plan import Batches, Shard
 from penstock._runtime._batches import (
     Rows,
@@ -22,11 +23,10 @@ from penstock._runtime._batches import (
     row_coordinates,
     rows_of,
 )
-from penstock._graph._seed_position import Integers
 from penstock.batching._layout import Layout, layout_of
 from penstock.sources._reading import read_records
 
-_KEYS_AHEAD = 4096   # rows whose keys are computed at once; a few microseconds' worth
+_KEYS_AHEAD = 4096  # rows whose keys are computed at once; a few microseconds' worth
 
 
 class InlineBatches:
@@ -48,7 +48,7 @@ class InlineBatches:
         rows = rows_of(self._program, self._shard, unit)
         if self._direct is not None:
             return self._direct.batch(unit, rows, units_left, self._context)
-        elements = evaluate_rows(self._program, [(rows, 0, rows.count)], self._context)
+        elements = evaluate_rows(self._program, [(rows, 0, rows.total)], self._context)
         return merge(self._program, rows, unit, elements, self._context)
 
 
@@ -62,7 +62,7 @@ class _DirectReader:
         self._shard = shard
         self._layout: Layout | None = None
         self._keys: Integers | None = None
-        self._next: Unit | None = None   # the step whose keys come first in what is left of `_keys`
+        self._next: Unit | None = None  # the step whose keys come first in what is left of `_keys`
         self._used = 0
 
     def batch(self, unit: Unit, rows: Rows, units_left: int, context: Context) -> Element:
@@ -74,12 +74,12 @@ class _DirectReader:
         batch = layout.batch(columns)
         self._source.read_into(keys, batch)
         if self._program.batch is not None and self._program.batch.mask is not None:
-            batch = with_mask(self._program.batch, batch, rows.data, rows.count)
+            batch = with_mask(self._program.batch, batch, rows.data, rows.total)
         return apply_above(self._program, rows, unit, batch, context)
 
     def _take_keys(self, unit: Unit, rows: Rows, units_left: int) -> Integers:
         """Return the keys of one step's rows, from those computed ahead where the step is the one expected."""
-        count = rows.count
+        count = rows.total
         if self._keys is None or unit != self._next or self._used + count > len(self._keys):
             self._keys = self._compute_keys(unit, rows, units_left)
             self._used = 0
@@ -89,11 +89,11 @@ class _DirectReader:
         return self._keys[start : self._used]
 
     def _compute_keys(self, unit: Unit, rows: Rows, units_left: int) -> Integers:
-        spans = [(rows, 0, rows.count)]
-        for ahead in range(1, min(_KEYS_AHEAD // max(rows.count, 1), units_left)):
+        spans = [(rows, 0, rows.total)]
+        for ahead in range(1, min(_KEYS_AHEAD // max(rows.total, 1), units_left)):
             later = unit._replace(step=unit.step + ahead, position=unit.position + ahead * self._stride(unit))
             other = rows_of(self._program, self._shard, later)
-            spans.append((other, 0, other.count))
+            spans.append((other, 0, other.total))
         return direct_keys(self._program, *row_coordinates(spans))
 
     def _stride(self, unit: Unit) -> int:

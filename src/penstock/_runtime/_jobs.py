@@ -4,7 +4,7 @@ A job is made and armed under the queue's lock, then each block is run once, by 
 it has one, after all blocks; then the consumer takes what came out.
 """
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._ordered import evaluate_span
 from penstock.batching import Stack
-from penstock.batching._layout import Column, Layout, layout_of
+from penstock.batching._layout import Layout, layout_of
 from penstock.batching._rows import take_rows
 from penstock.batching._write import LayoutMismatch, write_rows
 from penstock.errors import InternalError
@@ -83,9 +83,7 @@ class Learned:
 class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the slot's memory."""
 
-    def __init__(
-        self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int, learned: Learned
-    ) -> None:
+    def __init__(self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int, learned: Learned) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._program: Batches = plan.program
@@ -95,11 +93,11 @@ class BatchJob:
         self._rows = rows
         self._starts = [0]
         for each in rows:
-            self._starts.append(self._starts[-1] + each.count)
+            self._starts.append(self._starts[-1] + each.total)
         self.blocks = max(-(-self.row_count // block_rows), 1)
         self.error: BaseException | None = None
         self._layout = row_layout(self._program, learned)
-        self._columns: list[Column] = []
+        self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
         self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self._layout is None else []
         self._results: list[Element] = []
         self.has_merge = self._layout is None or bool(self._program.above)
@@ -117,7 +115,8 @@ class BatchJob:
     def use(self, lease: Lease) -> None:
         """Lay the rows' columns over leased memory; the lease lives as long as any view of them."""
         if self._layout is not None:
-            self._columns = self._layout.columns(self.row_count, lease)
+            # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
+            self._columns = self._layout.columns(self.row_count, cast("memoryview", lease))
 
     def run_block(self, block: int, context: Context) -> int:
         start = block * self._block_rows
@@ -164,7 +163,7 @@ class BatchJob:
             elements = [element for part in self._elements for element in part]
             self._elements = []
             self._results = [
-                merge(self._program, rows, unit, elements[start : start + rows.count], context)
+                merge(self._program, rows, unit, elements[start : start + rows.total], context)
                 for unit, rows, start in zip(self.units, self._rows, self._starts, strict=False)
             ]
         else:
@@ -184,7 +183,7 @@ class BatchJob:
         stacked = layout.batch(self._columns)
         if len(self._rows) > 1:
             stacked = take_rows(stacked, self._starts[index], self._starts[index + 1])
-        return with_mask(batch, stacked, rows.data, rows.count)
+        return with_mask(batch, stacked, rows.data, rows.total)
 
 
 class SpanJob:
@@ -204,6 +203,7 @@ class SpanJob:
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
     def use(self, lease: Lease) -> None:
+        del lease
         raise InternalError("elements have memory of their own")
 
     def run_block(self, block: int, context: Context) -> int:
@@ -212,6 +212,7 @@ class SpanJob:
         return len(span)
 
     def run_merge(self, context: Context) -> None:
+        del context
         raise InternalError("positions of an ordered dataset are merged by its folds")
 
 

@@ -14,6 +14,7 @@ from penstock._graph._blocks import Block, BlockPlaces, evaluate_block
 from penstock._graph._folds import Cursor, Item, run_folds
 from penstock._plan._plan import Folded, Shard
 
+
 def positions_of(program: Folded, shard: Shard) -> int:
     """Return how many positions of the base this rank has: every `count`-th."""
     return len(range(shard.rank, program.total, shard.count))

@@ -40,7 +40,7 @@ class JobQueue(Generic[AnyJob]):
         self._memory = memory
         self._most_slots = window + 1
         self._armed: deque[tuple[int, AnyJob]] = deque()
-        self._made: AnyJob | None = None   # made, and waiting for a slot
+        self._made: AnyJob | None = None  # made, and waiting for a slot
         self._ended = False
         self._process = os.getpid()
         with crew.lock:
@@ -71,7 +71,7 @@ class JobQueue(Generic[AnyJob]):
     def close(self) -> None:
         """Give up all jobs."""
         if os.getpid() != self._process:
-            return   # in a fork the threads don't exist; nothing may be touched
+            return  # in a fork the threads don't exist; nothing may be touched
         with self._crew.lock:
             if self._crew.arm_more == self._arm:
                 self._crew.arm_more = _nothing
@@ -114,13 +114,13 @@ class JobQueue(Generic[AnyJob]):
         if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
             raise UsageError(
                 f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
-                f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer batches, "
-                "or use copy=True, which hands out copies."
+                f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
+                "batches, or use copy=True, which hands out copies."
             )
         if self._most_slots == self._window + 1:
             warnings.warn(
-                f"{crew.slots_in_use} batches are kept by the training loop, so the loader takes more memory for others. "
-                "Keep fewer, or use copy=True, which hands out copies.",
+                f"{crew.slots_in_use} batches are kept by the training loop, so the loader takes more memory for "
+                "others. Keep fewer, or use copy=True, which hands out copies.",
                 stacklevel=5,
             )
         self._most_slots = crew.slots_in_use + self._window

@@ -12,7 +12,7 @@ class Recorder:
     """Counts events and keeps the latest; may be told from any thread. An event told twice counts once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()   # protects all below
+        self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Event] = OrderedDict()
         self._counts: dict[tuple[type[Event], str], int] = {}
 

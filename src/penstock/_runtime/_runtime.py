@@ -4,12 +4,11 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Origin
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import origin, rows_of
+from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._crew import Crew
 from penstock._runtime._streams import Course, InlineStream, OrderedStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
-
 
 
 class Runtime:
@@ -18,7 +17,7 @@ class Runtime:
     def __init__(self, plan: Plan) -> None:
         self.recorder = Recorder()
         self._plan = plan
-        self._crew: Crew | None = None   # started when the first stream is opened
+        self._crew: Crew | None = None  # started when the first stream is opened
 
     def open_stream(self, course: Course) -> Stream:
         """Return the batches of a course."""
@@ -27,9 +26,7 @@ class Runtime:
         plan = self._plan
         if self._crew is None:
             merges = plan.limits.num_batch_workers or plan.prefetch
-            self._crew = Crew(
-                plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init
-            )
+            self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
         stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
         return stream(plan, self._crew, course, self._context())
 

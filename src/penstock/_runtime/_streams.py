@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 from penstock._graph._apply import Context, Place
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Folded, Shard
+from penstock._plan._plan import Folded, Shard
 from penstock._runtime._batches import Unit
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 
-_BLOCK = 64   # positions of an ordered dataset that are computed at once, inline
+_BLOCK = 64  # positions of an ordered dataset that are computed at once, inline
 
 
 class Course(NamedTuple):
@@ -32,7 +32,7 @@ class Course(NamedTuple):
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
 
-class EndOfEpoch(Exception):   # noqa: N818 - an end, not an error
+class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
     """The epoch has no more batches. Not StopIteration, which a user's function may raise too."""
 
 
@@ -108,7 +108,7 @@ class OrderedStream:
         try:
             item = next(self._items, None)
         except Exception:
-            self._items = None   # a generator that raised is finished; the next call starts again from the cursor
+            self._items = None  # a generator that raised is finished; the next call starts again from the cursor
             raise
         if item is None:
             self._closed = True
@@ -124,12 +124,12 @@ class OrderedStream:
             span = range(start, min(start + size, end))
             try:
                 block = evaluate_span(program, shard, epoch, span, self._context)
-            except Exception:   # noqa: BLE001 - raised again below, by the element that it belongs to
+            except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
                 yield from one_by_one(program, shard, epoch, span, self._context)
             else:
                 yield from items_of(program, shard, epoch, span, block)
             start = span.stop
-            size = min(size * 2, _BLOCK)   # the first element shouldn't wait for many others
+            size = min(size * 2, _BLOCK)  # the first element shouldn't wait for many others
 
     def fileno(self) -> int | None:
         return None

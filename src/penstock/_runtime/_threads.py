@@ -8,8 +8,6 @@ thread. The same path serves rows that don't fit the layout.
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from penstock._graph._apply import Context
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
@@ -20,9 +18,9 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
 from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import Course, EndOfEpoch
-from penstock._tree import map_leaves
+from penstock._tree import is_array, map_leaves
 
-_JOB_SECONDS: Final = 0.002     # a job of several small batches is at most about this much work
+_JOB_SECONDS: Final = 0.002  # a job of several small batches is at most about this much work
 _BLOCK_SECONDS: Final = 0.0005  # so that claiming a block, some microseconds, stays below 2 %
 _SMALL_BATCHES_BYTES: Final = 16_000_000
 _MOST_UNITS: Final = 64
@@ -42,8 +40,8 @@ class ThreadBatchStream:
         self._queue = JobQueue(crew, self._cutter.next_job, self._cutter.window, plan.memory)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
-        self._index = 0   # of the job's next batch
-        self._done = 0    # batches of the course that were handed out
+        self._index = 0  # of the job's next batch
+        self._done = 0  # batches of the course that were handed out
 
     def next(self) -> tuple[Element, Cursor | None]:
         job = self._job
@@ -75,13 +73,13 @@ class ThreadBatchStream:
         self._job = None
 
 
-def _copied(leaf: Any) -> Any:   # noqa: ANN401 - a leaf can be anything
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+def _copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
+    return leaf.copy() if is_array(leaf) else leaf
 
 
-def _small_copied(leaf: Any) -> Any:   # noqa: ANN401 - a leaf can be anything
+def _small_copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
     """Copy small arrays, so that keeping the labels doesn't keep the images' memory."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
 
 
 class _Cutter:
@@ -109,7 +107,7 @@ class _Cutter:
     def _units_per_job(self) -> int:
         seconds = self._learned.row_seconds
         if seconds is None:
-            return 1   # the first batch shouldn't wait for others
+            return 1  # the first batch shouldn't wait for others
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
         row_bytes = 0 if layout is None else layout.row_bytes
@@ -150,7 +148,7 @@ class ThreadOrderedStream:
             self.close()
             raise EndOfEpoch from None
         except Exception:
-            self._stop()   # a generator that raised is finished; the next call starts again from the cursor
+            self._stop()  # a generator that raised is finished; the next call starts again from the cursor
             raise
         if item is None:
             raise EndOfEpoch

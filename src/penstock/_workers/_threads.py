@@ -57,4 +57,4 @@ def _work(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None
     while (claim := ring.claim_wait(number)) is not None:
         task(claim)
         ring.finish(claim.slot, claim.block, number)
-        del claim   # holds nothing while waiting
+        del claim  # holds nothing while waiting

@@ -1,0 +1,111 @@
+#include "core/gather.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace penstock {
+
+namespace {
+
+// Rows are asked for in a random order, so that each one's first lines are a miss in the cache and in the TLB. This
+// many rows ahead, their first lines are requested; the hardware fetches the rest of a row once it has been entered.
+constexpr std::size_t kAhead = 8;
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kLinesAhead = 4;
+
+inline void prefetch(const std::byte* begin, std::size_t bytes) noexcept {
+#if defined(__GNUC__) || defined(__clang__)
+    const std::size_t lines = std::min((bytes + kLine - 1) / kLine, kLinesAhead);
+    for (std::size_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(begin + line * kLine);
+    }
+#else
+    (void)begin;
+    (void)bytes;
+#endif
+}
+
+}  // namespace
+
+RowTable::RowTable(std::span<const Piece> pieces, std::size_t row_bytes, std::size_t stride_bytes)
+    : row_bytes_(row_bytes), stride_bytes_(stride_bytes) {
+    for (const Piece& piece : pieces) {
+        if (piece.rows < 0 || piece.rows > std::numeric_limits<std::int64_t>::max() - size_) {
+            throw std::invalid_argument("the number of rows must be in [0, 2**63)");
+        }
+        if (piece.rows == 0) {
+            continue;
+        }
+        begins_.push_back(piece.begin);
+        first_keys_.push_back(size_);
+        size_ += piece.rows;
+    }
+}
+
+const std::byte* RowTable::row(std::int64_t key) const noexcept {
+    std::size_t piece = 0;
+    if (begins_.size() > 1) {
+        const auto after = std::upper_bound(first_keys_.begin(), first_keys_.end(), key);
+        piece = static_cast<std::size_t>(after - first_keys_.begin()) - 1;
+    }
+    return begins_[piece] + static_cast<std::size_t>(key - first_keys_[piece]) * stride_bytes_;
+}
+
+void RowTable::check(std::span<const std::int64_t> keys) const {
+    const auto size = static_cast<std::uint64_t>(size_);
+    for (const std::int64_t key : keys) {
+        if (static_cast<std::uint64_t>(key) >= size) {  // a negative key is huge without its sign
+            throw std::out_of_range("a key must be in [0, " + std::to_string(size_) + "); got " + std::to_string(key));
+        }
+    }
+}
+
+template <std::size_t Bytes>
+void RowTable::copy_small(std::span<const std::int64_t> keys, std::byte* out) const noexcept {
+    for (const std::int64_t key : keys) {
+        std::memcpy(out, row(key), Bytes);
+        out += Bytes;
+    }
+}
+
+void RowTable::copy_rows(std::span<const std::int64_t> keys, std::byte* out) const noexcept {
+    std::array<const std::byte*, kAhead> ring{};  // the addresses of the next rows, each computed once
+    const std::size_t count = keys.size();
+    const std::size_t begun = std::min(count, kAhead);
+    for (std::size_t i = 0; i < begun; ++i) {
+        ring[i] = row(keys[i]);
+        prefetch(ring[i], row_bytes_);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::byte* begin = ring[i % kAhead];
+        if (i + kAhead < count) {
+            ring[i % kAhead] = row(keys[i + kAhead]);
+            prefetch(ring[i % kAhead], row_bytes_);
+        }
+        std::memcpy(out + i * row_bytes_, begin, row_bytes_);
+    }
+}
+
+void RowTable::gather(std::span<const std::int64_t> keys, std::byte* out) const {
+    check(keys);
+    switch (row_bytes_) {
+        case 0:
+            return;
+        case 1:
+            return copy_small<1>(keys, out);
+        case 2:
+            return copy_small<2>(keys, out);
+        case 4:
+            return copy_small<4>(keys, out);
+        case 8:
+            return copy_small<8>(keys, out);
+        default:
+            return copy_rows(keys, out);
+    }
+}
+
+}  // namespace penstock

@@ -1,0 +1,38 @@
+"""Where records come from: any object with `__len__` and `__getitem__`, and the sources that Penstock brings.
+
+`Arrays` (a dict of arrays, or one), `Files` and `ImageFolder` (a folder), `Tokens` (token files, as windows or
+documents), `JsonLines` and `Range` are sources; `Source` says what any other object needs to be one. The functions are
+how datasets use sources: `read_records` and `describe_key` by key, the others once.
+"""
+
+from penstock.sources._arrays import Arrays as Arrays
+from penstock.sources._as_source import as_source as as_source
+from penstock.sources._as_source import can_read_into as can_read_into
+from penstock.sources._as_source import check_length as check_length
+from penstock.sources._as_source import describe_key as describe_key
+from penstock.sources._as_source import source_fingerprint as source_fingerprint
+from penstock.sources._as_source import source_length as source_length
+from penstock.sources._files import Files as Files
+from penstock.sources._files import ImageFolder as ImageFolder
+from penstock.sources._json_lines import JsonLines as JsonLines
+from penstock.sources._range import Range as Range
+from penstock.sources._reading import read_records as read_records
+from penstock.sources._source import Source as Source
+from penstock.sources._tokens import Tokens as Tokens
+
+__all__ = [
+    "Arrays",
+    "Files",
+    "ImageFolder",
+    "JsonLines",
+    "Range",
+    "Source",
+    "Tokens",
+    "as_source",
+    "can_read_into",
+    "check_length",
+    "describe_key",
+    "read_records",
+    "source_fingerprint",
+    "source_length",
+]

@@ -1,0 +1,221 @@
+"""Arrays in memory or memory-mapped files, as a source whose records are rows."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, SupportsIndex, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.errors import UsageError
+from penstock.sources._gather import RowTable
+from penstock.sources._local.mapped import MappedArray, find_mapped
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+
+SAMPLED_BYTES: Final = 1 << 20  # up to this size, all content counts for the fingerprint
+SAMPLED_BLOCKS: Final = 64
+
+
+class Arrays:
+    """A dict of arrays of one length, or one array: the record of a key is that row of each.
+
+    Records are dicts with the same names (or the bare row, for one array). Rows of arrays with one axis are NumPy
+    scalars, others are arrays; they are copies, so that changing a record never changes the source. The rows of one
+    `read` are views of one copied block: keep one, and the block stays in memory.
+
+    A memory map, or any view of one, is sent to other processes by its file's name, offset, dtype and shape, and
+    mapped there read-only; other arrays are sent by their bytes. A map opened copy-on-write counts as memory.
+
+    Args:
+        arrays: a dict from name to array, with equal first axes; or one array. Lists and whatever else `np.asarray`
+            takes are converted once. Arrays aren't copied: what is written to them later changes the records.
+
+    Raises:
+        UsageError: no array, an array without an axis, a masked array, something that isn't an array, or unequal
+            lengths.
+
+    Example:
+        >>> source = Arrays({"image": np.zeros((3, 2, 2), np.uint8), "label": np.array([4, 5, 6])})
+        >>> source
+        Arrays({'image': uint8[3, 2, 2], 'label': int64[3]})
+        >>> source[1]["label"], source[1]["image"].shape
+        (np.int64(5), (2, 2))
+    """
+
+    def __init__(self, arrays: "Mapping[str, ArrayLike] | NDArray[Any]") -> None:
+        if isinstance(arrays, Mapping):
+            if not arrays:
+                raise UsageError("a dict of arrays must have at least one array; got {}. Give it as {'name': array}.")
+            self._names: tuple[str, ...] | None = tuple(arrays)
+            columns = [_as_array(array, f"arrays[{name!r}]") for name, array in arrays.items()]
+        else:
+            self._names = None
+            columns = [_as_array(arrays, "the array")]
+        lengths = [len(column) for column in columns]
+        if len(set(lengths)) > 1:
+            listed = ", ".join(f"{name}: {length}" for name, length in zip(self._names or (), lengths, strict=True))
+            raise UsageError(f"all arrays must have one length; got {listed}. Cut them to the records they share.")
+        self._length = lengths[0]
+        self._columns: list[NDArray[Any]] | None = columns
+        self._mapped = [find_mapped(column) for column in columns]
+        self._layout = [(column.dtype, column.shape) for column in columns]
+        self._tables: list[RowTable | None] | None = None
+        self._fingerprint: str | None = None
+
+    @property
+    def fixed_shape(self) -> bool:
+        """Whether rows can be written straight into arrays: not those of str, bytes or Python objects."""
+        return all(dtype.kind not in "OUSV" for dtype, _ in self._layout)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, key: SupportsIndex) -> Record:
+        return self.read([as_key(key, self._length)])[0]
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Record]:
+        """Return the rows of `keys`, gathered once per array.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            A dict of rows for each key, or the rows themselves if the source is one array.
+        """
+        checked = as_keys(keys)
+        blocks: list[list[Any]] = []
+        for number, (dtype, shape) in enumerate(self._layout):
+            block = np.empty((len(checked), *shape[1:]), dtype)
+            self._gather(number, checked, block)
+            blocks.append(list(block))
+        if self._names is None:
+            return blocks[0]
+        names = self._names
+        return [dict(zip(names, rows, strict=True)) for rows in zip(*blocks, strict=True)]
+
+    def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
+        """Write the rows of `keys` to `out`.
+
+        Args:
+            keys: in [0, length), one axis.
+            out: a dict with the same names (or one array), each array of the source's dtype and row shape, with
+                `len(keys)` rows.
+
+        Raises:
+            UsageError: a shape or dtype differs.
+        """
+        checked = as_keys(keys)
+        targets: list[NDArray[Any]] = [out] if self._names is None else [out[name] for name in self._names]
+        for target, (dtype, shape) in zip(targets, self._layout, strict=True):
+            if target.dtype != dtype or target.shape != (len(checked), *shape[1:]):
+                raise UsageError(
+                    f"out must be {dtype} of shape {(len(checked), *shape[1:])}; "
+                    f"got {target.dtype} of shape {target.shape}"
+                )
+        for number, target in enumerate(targets):
+            self._gather(number, checked, target)
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with names, dtypes, shapes and content.
+
+        Content counts whole up to 1 MB an array; of a larger one, 64 blocks spread evenly count. Of a memory map, the
+        file's name without its folder and its size count instead; of Python objects, nothing.
+        """
+        if self._fingerprint is None:
+            digest = hashlib.blake2b(digest_size=16)
+            names = self._names or ("",)
+            for name, number in sorted((repr(name), number) for number, name in enumerate(names)):
+                dtype, shape = self._layout[number]
+                digest.update(f"{name} {dtype.descr if dtype.names else dtype.str} {shape}".encode())
+                _add_content(digest, self._opened()[number], self._mapped[number])
+            self._fingerprint = f"arrays-{digest.hexdigest()}"
+        return self._fingerprint
+
+    def __repr__(self) -> str:
+        described = [f"{dtype}[{', '.join(map(str, shape))}]" for dtype, shape in self._layout]
+        if self._names is None:
+            return f"Arrays({described[0]})"
+        return f"Arrays({{{', '.join(f'{n!r}: {d}' for n, d in zip(self._names, described, strict=True))}}})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        columns = self._opened() if None in self._mapped else self._mapped
+        kept = [mapped or column for mapped, column in zip(self._mapped, columns, strict=True)]
+        return {**self.__dict__, "_columns": None, "_tables": None, "_mapped": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        kept = cast("list[MappedArray | NDArray[Any]]", state["_mapped"])
+        self._mapped = [part if isinstance(part, MappedArray) else None for part in kept]
+        if None in self._mapped:  # otherwise maps are opened when first read
+            self._columns = [part.open() if isinstance(part, MappedArray) else part for part in kept]
+
+    def _opened(self) -> list[NDArray[Any]]:
+        # Two threads may both get here first: both map the files, and one list is kept.
+        columns = self._columns
+        if columns is None:
+            columns = [mapped.open() for mapped in self._mapped if mapped is not None]
+            self._columns = columns
+        return columns
+
+    def _gather(self, number: int, keys: Keys, out: NDArray[Any]) -> None:
+        tables = self._tables
+        if tables is None:
+            tables = self._tables = [_row_table(column) for column in self._opened()]
+        table = tables[number]
+        if table is not None and out.flags.c_contiguous:
+            table.gather(keys, out)
+        else:  # a checked key isn't clipped; with another mode, `take` would buffer its output
+            check_range(keys, self._length)
+            if len(keys):
+                np.take(self._opened()[number], keys, axis=0, out=out, mode="clip")
+
+
+def _as_array(value: object, name: str) -> NDArray[Any]:
+    type_name = type(value).__name__
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} must not be a masked array: records have no mask. Give data and mask as two arrays.")
+    try:
+        array: NDArray[Any] = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(
+            f"{name} must be an array; got {type_name} that is none: {error}. "
+            "Rows of unequal shape go into a list of records."
+        ) from error
+    if array.ndim == 0:
+        raise UsageError(
+            f"{name} must be an array with at least one axis, whose rows are records; got {type_name}. "
+            "For a dict of datasets, read one of them."
+        )
+    return array
+
+
+def _row_table(array: NDArray[Any]) -> RowTable | None:
+    row_bytes = array.nbytes // len(array) if len(array) else 0
+    if row_bytes == 0 or array.dtype.hasobject or not array.flags.c_contiguous:
+        return None
+    flat = array.view(np.ndarray).reshape(-1).view(np.uint8)
+    return RowTable([flat], row_bytes=row_bytes, stride_bytes=row_bytes)
+
+
+def _add_content(digest: "hashlib.blake2b", array: NDArray[Any], mapped: MappedArray | None) -> None:
+    if mapped is not None:
+        digest.update(f"{mapped.path.replace(chr(92), '/').rpartition('/')[2]!r} {mapped.file_bytes}".encode())
+        digest.update(f"{mapped.offset} {mapped.strides}".encode())
+    elif not array.dtype.hasobject:
+        add_sample(digest, array)
+
+
+def add_sample(digest: "hashlib.blake2b", array: NDArray[Any]) -> None:
+    """Add an array's content to `digest`: all of it up to 1 MB, else 64 blocks spread evenly, first and last included.
+
+    Args:
+        digest: what is updated.
+        array: any layout; no Python objects.
+    """
+    if array.nbytes <= SAMPLED_BYTES:
+        digest.update(np.ascontiguousarray(array).tobytes())
+        return
+    block = max(1, SAMPLED_BYTES // SAMPLED_BLOCKS // array.dtype.itemsize)
+    for number in range(SAMPLED_BLOCKS):
+        start = (array.size - block) * number // (SAMPLED_BLOCKS - 1)
+        digest.update(array.flat[start : start + block].tobytes())

@@ -1,0 +1,247 @@
+"""Files of a folder, as a source of their bytes: all of them, or images in one folder per class."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any, Final, SupportsIndex, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sources._local.files import PathLike, as_list, is_path, look_at, raise_source_error
+from penstock.sources._local.listing import NameTable, list_files, list_folders, match_pattern
+from penstock.sources._source import as_key
+
+IMAGE_EXTENSIONS: Final = (
+    ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+
+
+class FileRecord(TypedDict):
+    """What `Files` returns: the file's name relative to the folder, and its content."""
+
+    path: str
+    bytes: bytes
+
+
+class ImageRecord(TypedDict):
+    """What `ImageFolder` returns: an image file's content, undecoded, and the number of its class."""
+
+    bytes: bytes
+    label: int
+
+
+class Files:
+    """Every file below a folder; records are `{"path": name relative to the folder, "bytes": content}`.
+
+    Files are sorted by the bytes of their names, whatever the machine and the locale. Links are followed, except in
+    circles. Names that begin with a dot are left out. A file is opened when its record is read, and closed again.
+
+    Args:
+        directory: a folder; or a list of files, which keep their order and are named relative to their common folder.
+        pattern: which names count, as in `"**/*.txt"`; only with a folder. Default: all. Case counts; `**` stands for
+            any number of folders.
+
+    Raises:
+        UsageError: no file matches.
+        SourceError: the folder, or a file of the list, doesn't exist or can't be looked at; later, when read, a file
+            that is gone.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pathlib.Path(folder, "a.txt").write_text("hello")
+        ...     Files(folder, "*.txt")[0]
+        {'path': 'a.txt', 'bytes': b'hello'}
+    """
+
+    def __init__(self, directory: PathLike | Sequence[PathLike], pattern: str | None = None) -> None:
+        if is_path(directory):
+            root = os.path.abspath(directory)
+            wanted = "**/*" if pattern is None else pattern
+            found = list_files(root, match_pattern(wanted))
+            if not found:
+                raise UsageError(
+                    f"a folder must hold at least one file; in {root!r} none matches the pattern {wanted!r}. "
+                    "Check the path; `**/` before a pattern looks into folders, and hidden files are left out."
+                )
+        else:
+            root, found = _from_list(as_list(directory), pattern)
+        self._root = root
+        self._paths, self._digest = _tabulate(found)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files' names relative to the folder, in the order of the keys."""
+        return self._paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, key: SupportsIndex) -> FileRecord:
+        number = as_key(key, len(self))
+        path = self._paths[number]
+        return {"path": path, "bytes": _read_file(self, self._root, path, number)}
+
+    def path_of(self, key: SupportsIndex) -> str:
+        """Return the absolute path of a key's file."""
+        return os.path.join(self._root, self._paths[as_key(key, len(self))])
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the file of a key, for messages."""
+        return f"file {self._paths[as_key(key, len(self))]!r}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the files' names relative to the folder, and their sizes when listed."""
+        return f"files-{self._digest}"
+
+    def __repr__(self) -> str:
+        return f"Files({self._root!r}: {len(self)} files)"
+
+
+class ImageFolder:
+    """Image files in one folder for each class; records are `{"bytes": undecoded content, "label": int}`.
+
+    The folders right in `directory` are the classes, numbered in the order of their names' bytes; images count at any
+    depth below them. Links are followed, except in circles. Names that begin with a dot are left out.
+
+    Args:
+        directory: the folder of class folders.
+        extensions: the endings that make an image; case doesn't count.
+        allow_empty: keep a class without images (its number stays taken) instead of refusing it.
+
+    Raises:
+        UsageError: there is no class folder or no image, or a class is empty.
+        SourceError: the folder doesn't exist or can't be listed; later, when read, a file that is gone.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("cat", "dog"):
+        ...         pathlib.Path(folder, name).mkdir()
+        ...         _ = pathlib.Path(folder, name, "1.png").write_bytes(name.encode())
+        ...     source = ImageFolder(folder)
+        ...     source.classes, source.paths[1], source[1]
+        (('cat', 'dog'), 'dog/1.png', {'bytes': b'dog', 'label': 1})
+    """
+
+    def __init__(
+        self, directory: PathLike, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, allow_empty: bool = False
+    ) -> None:
+        self._root = os.path.abspath(directory)
+        endings = _endings(extensions)
+        classes = list_folders(self._root)
+        if not classes:
+            raise UsageError(
+                f"an image folder must hold one folder for each class; {self._root!r} holds none. "
+                "For files without classes, use Files."
+            )
+        found: list[tuple[bytes, int]] = []
+        labels: list[int] = []
+        for label, name in enumerate(classes):
+            folder = os.path.join(self._root, os.fsdecode(name))
+            images = list_files(folder, lambda path: path.lower().endswith(endings))
+            if not images and not allow_empty:
+                raise UsageError(
+                    f"every class must have at least one image; {folder!r} has no file that ends in "
+                    f"{', '.join(endings)}. Remove the folder, pass extensions=, or allow_empty=True."
+                )
+            found.extend((name + b"/" + path, size) for path, size in images)
+            labels.extend([label] * len(images))
+        if not found:
+            raise UsageError(
+                f"an image folder must hold at least one image; no file below {self._root!r} ends in "
+                f"{', '.join(endings)}. Check the path, or pass extensions=."
+            )
+        self._classes = tuple(os.fsdecode(name) for name in classes)
+        self._labels = np.array(labels, np.int64)
+        self._labels.flags.writeable = False
+        self._paths, self._digest = _tabulate(found)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; a record's label is an index into them."""
+        return self._classes
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The label of every record: int64, read-only, one axis as long as the source."""
+        return self._labels
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files' names relative to the folder, in the order of the keys."""
+        return self._paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, key: SupportsIndex) -> ImageRecord:
+        number = as_key(key, len(self))
+        return {
+            "bytes": _read_file(self, self._root, self._paths[number], number),
+            "label": int(self._labels[number]),
+        }
+
+    def path_of(self, key: SupportsIndex) -> str:
+        """Return the absolute path of a key's file."""
+        return os.path.join(self._root, self._paths[as_key(key, len(self))])
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the file of a key, for messages."""
+        return f"file {self._paths[as_key(key, len(self))]!r}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the classes, the files' relative names, and their sizes when listed."""
+        digest = hashlib.blake2b(self._digest.encode(), digest_size=16)
+        digest.update(repr(self._classes).encode())
+        return f"image-folder-{digest.hexdigest()}"
+
+    def __repr__(self) -> str:
+        return f"ImageFolder({self._root!r}: {len(self)} images in {len(self._classes)} classes)"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._labels.flags.writeable = False  # pickle doesn't keep it
+
+
+def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[tuple[bytes, int]]]:
+    if pattern is not None:
+        raise UsageError(f"pattern= goes with a folder; got pattern={pattern!r} and a list of files. Leave it out.")
+    if not absolute:
+        raise UsageError("Files needs at least one file; got an empty list. Give a folder or a list of files.")
+    folders = [path for path in absolute if os.path.isdir(path)]
+    if folders:
+        raise UsageError(f"a list given to Files must hold files; got the folder {folders[0]!r}. Give a folder alone.")
+    root = os.path.commonpath([os.path.dirname(path) for path in absolute])
+    names = [os.path.relpath(path, root).replace(os.sep, "/") for path in absolute]
+    return root, [(os.fsencode(name), look_at(path).size) for name, path in zip(names, absolute, strict=True)]
+
+
+def _endings(extensions: Sequence[str]) -> tuple[str, ...]:
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not given or not all(given):
+        raise UsageError(f"extensions must name at least one ending, as in ('.png',); got {extensions!r}.")
+    return tuple(("." + extension.removeprefix(".")).lower() for extension in given)
+
+
+def _tabulate(found: list[tuple[bytes, int]]) -> tuple[NameTable, str]:
+    digest = hashlib.blake2b(f"{len(found)}".encode(), digest_size=16)
+    for name, size in found:
+        digest.update(b"%d %s\0" % (size, name))
+    return NameTable([name for name, _ in found]), digest.hexdigest()
+
+
+def _read_file(source: Files | ImageFolder, root: str, path: str, key: int) -> bytes:
+    try:
+        with open(os.path.join(root, path), "rb", buffering=0) as file:
+            return file.readall()
+    except OSError as error:
+        raise_source_error(
+            f"cannot read file {path!r} (key {key} of {source!r}): {error.strerror}. It was there when the source was "
+            "made: put it back, or make the source anew.",
+            error,
+            source=repr(source),
+            keys=[key],
+        )

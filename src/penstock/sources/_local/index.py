@@ -1,0 +1,192 @@
+"""Where the records of files begin, found once and kept in a cache directory.
+
+The cache has one file for each file and kind of scan, named by a hash of both. It begins with a line of JSON that names
+the indexed file's size and time and the checksum of what follows: the offsets, as little-endian int64. One that doesn't
+fit, for whatever reason, is made again. It is written beside its place and renamed, so that any number of processes may
+do so at once; each ends up with a whole one.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import SourceError
+from penstock.sources._gather import map_file
+from penstock.sources._local.files import LocalFile, look_at, raise_source_error
+from penstock.sources._local.progress import Progress
+from penstock.sources._local.scans import Scan
+
+_HEADER_BYTES: Final = 256
+_OFFSET: Final = np.dtype("<i8")
+
+Offsets = NDArray[np.int64]
+
+
+def default_cache() -> str:
+    """Return the directory for what can be made again: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "penstock")
+
+
+class OffsetIndex:
+    """The offsets of the records in each of some files.
+
+    Offsets that are in the cache are memory-mapped, and not sent to another process: it maps them itself, or finds
+    them again where it has another cache. Offsets that couldn't be cached are sent.
+
+    Args:
+        files: the files as they are now.
+        scans: for each file, what finds its offsets.
+        cache: a directory; it is made where it doesn't exist. If it can't be written, a warning is logged.
+        progress: show progress on a terminal.
+
+    Raises:
+        SourceError: a file can't be read, or changes while it is read.
+    """
+
+    def __init__(self, files: Sequence[LocalFile], scans: Sequence[Scan], cache: str, *, progress: bool) -> None:
+        self._files = tuple(files)
+        self._scans = tuple(scans)
+        self._cache = cache
+        self._progress = progress
+        self._kept: dict[int, Offsets] = {}  # by file: what couldn't be cached
+        self._mapped: dict[int, Offsets] | None = None
+        self._counts: tuple[int, ...] = ()
+        self._counts = tuple(len(self[number]) - 1 for number in range(len(self._files)))
+
+    @property
+    def files(self) -> tuple[LocalFile, ...]:
+        """The files as they were when this process indexed them, or looked their index up."""
+        if self._mapped is None:
+            self._mapped = self._load()
+        return self._files
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of records in each file."""
+        return self._counts
+
+    def __getitem__(self, number: int) -> Offsets:
+        """Return the offsets in file `number`: one for each record, and the end."""
+        mapped = self._mapped
+        if mapped is None:
+            mapped = self._mapped = self._load()
+        kept = self._kept.get(number)
+        return mapped[number] if kept is None else kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
+
+    def _load(self) -> dict[int, Offsets]:
+        mapped: dict[int, Offsets] = {}
+        missing: list[tuple[int, LocalFile]] = []
+        files = tuple(_look_again(known) for known in self._files)
+        for number, file in enumerate(files):
+            if number in self._kept:
+                continue
+            cached = _read_cached(self._cache_path(number), _description(file, self._scans[number]))
+            if cached is None:
+                missing.append((number, file))
+            else:
+                mapped[number] = cached
+        if missing:
+            label, total = self._scans[0].label, sum(file.size for _, file in missing)
+            with Progress(label, total, enabled=self._progress) as progress:
+                for number, file in missing:
+                    offsets, is_cached = self._scan(number, file, progress.advance)
+                    (mapped if is_cached else self._kept)[number] = offsets
+        self._check_counts(mapped)
+        self._files = files
+        return mapped
+
+    def _check_counts(self, mapped: dict[int, Offsets]) -> None:
+        for number, known in enumerate(self._counts):  # none yet when the index is made
+            if number in mapped and len(mapped[number]) - 1 != known:
+                raise SourceError(
+                    f"{self._files[number].path!r} changed since it was indexed: it had {known} records and has "
+                    f"{len(mapped[number]) - 1}. Make the source anew."
+                )
+
+    def _scan(self, number: int, file: LocalFile, advance: Callable[[int], None]) -> tuple[Offsets, bool]:
+        scan = self._scans[number]
+        try:
+            with open(file.path, "rb") as stream:
+                offsets = scan(stream, advance)
+        except OSError as error:
+            raise_source_error(f"cannot read {file.path!r}: {error.strerror}. Check its permissions.", error)
+        if look_at(file.path) != file:
+            raise SourceError(f"{file.path!r} changed while it was being indexed. Wait until it is written, try again.")
+        path, description = self._cache_path(number), _description(file, scan)
+        if _write_cached(path, description, offsets):
+            cached = _read_cached(path, description)
+            if cached is not None:
+                return cached, True
+        return offsets, False
+
+    def _cache_path(self, number: int) -> str:
+        name = f"{self._scans[number].kind}\0{os.path.realpath(self._files[number].path)}"
+        digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=16)
+        return os.path.join(self._cache, f"{digest.hexdigest()}.offsets")
+
+
+def _look_again(known: LocalFile) -> LocalFile:
+    file = look_at(known.path)
+    if file.size != known.size:
+        raise SourceError(
+            f"{known.path!r} changed its size from {known.size} to {file.size} bytes since it was indexed. "
+            "Make the source anew."
+        )
+    return file
+
+
+def _description(file: LocalFile, scan: Scan) -> dict[str, str | int]:
+    return {"kind": scan.kind, "size": file.size, "mtime_ns": file.mtime_ns}
+
+
+def _read_cached(path: str, description: dict[str, str | int]) -> Offsets | None:
+    try:
+        content = map_file(path)
+    except OSError:
+        return None
+    payload = content[_HEADER_BYTES:]
+    expected = {**description, "count": len(payload) // _OFFSET.itemsize, "crc32": zlib.crc32(payload.data)}
+    try:
+        header: object = json.loads(bytes(content[:_HEADER_BYTES]))
+    except ValueError:
+        return None
+    if header != expected or len(payload) % _OFFSET.itemsize or len(payload) == 0:
+        return None
+    return payload.view(_OFFSET).astype(np.int64, copy=False)
+
+
+def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets) -> bool:
+    payload = offsets.astype(_OFFSET, copy=False)
+    header = json.dumps({**description, "count": len(payload), "crc32": zlib.crc32(payload.data)}).encode()
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".", suffix=".tmp")
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
+                stream.write(payload.data)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        logging.getLogger("penstock").warning(
+            "an index is not kept, since the cache can't be written (%s); it is made again next time. "
+            "Pass another cache= or set XDG_CACHE_HOME.",
+            error,
+        )
+        return False
+    return True

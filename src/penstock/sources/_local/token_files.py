@@ -1,0 +1,116 @@
+"""Files of tokens: raw integers, or a `.npy` of one axis, found first and memory-mapped when read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import SourceError, UsageError
+from penstock.sources._gather import map_file
+from penstock.sources._local.files import LocalFile, PathLike, find_files, raise_source_error
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A file of tokens as it was when it was found.
+
+    Attributes:
+        file: the file.
+        begin_bytes: where the first token begins.
+        dtype: the tokens' dtype, an integer one.
+        count: the number of tokens.
+    """
+
+    file: LocalFile
+    begin_bytes: int
+    dtype: np.dtype[Any]
+    count: int
+
+    def map_bytes(self) -> NDArray[np.uint8]:
+        """Return the tokens' bytes, memory-mapped and read-only.
+
+        Returns:
+            uint8, one axis, `count * dtype.itemsize` long.
+
+        Raises:
+            SourceError: the file is gone, or its size isn't what it was.
+        """
+        path = self.file.path
+        try:
+            content = map_file(path)
+        except OSError as error:
+            raise_source_error(
+                f"cannot map {path!r}: {error.strerror}. It was there when the source was made: put it back, or make "
+                "the source anew.",
+                error,
+            )
+        if len(content) != self.file.size:
+            raise SourceError(
+                f"{path!r} changed its size from {self.file.size} to {len(content)} bytes since the source was made. "
+                "Write data to another file and rename it, and make the source anew."
+            )
+        return content[self.begin_bytes : self.begin_bytes + self.count * self.dtype.itemsize]
+
+    def map_tokens(self) -> NDArray[Any]:
+        """Return the tokens, memory-mapped and read-only: one axis, `count` long."""
+        return self.map_bytes().view(self.dtype)
+
+
+def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | None) -> list[TokenFile]:
+    """Return the token files that `paths` names.
+
+    Args:
+        paths: a path, a glob, or a list of these.
+        dtype: of raw files; a `.npy` names its own, which must be the same where this is given.
+
+    Returns:
+        At least one file, all of one dtype.
+
+    Raises:
+        UsageError: the dtype is missing, isn't an integer's, or differs from a file's; a file isn't whole tokens or
+            isn't of one axis.
+    """
+    wanted = None if dtype is None else np.dtype(dtype)
+    found = [
+        _look_at_npy(file, wanted) if file.path.endswith(".npy") else _look_at_raw(file, wanted)
+        for file in find_files(paths, "Tokens")
+    ]
+    for other in found:
+        if other.dtype.kind not in "iu":
+            raise UsageError(f"tokens must be integers; {other.file.path!r} has {other.dtype}. Convert them first.")
+        if other.dtype != found[0].dtype:
+            raise UsageError(
+                f"all token files must have one dtype; {found[0].file.path!r} has {found[0].dtype}, "
+                f"{other.file.path!r} has {other.dtype}. Convert one of them."
+            )
+    return found
+
+
+def _look_at_raw(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+    if dtype is None:
+        raise UsageError(f"raw tokens need their dtype; got none for {file.path!r}. Pass one, as in dtype='uint16'.")
+    if dtype.itemsize == 0 or file.size % dtype.itemsize:
+        raise UsageError(
+            f"a file of {dtype} must have a multiple of {dtype.itemsize} bytes; {file.path!r} has {file.size}. "
+            "Check dtype=, and that the file was copied whole."
+        )
+    return TokenFile(file, 0, dtype, file.size // dtype.itemsize)
+
+
+def _look_at_npy(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
+    try:
+        tokens = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise_source_error(f"cannot read {file.path!r}: {error}. Check the file.", error)
+    except ValueError as error:
+        raise UsageError(f"{file.path!r} is not a whole .npy file: {error}. Write it again with numpy.save.") from error
+    if tokens.ndim != 1:
+        raise UsageError(
+            f"tokens must have one axis; {file.path!r} has shape {tokens.shape}. Save them flat, or read rows with "
+            "ps.read(numpy.load(path, mmap_mode='r'))."
+        )
+    if dtype is not None and tokens.dtype != dtype:
+        raise UsageError(f"{file.path!r} has {tokens.dtype}; got dtype={dtype}. Leave dtype= out for .npy files.")
+    return TokenFile(file, tokens.offset, tokens.dtype, len(tokens))

@@ -1,0 +1,137 @@
+"""Records for a block of keys from any source: the fastest way that it has, with errors that name the key.
+
+Guarantees:
+  - There is one record for each key, in the order of the keys.
+  - Where a read fails for a reason that time may heal, it is tried again after each wait in `RETRY_WAITS_SECONDS`,
+    about a second in all; other failures are raised at once.
+  - The source's own exception is what is raised, with a note that names the key. It becomes a `SourceError` only
+    where the source breaks its promise: another number of records, or an IndexError within its length.
+"""
+
+import errno
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Final, cast
+
+from penstock.errors import InternalError, SourceError
+from penstock.sources._as_source import describe_key, source_length
+from penstock.sources._source import Keys, Record, Source, name_of
+
+RETRY_WAITS_SECONDS: Final = (0.05, 0.2, 0.8)
+_TRANSIENT: Final = frozenset(
+    {
+        errno.EIO,
+        errno.EAGAIN,
+        errno.ETIMEDOUT,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.ENETUNREACH,
+        errno.EHOSTUNREACH,
+        errno.ESTALE,
+        errno.EBUSY,
+    }
+)
+
+
+def read_records(source: Source, keys: Keys) -> list[Record]:
+    """Return the records of `keys`, read at once where the source can.
+
+    `source.read(keys)` is used where it exists, else `source.__getitems__(list of ints)`, else `source[key]` for each.
+    If a block fails, it is read again one by one to find the key.
+
+    Args:
+        source: any source.
+        keys: int64, one axis, in [0, length); a key may come twice.
+
+    Returns:
+        One record for each key, in order.
+
+    Raises:
+        SourceError: the source gave another number of records, or an IndexError for a key that it should have.
+
+    Example:
+        >>> import numpy as np
+        >>> read_records(["a", "b", "c"], np.array([2, 0]))
+        ['c', 'a']
+    """
+    read = _reader(source)
+    if len(keys) == 1:
+        return [_read_one(source, read, keys)]
+    try:
+        return read(keys)
+    except Exception as error:  # noqa: BLE001 - raised below, once it is known which key it is about
+        block_error = error
+    records = [_read_one(source, read, keys[i : i + 1]) for i in range(len(keys))]
+    if is_transient(block_error):
+        return records
+    block_error.add_note(f"while reading {len(keys)} keys at once from {name_of(source)}; each can be read alone")
+    raise block_error
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether time may heal `error`: a time-out, a lost connection, or an I/O error of the storage.
+
+    Args:
+        error: what reading raised. A missing file or a denied permission is not transient.
+
+    Returns:
+        True where another attempt makes sense.
+    """
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    return isinstance(error, OSError) and error.errno in _TRANSIENT
+
+
+def _reader(source: Source) -> Callable[[Keys], list[Record]]:
+    read = getattr(source, "read", None)
+    if callable(read):
+        return lambda keys: _checked(source, read(keys), keys)
+    get_items = getattr(source, "__getitems__", None)
+    if callable(get_items):
+        return lambda keys: _checked(source, get_items(keys.tolist()), keys)
+    return lambda keys: [source[key] for key in keys.tolist()]
+
+
+def _checked(source: Source, returned: object, keys: Keys) -> list[Record]:
+    is_list = isinstance(returned, Sized) and isinstance(returned, Iterable) and not isinstance(returned, Mapping)
+    if not is_list or len(cast("Sized", returned)) != len(keys):
+        got = f"{len(cast('Sized', returned))} of them" if is_list else f"one {type(returned).__name__}"
+        raise SourceError(
+            f"a source must return one record for each of {len(keys)} keys, as a list; got {got} from "
+            f"{name_of(source)}. Return a list of records, in the order of the keys.",
+            source=name_of(source),
+            keys=keys[:8].tolist(),
+        )
+    records = cast("Iterable[Record]", returned)
+    return records if isinstance(records, list) else list(records)
+
+
+def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -> Record:
+    for seconds in (*RETRY_WAITS_SECONDS, None):
+        try:
+            return read(key)[0]
+        except Exception as error:
+            if seconds is None or not is_transient(error):
+                _add_key(source, int(key[0]), error)
+                raise
+        threading.Event().wait(seconds)
+    raise InternalError("the last attempt must return or raise")
+
+
+def _add_key(source: Source, key: int, error: Exception) -> None:
+    name = name_of(source)
+    if isinstance(error, IndexError):
+        length = source_length(source)
+        told = (
+            f"the source says that its length is {length}, but it raised IndexError for {describe_key(source, key)}"
+            if key < length
+            else f"key {key} is past the end of the source, whose length is {length} now"
+        )
+        raise SourceError(
+            f"{told}: {name}. A source must have a record for every key below its length, and must not change while "
+            "it is read.",
+            source=name,
+            keys=[key],
+        ) from error
+    if not (isinstance(error, SourceError) and error.keys):  # those of our own sources say it already
+        error.add_note(f"while reading {describe_key(source, key)} of {name}")

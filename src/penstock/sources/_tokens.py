@@ -1,0 +1,326 @@
+"""Token files as a source: windows of equal length, or whole documents."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import UsageError
+from penstock.sources._arrays import add_sample
+from penstock.sources._gather import RowTable
+from penstock.sources._local.files import PathLike
+from penstock.sources._local.index import OffsetIndex, default_cache
+from penstock.sources._local.mapped import MappedArray, find_mapped
+from penstock.sources._local.scans import DocumentScan
+from penstock.sources._local.token_files import TokenFile, find_token_files
+from penstock.sources._source import Keys, as_key, as_keys, check_range
+
+Tokens1D = NDArray[Any]  # integers of the files' dtype, one axis
+Documents = NDArray[Any] | Sequence[int] | Sequence[NDArray[Any]]
+
+
+class Tokens:
+    """Tokens in memory-mapped files, read as windows of `length`, or as documents; records are arrays of one axis.
+
+    **Windows**: window k of a file begins at token `k * stride` and has `length` tokens. Windows never cross files, and
+    what is left at a file's end, shorter than `length`, is dropped. To predict the next token from `n` tokens, use
+    `length=n + 1, stride=n`: inputs are `window[:-1]`, targets `window[1:]`, and every token is a target once but the
+    first. A smaller stride makes windows overlap; a larger one leaves tokens out.
+
+    **Documents**: with `separator`, documents end after that token (which is their last; the last document of a file
+    may lack it). They are found in one pass over the files and kept in the cache directory that `JsonLines` uses
+    (`$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`). With `documents`, they are where you say.
+
+    Exactly one of `length`, `documents` and `separator` must be given. Files are mapped when first read, in each
+    process anew, without holding descriptors. They must stay whole while they are read.
+
+    Args:
+        paths: a path, a glob such as `"data/*.bin"` (sorted by name), or a list of these, in its order. Files that end
+            in `.npy` are NumPy's, with one axis; all others are raw tokens.
+        length: tokens in a window, at least 1.
+        dtype: of raw tokens, any integer dtype, byte order included, as in `"uint16"` or `">u4"`.
+        stride: tokens from one window's begin to the next one's. Default: `length`.
+        documents: n + 1 offsets in tokens for n documents, never decreasing: document i is
+            `tokens[documents[i]:documents[i + 1]]`. For several files, a list of such arrays, one for each.
+        separator: the token that ends a document.
+
+    Raises:
+        UsageError: arguments don't fit together, a dtype is missing or no integer's, a file isn't whole, or every file
+            is shorter than one window.
+        SourceError: a file doesn't exist; later, when read, one that is gone or has another size.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.arange(10, dtype=np.uint16).tofile(pathlib.Path(folder, "a.bin"))
+        ...     source = Tokens(f"{folder}/*.bin", 5, dtype="uint16", stride=4)
+        ...     len(source), source[1]
+        (2, array([4, 5, 6, 7, 8], dtype=uint16))
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        length: int | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        stride: int | None = None,
+        documents: Documents | None = None,
+        separator: int | None = None,
+    ) -> None:
+        if sum(argument is not None for argument in (length, documents, separator)) != 1:
+            raise UsageError(
+                "exactly one of length, documents and separator must be given; got "
+                f"length={length!r}, documents={'…' if documents is not None else None}, separator={separator!r}. "
+                "Give length= for windows, one of the others for documents."
+            )
+        if stride is not None and length is None:
+            raise UsageError(f"stride goes with length, for windows; got stride={stride} for documents. Leave it out.")
+        files = find_token_files(paths, dtype)
+        self._parts: _Windows | _FoundDocuments | _GivenDocuments
+        if length is not None:
+            self._parts = _Windows(files, length, length if stride is None else stride)
+        elif separator is not None:
+            self._parts = _FoundDocuments(files, separator)
+        else:
+            self._parts = _GivenDocuments(files, cast("Documents", documents))
+        self._length = len(self._parts)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the tokens."""
+        return self._parts.files[0].dtype
+
+    @property
+    def fixed_shape(self) -> bool:
+        """Whether all records have one shape: windows do, documents don't."""
+        return isinstance(self._parts, _Windows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, key: SupportsIndex) -> Tokens1D:
+        return self.read(np.array([as_key(key, self._length)]))[0]
+
+    def read(self, keys: Sequence[int] | Keys) -> list[Tokens1D]:
+        """Return copies of the windows or documents of `keys`.
+
+        Args:
+            keys: in [0, length), one axis.
+
+        Returns:
+            Arrays of one axis. Windows of one call share one block of memory.
+        """
+        return self._parts.read(as_keys(keys))
+
+    def read_into(self, keys: Sequence[int] | Keys, out: NDArray[Any]) -> None:
+        """Copy the windows of `keys` into the rows of `out`.
+
+        Args:
+            keys: in [0, length), one axis.
+            out: the files' dtype, shape (`len(keys)`, `length`), C-contiguous.
+
+        Raises:
+            UsageError: `out` doesn't fit, or the records are documents.
+        """
+        if not isinstance(self._parts, _Windows):
+            raise UsageError("read_into needs records of one shape; documents have different lengths. Use read.")
+        self._parts.read_into(as_keys(keys), out)
+
+    def describe_key(self, key: SupportsIndex) -> str:
+        """Return the tokens and the file of a key, for messages."""
+        number, begin, end = self._parts.find(as_key(key, self._length))
+        return f"tokens [{begin}, {end}) of file {self._parts.files[number].file.name!r}"
+
+    def fingerprint(self) -> str:
+        """Return a str that changes with the files' names (without folders) and sizes, dtype, and how they are cut."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self._parts.files:
+            digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}\n".encode())
+        self._parts.describe_into(digest)
+        return f"tokens-{digest.hexdigest()}"
+
+    def __repr__(self) -> str:
+        count = len(self._parts.files)
+        return f"Tokens({self._parts.described} in {count} {'file' if count == 1 else 'files'} of {self.dtype})"
+
+
+class _Windows:
+    """Windows of one length at equal distances, gathered natively."""
+
+    def __init__(self, files: list[TokenFile], length: int, stride: int) -> None:
+        if length < 1 or stride < 1:
+            raise UsageError(f"length and stride must be at least 1; got length={length}, stride={stride}.")
+        self.files = files
+        self._length = length
+        self._stride = stride
+        counts = [max(0, (file.count - length) // stride + 1) for file in files]
+        self._ends = list(accumulate(counts))
+        if self._ends[-1] == 0:
+            longest = max(files, key=lambda file: file.count)
+            raise UsageError(
+                f"at least one file must have length={length} tokens; the longest, {longest.file.path!r}, has "
+                f"{longest.count}. Give a smaller length, or check dtype=."
+            )
+        self._table: RowTable | None = None
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def described(self) -> str:
+        return f"{len(self)} windows of {self._length}"
+
+    def find(self, key: int) -> tuple[int, int, int]:
+        number = bisect_right(self._ends, key)
+        begin = (key - (self._ends[number - 1] if number else 0)) * self._stride
+        return number, begin, begin + self._length
+
+    def read(self, keys: Keys) -> list[Tokens1D]:
+        block = np.empty((len(keys), self._length), self.files[0].dtype)
+        self._opened().gather(keys, block)
+        return list(block)
+
+    def read_into(self, keys: Keys, out: NDArray[Any]) -> None:
+        dtype = self.files[0].dtype
+        if out.dtype != dtype or out.shape != (len(keys), self._length) or not out.flags.c_contiguous:
+            raise UsageError(
+                f"out must be C-contiguous {dtype} of shape {(len(keys), self._length)}; "
+                f"got {out.dtype} of shape {out.shape}"
+            )
+        self._opened().gather(keys, out)
+
+    def describe_into(self, digest: "hashlib.blake2b") -> None:
+        digest.update(f"windows {self._length} {self._stride}".encode())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": None}
+
+    def _opened(self) -> RowTable:
+        # Two threads may both get here first: both map the files, and one table is kept.
+        table = self._table
+        if table is None:
+            size = self.files[0].dtype.itemsize
+            pieces = [file.map_bytes() for file in self.files]
+            table = RowTable(pieces, row_bytes=self._length * size, stride_bytes=self._stride * size)
+            self._table = table
+        return table
+
+
+class _Documents:
+    """What documents have in common, however their offsets are known."""
+
+    def __init__(self, files: list[TokenFile], counts: Sequence[int]) -> None:
+        self.files = files
+        self._ends = list(accumulate(counts))
+        self._tokens: list[Tokens1D] | None = None
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def described(self) -> str:
+        return f"{len(self)} documents"
+
+    def find(self, key: int) -> tuple[int, int, int]:
+        number = bisect_right(self._ends, key)
+        local = key - (self._ends[number - 1] if number else 0)
+        offsets = self._offsets(number)
+        return number, int(offsets[local]), int(offsets[local + 1])
+
+    def read(self, keys: Keys) -> list[Tokens1D]:
+        check_range(keys, len(self))
+        tokens = self._tokens
+        if tokens is None:
+            tokens = self._tokens = [file.map_tokens() for file in self.files]
+        found = [self.find(key) for key in keys.tolist()]
+        return [tokens[number][begin:end].copy() for number, begin, end in found]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tokens": None}
+
+    def _offsets(self, number: int) -> NDArray[np.int64]:
+        raise NotImplementedError
+
+
+class _FoundDocuments(_Documents):
+    """Documents that end after a separator."""
+
+    def __init__(self, files: list[TokenFile], separator: int) -> None:
+        limits = np.iinfo(files[0].dtype)
+        if not limits.min <= separator <= limits.max:
+            raise UsageError(
+                f"separator must be a token of {files[0].dtype}, in [{limits.min}, {limits.max}]; got {separator}."
+            )
+        self._separator = separator
+        scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes) for file in files]
+        self._index = OffsetIndex([file.file for file in files], scans, default_cache(), progress=True)
+        super().__init__(files, self._index.counts)
+        if len(self) == 0:
+            raise UsageError(f"at least one file must have tokens; {files[0].file.path!r} has none. Check the paths.")
+
+    def describe_into(self, digest: "hashlib.blake2b") -> None:
+        digest.update(f"separator {self._separator}".encode())
+
+    def _offsets(self, number: int) -> NDArray[np.int64]:
+        return self._index[number]
+
+
+class _GivenDocuments(_Documents):
+    """Documents at offsets that the user gives."""
+
+    def __init__(self, files: list[TokenFile], documents: Documents) -> None:
+        given = _one_for_each(files, documents)
+        for file, offsets in zip(files, given, strict=True):
+            _check_offsets(file, offsets)
+        digest = hashlib.blake2b(digest_size=16)
+        for offsets in given:
+            digest.update(f"{len(offsets)}\n".encode())
+            add_sample(digest, offsets)
+        self._digest = digest.hexdigest()
+        self._given = [find_mapped(offsets) or offsets for offsets in given]
+        self._opened: list[NDArray[Any]] | None = given
+        super().__init__(files, [len(offsets) - 1 for offsets in given])
+
+    def describe_into(self, digest: "hashlib.blake2b") -> None:
+        digest.update(f"documents {self._digest}".encode())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_opened": None}
+
+    def _offsets(self, number: int) -> NDArray[Any]:
+        opened = self._opened
+        if opened is None:
+            opened = [part.open() if isinstance(part, MappedArray) else part for part in self._given]
+            self._opened = opened
+        return opened[number]
+
+
+def _one_for_each(files: list[TokenFile], documents: Documents) -> list[NDArray[Any]]:
+    if not isinstance(documents, np.ndarray) and any(isinstance(part, np.ndarray) for part in documents):
+        given = [np.asanyarray(part) for part in documents]
+    else:
+        given = [np.asanyarray(documents)]
+    if len(given) != len(files):
+        raise UsageError(
+            f"documents must be one array of offsets for each file; got {len(given)} for {len(files)} files. "
+            "Give a list of arrays, in the order of the files."
+        )
+    return given
+
+
+def _check_offsets(file: TokenFile, offsets: NDArray[Any]) -> None:
+    if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype.kind not in "iu":  # two offsets make one document
+        raise UsageError(
+            f"documents must be n + 1 integer offsets for n >= 1 documents of {file.file.path!r}; got {offsets.dtype} "
+            f"of shape {offsets.shape}. Begin with 0 and end with the number of tokens."
+        )
+    if offsets[0] < 0 or offsets[-1] > file.count or bool(np.any(offsets[1:] < offsets[:-1])):
+        raise UsageError(
+            f"documents must be offsets in [0, {file.count}] for {file.file.path!r}, never decreasing; got "
+            f"{offsets[0]} to {offsets[-1]}. They count tokens, not bytes."
+        )

@@ -1,0 +1,234 @@
+"""What every source promises, as tests that anyone who writes a source can inherit.
+
+The suite needs a test runner that collects methods named `test_…`, such as pytest, but imports none.
+"""
+
+import gc
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.sources import Source, can_read_into, read_records, source_fingerprint, source_length
+
+Record = Any  # of the source under test
+
+_THREADS: Final = 4
+_ROUNDS: Final = 20
+
+
+class SourceTests:
+    """Checks that a source keeps its promises; see `penstock.sources.Source` for what they are.
+
+    Subclass it under a name that the test runner collects, and supply two things: `make_source`, which returns a new
+    source over the same records at each call, and `expected`, those records in the order of their keys, at least two.
+    Records are compared leaf by leaf: arrays and NumPy scalars with dtype and shape, all else with `==`.
+
+    Example:
+        >>> class TestMySource(SourceTests):
+        ...     expected = [0, 1, 4, 9]
+        ...
+        ...     def make_source(self):
+        ...         return [key * key for key in range(4)]
+        >>> TestMySource().test_records_come_in_the_order_of_the_keys()
+    """
+
+    expected: Sequence[Any]
+
+    def make_source(self) -> Source:
+        """Return a new source over the records `expected`.
+
+        Raises:
+            NotImplementedError: a subclass must supply it.
+        """
+        raise NotImplementedError("a subclass of SourceTests must define make_source(self)")
+
+    def test_length_is_the_number_of_records(self) -> None:
+        """The length is the number of records, whenever it is asked."""
+        source = self.make_source()
+        assert len(self.expected) >= 2, "expected must have at least two records"
+        assert source_length(source) == len(self.expected)
+        read_records(source, np.array([0]))
+        assert source_length(source) == len(self.expected)
+
+    def test_a_record_can_be_read_alone(self) -> None:
+        """Each key gives its record, and gives it again."""
+        source = self.make_source()
+        for _ in range(2):
+            for key, record in enumerate(self.expected):
+                assert_same(source[key], record)
+
+    def test_a_key_past_the_end_raises_index_error(self) -> None:
+        """A key at or past the length raises IndexError; that is also how Python iterates over a source."""
+        source = self.make_source()
+        for key in (len(self.expected), len(self.expected) + 1_000_000):
+            assert _raises_index_error(lambda key=key: source[key]), f"source[{key}] must raise IndexError"
+
+    def test_a_negative_key_counts_from_the_end_or_raises_index_error(self) -> None:
+        """A negative key is either Python's, counted from the end, or an IndexError; never another record."""
+        source = self.make_source()
+        count = len(self.expected)
+        for key in range(-count, 0):
+            if not _raises_index_error(lambda key=key: source[key]):
+                assert_same(source[key], self.expected[key])
+        assert _raises_index_error(lambda: source[-count - 1]), f"source[{-count - 1}] must raise IndexError"
+
+    def test_records_come_in_the_order_of_the_keys(self) -> None:
+        """A block has one record for each key, in any order, with keys that come twice."""
+        source = self.make_source()
+        last = len(self.expected) - 1
+        for keys in ([last, 0, last], list(range(last + 1)), list(range(last, -1, -1)), [0] * 5):
+            records = read_records(source, np.array(keys))
+            assert len(records) == len(keys)
+            for key, record in zip(keys, records, strict=True):
+                assert_same(record, self.expected[key])
+
+    def test_no_keys_give_no_records(self) -> None:
+        """An empty block is an empty list."""
+        assert read_records(self.make_source(), np.empty(0, np.int64)) == []
+
+    def test_records_are_independent_of_the_source(self) -> None:
+        """Changing the arrays of a record doesn't change what the source gives next."""
+        source = self.make_source()
+        for record in (source[0], *read_records(source, np.array([0]))):
+            _map_leaves(record, _overwrite)
+            assert_same(source[0], self.expected[0])
+
+    def test_read_into_fills_what_read_returns(self) -> None:
+        """Where a source has `read_into`, the rows that it fills are the records."""
+        source = self.make_source()
+        if not can_read_into(source):
+            return
+        last = len(self.expected) - 1
+        for keys in (np.array([last, 0, last]), np.empty(0, np.int64)):
+            out = _map_leaves(self.expected[0], partial(_empty_rows, len(keys)))
+            cast("Any", source).read_into(keys, out)
+            for row, key in enumerate(keys.tolist()):
+                _assert_row(out, row, self.expected[key])
+
+    def test_pickled_copies_give_the_same_records(self) -> None:
+        """A source can be sent to another process: before its first read, after it, and once more from there."""
+        source = self.make_source()
+        fresh = pickle.loads(pickle.dumps(source))
+        assert_same(source[0], self.expected[0])
+        used = pickle.loads(pickle.dumps(source))
+        for copy in (fresh, used, pickle.loads(pickle.dumps(used))):
+            assert source_length(copy) == len(self.expected)
+            assert_same(copy[len(self.expected) - 1], self.expected[-1])
+            assert_same(read_records(copy, np.array([1, 0])), [self.expected[1], self.expected[0]])
+
+    def test_threads_may_read_at_once(self) -> None:
+        """Reads from several threads, the first read included, give the records of their keys."""
+        source = self.make_source()
+        keys = np.arange(len(self.expected))
+
+        def read_all(thread: int) -> None:
+            for turn in range(_ROUNDS):
+                order = np.roll(keys, thread + turn)
+                assert_same(read_records(source, order), [self.expected[key] for key in order.tolist()])
+
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(read_all, range(_THREADS)))
+
+    def test_fingerprint_is_the_same_for_equal_sources(self) -> None:
+        """The fingerprint is a str, equal for sources made anew, after reading, and after pickling."""
+        source = self.make_source()
+        fingerprint = source_fingerprint(source)
+        assert fingerprint
+        assert_same(source[0], self.expected[0])
+        assert source_fingerprint(source) == fingerprint
+        assert source_fingerprint(self.make_source()) == fingerprint
+        assert source_fingerprint(pickle.loads(pickle.dumps(source))) == fingerprint
+
+    def test_no_descriptor_is_left(self) -> None:
+        """A source that was read and then dropped, with its copies, leaves no descriptor open."""
+        gc.collect()
+        before = _descriptors()
+        source = self.make_source()
+        copy = pickle.loads(pickle.dumps(source))
+        for read in (source, copy):
+            assert_same(read_records(read, np.array([0])), [self.expected[0]])
+        del source, copy, read
+        gc.collect()
+        assert _descriptors() == before
+
+
+def assert_same(actual: object, expected: object) -> None:
+    """Assert that two records are equal, leaf by leaf.
+
+    Args:
+        actual: what was read.
+        expected: what should have been; arrays and NumPy scalars are compared with dtype and shape.
+    """
+    if isinstance(expected, np.ndarray | np.generic):
+        assert isinstance(actual, np.ndarray | np.generic), f"{actual!r} must be of NumPy, as {expected!r}"
+        given_array, wanted_array = cast("NDArray[Any]", actual), cast("NDArray[Any]", expected)
+        assert given_array.dtype == wanted_array.dtype
+        assert given_array.shape == wanted_array.shape
+        assert np.array_equal(given_array, wanted_array), f"{actual!r} must equal {expected!r}"
+    elif isinstance(expected, Mapping):
+        wanted = cast("Mapping[Any, object]", expected)
+        assert isinstance(actual, Mapping), f"{actual!r} must be a mapping"
+        given = cast("Mapping[Any, object]", actual)
+        assert list(given) == list(wanted)
+        for name in wanted:
+            assert_same(given[name], wanted[name])
+    elif isinstance(expected, list | tuple):
+        wanted_parts = cast("Sequence[object]", expected)
+        assert isinstance(actual, list | tuple), f"{actual!r} must be a list or tuple"
+        for given_part, wanted_part in zip(cast("Sequence[object]", actual), wanted_parts, strict=True):
+            assert_same(given_part, wanted_part)
+    else:
+        assert actual == expected
+
+
+def _map_leaves(record: object, change: Callable[[Any], object]) -> Record:
+    if isinstance(record, Mapping):
+        parts = cast("Mapping[Any, object]", record)
+        return {name: _map_leaves(part, change) for name, part in parts.items()}
+    if isinstance(record, list | tuple):
+        return [_map_leaves(part, change) for part in cast("Sequence[object]", record)]
+    return change(record)
+
+
+def _overwrite(leaf: object) -> object:
+    if isinstance(leaf, np.ndarray):
+        numbers = cast("NDArray[Any]", leaf)
+        if numbers.flags.writeable and numbers.dtype.kind in "iufb":
+            numbers[...] = ~numbers if numbers.dtype.kind in "iub" else numbers + 1
+    return cast("object", leaf)
+
+
+def _empty_rows(rows: int, leaf: object) -> NDArray[Any]:
+    example: NDArray[Any] = np.asarray(leaf)
+    return np.zeros((rows, *example.shape), example.dtype)
+
+
+def _assert_row(out: object, row: int, expected: object) -> None:
+    if isinstance(expected, Mapping):
+        wanted = cast("Mapping[Any, object]", expected)
+        for name, part in wanted.items():
+            _assert_row(cast("Mapping[Any, object]", out)[name], row, part)
+    elif isinstance(expected, list | tuple):
+        for column, part in zip(cast("Sequence[object]", out), cast("Sequence[object]", expected), strict=True):
+            _assert_row(column, row, part)
+    else:
+        assert_same(cast("NDArray[Any]", out)[row], np.asarray(expected)[()])
+
+
+def _raises_index_error(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except IndexError:
+        return True
+    return False
+
+
+def _descriptors() -> set[str]:
+    # Empty on a system that doesn't list them: nothing is checked there. The listing's own descriptor is among them.
+    return set(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else set()
