@@ -15,6 +15,8 @@ void bind_stack(nb::module_& module);
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
+    // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
+    nb::set_leak_warnings(false);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
