@@ -16,6 +16,8 @@ void bind_stack(nb::module_& module);
 
 NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    // A batch that is alive when the interpreter exits is no leak worth a message.
+    nb::set_leak_warnings(false);
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
     penstock::bindings::bind_memory(module);
