@@ -86,6 +86,9 @@ def region(size_bytes: int, prefault: bool) -> Region:
 def returned_leases(bell: object | None) -> ReturnedLeases:
     """A new collection; the bell, if any, is rung at each return."""
 
+def living_leases() -> int:
+    """How many leases there are in this process now."""
+
 def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int) -> Lease:
     """Leases a part of a region."""
 
