@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
@@ -91,8 +92,9 @@ class Arrays:
             blocks.append(list(block))
         if self._names is None:
             return blocks[0]
-        names = self._names
-        return [dict(zip(names, rows, strict=True)) for rows in zip(*blocks, strict=True)]
+        # A dict for each row, without a step of Python for each.
+        pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
+        return list(map(dict, pairs))
 
     def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
         """Write the rows of `keys` to `out`.
