@@ -4,10 +4,22 @@
 namespace nb = nanobind;
 
 namespace penstock::bindings {
+
+void bind_bell(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_memory(nb::module_& module);
+void bind_permutation(nb::module_& module);
+void bind_ring(nb::module_& module);
+void bind_stack(nb::module_& module);
+
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
+    penstock::bindings::bind_memory(module);
+    penstock::bindings::bind_permutation(module);
+    penstock::bindings::bind_ring(module);
+    penstock::bindings::bind_stack(module);
 }

@@ -1,1 +1,33 @@
-"""Penstock feeds training jobs: what the model sees at step N is a pure function of the dataset and N."""
+"""Penstock feeds training jobs: what the model sees at step N is a pure function of the dataset's description and N.
+
+import penstock as ps
+
+dataset = ps.read(ps.sources.ImageFolder("train/"), seed=7).shuffle().map(decode).batch(256)
+for batch in ps.Loader(dataset, num_workers=8):
+    ...
+"""
+
+from penstock import errors, sampling, sources
+from penstock._dataset import Dataset, read
+from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
+from penstock._graph._nodes import Origin, Substitute
+from penstock._loader import Loader, LoaderIterator
+from penstock._plan._plan import Limits, Shard
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Dataset",
+    "Limits",
+    "Loader",
+    "LoaderIterator",
+    "Origin",
+    "Shard",
+    "Substitute",
+    "__version__",
+    "errors",
+    "range",
+    "read",
+    "sampling",
+    "sources",
+]

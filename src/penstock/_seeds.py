@@ -60,7 +60,7 @@ def derive_block(seed: int, *path: NDArray[np.int64]) -> NDArray[np.uint64]:
         seed: as in `derive`.
         *path: int64 arrays of one length, one for each integer part of the path.
     """
-    state = np.uint64(mix(seed + GOLDEN))
+    state: NDArray[np.uint64] | np.uint64 = np.uint64(mix(seed + GOLDEN))
     for part in path:
         state = _mix_block(state ^ _mix_block(part.view(np.uint64) + np.uint64(_INTEGER)))
     return np.atleast_1d(np.asarray(state, np.uint64))

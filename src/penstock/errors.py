@@ -3,6 +3,7 @@
     PenstockError
     ├── UsageError (ValueError)        the call was wrong; nothing has started
     │   ├── GraphError                 this dataset cannot be built or run
+    │   │   └── NoLengthError (TypeError)      only evaluating tells its length, or it has no end
     │   └── StateError                 this state belongs to another dataset or version
     ├── SourceError (OSError)          reading failed; carries the source and the keys
     │   └── CorruptRecordError         the bytes were read but are not a record
@@ -30,6 +31,13 @@ class GraphError(UsageError):
     """This dataset cannot be built or run as it is described. The message names the step by its chain."""
 
 
+class NoLengthError(GraphError, TypeError):
+    """`len()` of a dataset whose length only evaluating tells, or which has no end.
+
+    A TypeError too, so that `list(dataset)`, which asks for the length as a hint, takes no for an answer.
+    """
+
+
 class StateError(UsageError):
     """This state belongs to another dataset or version, or is no state at all."""
 
@@ -45,7 +53,7 @@ class SourceError(PenstockError, OSError):
     def __init__(self, message: str, *, source: str = "", keys: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.source = source
-        self.keys = tuple(keys[:8])
+        self.keys: tuple[int, ...] = tuple(keys[:8])
 
 
 class CorruptRecordError(SourceError):

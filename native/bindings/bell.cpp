@@ -1,0 +1,123 @@
+// Binds the bell, and makes its wait one that Ctrl-C always ends.
+//
+// Python's own signal handler only sets a flag, on whichever thread the system chose; the flag turns into
+// KeyboardInterrupt when the main thread next looks. Blocking signals around that look and unblocking them in ppoll
+// would not do here: while the main thread blocks it, a signal goes to another thread, and the main thread sleeps on.
+// So the main thread waits on a second descriptor, the one that Python's handler writes to (signal.set_wakeup_fd), from
+// before it looks at the flag until after it was woken.
+#include "core/bell.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+namespace {
+
+// While it lives, Python's signal handler writes to our pipe; what it wrote is handed on to who was told before.
+class SignalWatch {
+  public:
+    explicit SignalWatch(const Pipe& pipe)
+        : pipe_(pipe), set_wakeup_fd_(nb::module_::import_("signal").attr("set_wakeup_fd")) {
+        previous_ = nb::cast<int>(set_wakeup_fd_(pipe.write_end(), "warn_on_full_buffer"_a = false));
+    }
+    ~SignalWatch() {
+        restore();
+        drain();
+        if (previous_ >= 0 && !seen_.empty() && ::write(previous_, seen_.data(), seen_.size()) < 0) {
+            // Its buffer is full, so its reader is woken in any case.
+        }
+    }
+    SignalWatch(const SignalWatch&) = delete;
+    SignalWatch& operator=(const SignalWatch&) = delete;
+
+    void drain() {
+        char numbers[64];
+        for (;;) {
+            const auto count = ::read(pipe_.read_end(), numbers, sizeof numbers);
+            if (count <= 0) return;
+            seen_.insert(seen_.end(), numbers, numbers + count);
+        }
+    }
+
+  private:
+    void restore() {
+        try {
+            set_wakeup_fd_(previous_);
+        } catch (nb::python_error&) {  // the descriptor was closed meanwhile
+            previous_ = -1;
+            set_wakeup_fd_(previous_);
+        }
+    }
+
+    const Pipe& pipe_;
+    nb::object set_wakeup_fd_;
+    int previous_ = -1;
+    std::vector<char> seen_;
+};
+
+bool on_main_thread() {
+    const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+    return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+}
+
+Bell::Outcome wait_without_lock(const Bell& bell, const Bell::Deadline& deadline, int interrupt) {
+    const nb::gil_scoped_release unlocked;
+    return bell.wait(deadline, interrupt);
+}
+
+// A bell with the pipe that its waits on the main thread need, opened at the first of them.
+struct PythonBell {
+    std::shared_ptr<Bell> bell = std::make_shared<Bell>();
+    std::unique_ptr<Pipe> signals;
+
+    bool wait(std::optional<double> timeout_seconds) {
+        Bell::Deadline deadline;
+        if (timeout_seconds) {
+            const std::chrono::duration<double> timeout(*timeout_seconds);
+            deadline = std::chrono::steady_clock::now() +
+                       std::chrono::duration_cast<std::chrono::steady_clock::duration>(timeout);
+        }
+        if (!on_main_thread()) {
+            Bell::Outcome outcome = Bell::Outcome::interrupted;
+            while (outcome == Bell::Outcome::interrupted) outcome = wait_without_lock(*bell, deadline, -1);
+            return outcome == Bell::Outcome::rung;
+        }
+        if (!signals) signals = std::make_unique<Pipe>();
+        SignalWatch watch(*signals);
+        for (;;) {
+            watch.drain();  // before the look: a signal sets its flag first and writes then
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            const Bell::Outcome outcome = wait_without_lock(*bell, deadline, signals->read_end());
+            if (outcome != Bell::Outcome::interrupted) return outcome == Bell::Outcome::rung;
+        }
+    }
+};
+
+}  // namespace
+
+std::shared_ptr<Bell> core_bell(nb::handle bell) { return nb::cast<PythonBell&>(bell).bell; }
+
+void bind_bell(nb::module_& module) {
+    nb::class_<PythonBell>(module, "Bell", "A file descriptor that becomes readable when it is rung.")
+        .def(nb::init<>())
+        .def(
+            "ring", [](PythonBell& self) { self.bell->ring(); }, "Makes the descriptor readable.")
+        .def(
+            "clear", [](PythonBell& self) { self.bell->clear(); }, "Makes the descriptor unreadable.")
+        .def(
+            "fileno", [](const PythonBell& self) { return self.bell->fileno(); }, "The descriptor.")
+        .def("wait", &PythonBell::wait, "timeout_seconds"_a.none(), "Waits until rung; False after the timeout.");
+}
+
+}  // namespace penstock::bindings

@@ -1,0 +1,64 @@
+// Binds regions and leases as objects with the buffer protocol, over which NumPy builds arrays.
+//
+// Such an array's base is the object, so the object dies with the last view; its destructor is plain C++.
+#include "core/memory.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+std::shared_ptr<Bell> core_bell(nb::handle bell);
+
+namespace {
+
+template <class Holder>
+int get_buffer(PyObject* object, Py_buffer* view, int flags) {
+    const auto& holder = *nb::inst_ptr<Holder>(object);
+    return PyBuffer_FillInfo(view, object, holder.data(), static_cast<Py_ssize_t>(holder.size()), 0, flags);
+}
+
+template <class Holder>
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer<Holder>)}, {0, nullptr}};
+
+}  // namespace
+
+void bind_memory(nb::module_& module) {
+    nb::class_<Region>(module, "Region", nb::type_slots(buffer_slots<Region>),
+                       "A block of memory, as a writable buffer.")
+        .def("__len__", &Region::size);
+
+    nb::class_<Lease>(module, "Lease", nb::type_slots(buffer_slots<Lease>),
+                      "The right to use a part of a region, as a writable buffer, until it is dropped.")
+        .def_prop_ro("slot", &Lease::slot, "The slot that is returned when the lease is dropped.")
+        .def("__len__", &Lease::size);
+
+    nb::class_<ReturnedLeases>(module, "ReturnedLeases", "Where the slots of dropped leases are collected.")
+        .def("take", &ReturnedLeases::take, "The slots that came back since the last call.")
+        .def_prop_ro("leased", &ReturnedLeases::leased, "How many leases were given.")
+        .def_prop_ro("returned", &ReturnedLeases::returned, "How many came back.");
+
+    module.def(
+        "region", [](std::size_t size, bool prefault) { return std::make_shared<Region>(size, prefault); },
+        "size_bytes"_a, "prefault"_a, nb::call_guard<nb::gil_scoped_release>(), "Maps a new region.");
+    module.def(
+        "returned_leases",
+        [](nb::handle bell) {
+            return std::make_shared<ReturnedLeases>(bell.is_none() ? std::weak_ptr<Bell>() : core_bell(bell));
+        },
+        "bell"_a.none(), "A new collection; the bell, if any, is rung at each return.");
+    module.def(
+        "lease",
+        [](std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
+           std::uint64_t slot) {
+            return std::make_unique<Lease>(std::move(region), start, size, std::move(returns), slot).release();
+        },
+        "region"_a, "start"_a, "size_bytes"_a, "returns"_a, "slot"_a, nb::rv_policy::take_ownership,
+        "Leases a part of a region.");
+}
+
+}  // namespace penstock::bindings

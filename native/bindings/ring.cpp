@@ -1,0 +1,96 @@
+// Binds the slot ring. Only claim_wait can sleep, so only it gives up the interpreter's lock, and not before it has to.
+#include "core/ring.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <stdexcept>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+std::shared_ptr<Bell> core_bell(nb::handle bell);
+
+namespace {
+
+// The core trusts its callers; a number from Python that lies outside would be an access outside the words.
+void check_slot(const Ring& ring, std::uint64_t slot) {
+    if (slot >= ring.layout().capacity) throw std::out_of_range("slot must be below the ring's capacity");
+}
+
+void check_worker(std::uint64_t worker) {
+    if (worker > RingWords::max_worker) throw std::out_of_range("worker must be below 2**22");
+}
+
+template <auto method>
+auto of_slot(Ring& ring, std::uint64_t slot) {
+    check_slot(ring, slot);
+    return (ring.*method)(slot);
+}
+
+void arm(Ring& ring, std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge) {
+    check_slot(ring, slot);
+    if (blocks < 1 || blocks > ring.layout().blocks) throw std::out_of_range("blocks must be in [1, max_blocks]");
+    ring.arm(slot, number, blocks, merge);
+}
+
+bool finish(Ring& ring, std::uint64_t slot, std::uint64_t block, std::uint64_t worker) {
+    check_slot(ring, slot);
+    check_worker(worker);
+    if (block > ring.layout().blocks) throw std::out_of_range("block must be in [0, max_blocks]");
+    return ring.finish(slot, block, worker);
+}
+
+std::optional<Claim> claim(Ring& ring, std::uint64_t worker) {
+    check_worker(worker);
+    return ring.stopped() ? std::nullopt : ring.claim(worker);
+}
+
+std::optional<Claim> claim_wait(Ring& ring, std::uint64_t worker) {
+    check_worker(worker);
+    if (ring.stopped()) return std::nullopt;
+    if (auto claim = ring.claim(worker)) return claim;
+    const nb::gil_scoped_release unlocked;
+    return ring.claim_wait(worker);
+}
+
+}  // namespace
+
+void bind_ring(nb::module_& module) {
+    nb::class_<Claim>(module, "Claim", "The right of one worker to write one block of one batch.")
+        .def_ro("slot", &Claim::slot, "The slot that the batch lies in.")
+        .def_ro("block", &Claim::block, "Which block of its rows; for a merge, the number of row blocks.")
+        .def_ro("generation", &Claim::generation, "How often the slot had been armed by then.")
+        .def_ro("number", &Claim::number, "The batch's place in delivery order.")
+        .def_ro("merge", &Claim::merge, "Whether this is the merge of the batch's rows.")
+        .def("__repr__", [](const Claim& claim) {
+            return nb::str("Claim(slot={}, block={}, generation={}, number={}, merge={})")
+                .format(claim.slot, claim.block, claim.generation, claim.number, claim.merge);
+        });
+
+    nb::class_<Ring>(module, "Ring", "The claim protocol over private memory.")
+        .def(
+            "__init__",
+            [](Ring* self, std::uint64_t capacity, std::uint64_t blocks, nb::handle bell) {
+                if (capacity > RingWords::max_slots) throw std::out_of_range("capacity must be at most 1,024 slots");
+                if (blocks > RingWords::max_blocks) throw std::out_of_range("max_blocks must be at most 2**20");
+                new (self) Ring(capacity, blocks, core_bell(bell));
+            },
+            "capacity"_a, "blocks"_a, "bell"_a)
+        .def("arm", &arm, "slot"_a, "number"_a, "blocks"_a, "merge"_a, "Hands a batch to the workers.")
+        .def("claim", &claim, "worker"_a,
+             "Claims a block without waiting; None if there is none, or the ring is stopped.")
+        .def("claim_wait", &claim_wait, "worker"_a, "Claims a block; None once the ring is stopped.")
+        .def("finish", &finish, "slot"_a, "block"_a, "worker"_a, "A claimed block is written.")
+        .def("ready", &of_slot<&Ring::ready>, "slot"_a, "Whether every block was written.")
+        .def("drained", &of_slot<&Ring::drained>, "slot"_a, "Whether a cancelled slot has no writer left.")
+        .def("retire", &of_slot<&Ring::retire>, "slot"_a, "Takes a ready or drained slot back.")
+        .def("cancel", &of_slot<&Ring::cancel>, "slot"_a, "Gives an armed slot up; whether it is drained already.")
+        .def("release_worker", &Ring::release_worker, "worker"_a, "Gives a dead worker's blocks to others.")
+        .def("stop", &Ring::stop, "Ends every claim_wait.")
+        .def("stopped", &Ring::stopped, "Whether stop was called.");
+}
+
+}  // namespace penstock::bindings

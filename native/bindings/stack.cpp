@@ -1,0 +1,305 @@
+// Writing a block of elements into the columns of a batch.
+//
+// Every function writes the items from `begin` on until it meets one that isn't exactly what the column holds, and
+// returns that item's index, or -1 after the last; the caller looks at such an item more closely. Nothing is converted.
+// Item i goes to row `start + i`.
+#include "core/stack.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace penstock::bindings {
+namespace {
+
+// Below this size a copy is over sooner than the GIL would be handed over and taken back.
+constexpr std::size_t release_gil_bytes = 64 * 1024;
+
+template <typename Scalar>
+using Column = nb::ndarray<Scalar, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+using Sequence = nb::typed<nb::sequence, nb::object>;
+
+// The items of a list or a tuple.
+class Items {
+  public:
+    explicit Items(nb::handle sequence) : sequence_(sequence.ptr()), is_list_(PyList_Check(sequence_)) {
+        if (!is_list_ && !PyTuple_Check(sequence_)) {
+            throw nb::type_error("items must be a list or a tuple");
+        }
+        size_ = is_list_ ? PyList_Size(sequence_) : PyTuple_Size(sequence_);
+    }
+
+    Py_ssize_t size() const { return size_; }
+
+    // A borrowed reference: the caller keeps the sequence as it is while this is in use.
+    PyObject* operator[](Py_ssize_t index) const {
+        return is_list_ ? PyList_GetItem(sequence_, index) : PyTuple_GetItem(sequence_, index);
+    }
+
+  private:
+    PyObject* sequence_;
+    bool is_list_;
+    Py_ssize_t size_;
+};
+
+// The buffers of arrays, held while their bytes are read.
+class Buffers {
+  public:
+    Buffers() = default;
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+    ~Buffers() {
+        for (Py_buffer& view : views_) {
+            PyBuffer_Release(&view);
+        }
+    }
+
+    // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
+    // not every dtype has; null where there is none.
+    const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
+        Py_buffer& view = views_.emplace_back();
+        if (PyObject_GetBuffer(array, &view, flags) != 0) {
+            PyErr_Clear();
+            views_.pop_back();
+            return nullptr;
+        }
+        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
+        return PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
+    }
+
+  private:
+    std::vector<Py_buffer> views_;
+};
+
+void require_room(Py_ssize_t begin, Py_ssize_t start, Py_ssize_t size, Py_ssize_t rows) {
+    if (begin < 0 || start < 0 || size > rows - start) {
+        throw nb::index_error("the items must fit into the rows of the column");
+    }
+}
+
+// `convert(item, place)` writes one item and says whether it could.
+template <typename Scalar, typename Convert>
+Py_ssize_t write_scalars(nb::handle sequence, Py_ssize_t begin, const Column<Scalar>& out, Py_ssize_t start,
+                         Convert convert) {
+    const Items items(sequence);
+    require_room(begin, start, items.size(), static_cast<Py_ssize_t>(out.shape(0)));
+    Scalar* rows = out.data() + start;
+    for (Py_ssize_t index = begin; index < items.size(); ++index) {
+        if (!convert(items[index], rows[index])) {
+            return index;
+        }
+    }
+    return -1;
+}
+
+Py_ssize_t write_integers(Sequence items, Py_ssize_t begin, Column<std::int64_t> out, Py_ssize_t start) {
+    return write_scalars<std::int64_t>(items, begin, out, start, [](PyObject* item, std::int64_t& place) {
+        if (!PyLong_CheckExact(item)) {
+            return false;
+        }
+        int overflow = 0;
+        place = PyLong_AsLongLongAndOverflow(item, &overflow);
+        return overflow == 0;
+    });
+}
+
+Py_ssize_t write_floats(Sequence items, Py_ssize_t begin, Column<double> out, Py_ssize_t start) {
+    return write_scalars<double>(items, begin, out, start, [](PyObject* item, double& place) {
+        if (!PyFloat_CheckExact(item)) {
+            return false;
+        }
+        place = PyFloat_AsDouble(item);
+        return true;
+    });
+}
+
+Py_ssize_t write_booleans(Sequence items, Py_ssize_t begin, Column<bool> out, Py_ssize_t start) {
+    return write_scalars<bool>(items, begin, out, start, [](PyObject* item, bool& place) {
+        place = item == Py_True;
+        return place || item == Py_False;
+    });
+}
+
+bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
+    return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
+}
+
+bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {
+    const nb::object found = nb::steal(PyObject_GetAttr(array, name));
+    if (!found.is_valid()) {
+        throw nb::python_error();
+    }
+    if (found.ptr() == dtype) {
+        return true;  // nearly always: NumPy has one object for each plain dtype
+    }
+    const int equal = PyObject_RichCompareBool(found.ptr(), dtype, Py_EQ);
+    if (equal < 0) {
+        throw nb::python_error();
+    }
+    return equal == 1;
+}
+
+Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also) {
+    const Items items(sequence);
+    Buffers destination;
+    const Py_buffer* column = destination.open(out.ptr(), PyBUF_STRIDES | PyBUF_WRITABLE);
+    if (column == nullptr || column->ndim == 0) {
+        throw nb::type_error("out must be a writable C-contiguous array with a row axis");
+    }
+    require_room(begin, start, items.size(), column->shape[0]);
+    std::size_t row_bytes = static_cast<std::size_t>(column->itemsize);
+    for (int axis = 1; axis < column->ndim; ++axis) {
+        row_bytes *= static_cast<std::size_t>(column->shape[axis]);
+    }
+    const nb::object name = nb::steal(PyUnicode_InternFromString("dtype"));
+    const nb::object dtype = out.attr(name);
+    const PyTypeObject* array_type = Py_TYPE(out.ptr());
+    const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
+
+    Buffers buffers;
+    std::vector<const void*> sources;
+    Py_ssize_t index = begin;
+    for (; index < items.size(); ++index) {
+        PyObject* item = items[index];
+        if ((Py_TYPE(item) != array_type && Py_TYPE(item) != also_type) || !has_dtype(item, name.ptr(), dtype.ptr())) {
+            break;
+        }
+        const Py_buffer* view = buffers.open(item);
+        if (view == nullptr || !has_shape(*view, column->shape + 1, column->ndim - 1)) {
+            break;
+        }
+        sources.push_back(view->buf);
+    }
+
+    std::byte* place = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes;
+    if (sources.size() * row_bytes >= release_gil_bytes) {
+        const nb::gil_scoped_release released;
+        copy_rows(sources, row_bytes, place);
+    } else {
+        copy_rows(sources, row_bytes, place);
+    }
+    return index < items.size() ? index : -1;
+}
+
+// Whether a key borrowed from a dict is the expected one; comparing may run user code.
+bool is_key(PyObject* key, PyObject* expected) {
+    if (key == expected) {
+        return true;  // nearly always: names in source code are interned
+    }
+    const nb::object kept_key = nb::borrow(key);
+    const int equal = PyObject_RichCompareBool(key, expected, Py_EQ);
+    if (equal < 0) {
+        throw nb::python_error();
+    }
+    return equal == 1;
+}
+
+// One list of values for each child of the elements, filled element by element.
+class Children {
+  public:
+    Children(Py_ssize_t width, Py_ssize_t size) {
+        for (Py_ssize_t child = 0; child < width; ++child) {
+            lists_.push_back(nb::steal(PyList_New(size)));
+            if (!lists_.back().is_valid()) {
+                throw nb::python_error();
+            }
+        }
+    }
+
+    void put(Py_ssize_t child, Py_ssize_t index, nb::object value) {
+        PyList_SetItem(lists_[static_cast<std::size_t>(child)].ptr(), index, value.release().ptr());
+    }
+
+    nb::object lists() const {
+        nb::list result;
+        for (const nb::object& list : lists_) {
+            result.append(list);
+        }
+        return result;
+    }
+
+  private:
+    std::vector<nb::object> lists_;
+};
+
+nb::object split_dicts(Sequence elements, nb::tuple keys) {
+    const Items items(elements);
+    const auto width = static_cast<Py_ssize_t>(keys.size());
+    Children children(width, items.size());
+    for (Py_ssize_t index = 0; index < items.size(); ++index) {
+        PyObject* element = items[index];
+        if (!PyDict_CheckExact(element) || PyDict_Size(element) != width) {
+            return nb::none();
+        }
+        PyObject* key = nullptr;
+        PyObject* value = nullptr;
+        Py_ssize_t position = 0;
+        for (Py_ssize_t child = 0; child < width; ++child) {
+            if (!PyDict_Next(element, &position, &key, &value)) {
+                return nb::none();
+            }
+            nb::object kept = nb::borrow(value);
+            if (!is_key(key, PyTuple_GetItem(keys.ptr(), child))) {
+                return nb::none();
+            }
+            children.put(child, index, std::move(kept));
+        }
+    }
+    return children.lists();
+}
+
+nb::object split_sequences(Sequence elements, nb::type_object kind, Py_ssize_t width) {
+    const Items items(elements);
+    Children children(width, items.size());
+    const auto* type = reinterpret_cast<PyTypeObject*>(kind.ptr());
+    for (Py_ssize_t index = 0; index < items.size(); ++index) {
+        PyObject* element = items[index];
+        if (Py_TYPE(element) != type) {
+            return nb::none();
+        }
+        const Items parts(element);
+        if (parts.size() != width) {
+            return nb::none();
+        }
+        for (Py_ssize_t child = 0; child < width; ++child) {
+            children.put(child, index, nb::borrow(parts[child]));
+        }
+    }
+    return children.lists();
+}
+
+}  // namespace
+
+void bind_stack(nb::module_& module) {
+    using nb::literals::operator""_a;
+    module.def("write_integers", &write_integers, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
+               "Write exact ints of 64 bits; return the index of the first item that is none, or -1.");
+    module.def("write_floats", &write_floats, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
+               "Write exact floats; return the index of the first item that is none, or -1.");
+    module.def("write_booleans", &write_booleans, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
+               "Write bools; return the index of the first item that is none, or -1.");
+    module.def(
+        "write_arrays", &write_arrays, "items"_a, "begin"_a, "out"_a, "start"_a, "also"_a,
+        "Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of "
+        "type `also`; return the index of the first item that is none, or -1. Large copies release the GIL.");
+    module.def(
+        "split_dicts", &split_dicts, "elements"_a, "keys"_a,
+        nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "
+                "-> list[list[object]] | None"),
+        "Return a list of values for each key, or None if an element isn't exactly a dict of these keys in order.");
+    module.def("split_sequences", &split_sequences, "elements"_a, "kind"_a, "width"_a,
+               nb::sig("def split_sequences(elements: collections.abc.Sequence[object], kind: type, width: int) "
+                       "-> list[list[object]] | None"),
+               "Return a list of values for each place in lists or tuples of exactly this type and length, or None if "
+               "an element "
+               "is none.");
+}
+
+}  // namespace penstock::bindings

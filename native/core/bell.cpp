@@ -1,0 +1,98 @@
+#include "core/bell.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#ifdef __linux__
+#include <sys/eventfd.h>
+#endif
+
+namespace penstock {
+
+namespace {
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+void open_pipe(int (&ends)[2]) {
+    if (::pipe(ends) != 0) fail("cannot open a pipe");
+    for (const int end : ends) {
+        if (::fcntl(end, F_SETFL, O_NONBLOCK) != 0 || ::fcntl(end, F_SETFD, FD_CLOEXEC) != 0) {
+            const int error = errno;
+            ::close(ends[0]);
+            ::close(ends[1]);
+            errno = error;
+            fail("cannot set up a pipe");
+        }
+    }
+}
+
+// The time left in milliseconds, rounded up so that poll never returns too early; -1 for no deadline.
+int milliseconds_left(const Bell::Deadline& deadline) {
+    if (!deadline) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1 << 30));
+}
+
+}  // namespace
+
+Bell::Bell() {
+#ifdef __linux__
+    read_descriptor_ = write_descriptor_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (read_descriptor_ < 0) fail("cannot open an eventfd");
+#else
+    int ends[2];
+    open_pipe(ends);
+    read_descriptor_ = ends[0];
+    write_descriptor_ = ends[1];
+#endif
+}
+
+Bell::~Bell() {
+    ::close(read_descriptor_);
+    if (write_descriptor_ != read_descriptor_) ::close(write_descriptor_);
+}
+
+Bell::Outcome Bell::wait(const Deadline& deadline, int interrupt) const {
+    pollfd watched[2] = {{read_descriptor_, POLLIN, 0}, {interrupt, POLLIN, 0}};  // poll ignores negative descriptors
+    for (;;) {
+        const int timeout = milliseconds_left(deadline);
+        const int count = ::poll(watched, 2, timeout);
+        if (count < 0) {
+            if (errno == EINTR) return Outcome::interrupted;
+            fail("cannot wait for a bell");
+        }
+        if (watched[0].revents != 0) return Outcome::rung;
+        if (watched[1].revents != 0) return Outcome::interrupted;
+        if (milliseconds_left(deadline) == 0) return Outcome::timed_out;
+    }
+}
+
+// A write can only fail because the descriptor is full, and then it is readable already.
+void Bell::set_readable() {
+    const std::uint64_t one = 1;  // what an eventfd takes; a pipe takes any eight bytes
+    while (::write(write_descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+void Bell::clear_readable() {
+    std::uint64_t taken = 0;
+    for (;;) {
+        const auto count = ::read(read_descriptor_, &taken, sizeof taken);
+        if (count < 0 && errno == EINTR) continue;
+        // One read empties an eventfd; a pipe may hold more.
+        if (count <= 0 || read_descriptor_ == write_descriptor_) return;
+    }
+}
+
+Pipe::Pipe() { open_pipe(ends_); }
+
+Pipe::~Pipe() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+}
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+// A bell: a file descriptor that becomes readable when it is rung.
+//
+// Guarantees:
+//   - No ring is lost to one who waits as: clear, look, wait. What was true before a ring is seen by the look after the
+//     clear that took that ring away.
+//   - Any number of rings before a clear cost one write to the descriptor.
+//   - ring() never blocks and may be called from any thread, with or without the interpreter's lock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "core/atomic_word.hpp"
+
+namespace penstock {
+
+// The order of the two facts "rung" (a word) and "readable" (the descriptor), which the model test explores.
+// `Self` gives rung(), the word, set_readable() and clear_readable().
+template <class Self>
+class BellProtocol {
+  public:
+    void ring() {
+        if (self().rung().exchange(1) == 0) self().set_readable();
+    }
+
+    // For when a ringer may have died between its two steps.
+    void ring_always() { self().set_readable(); }
+
+    // In this order: were the word cleared first, a ring in between would be wiped from the descriptor and yet
+    // suppress all later ones.
+    void clear() {
+        self().clear_readable();
+        self().rung().store(0);
+    }
+
+  private:
+    Self& self() { return static_cast<Self&>(*this); }
+};
+
+class Bell : public BellProtocol<Bell> {
+  public:
+    using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+    enum class Outcome { rung, timed_out, interrupted };
+
+    Bell();
+    ~Bell();
+    Bell(const Bell&) = delete;
+    Bell& operator=(const Bell&) = delete;
+
+    int fileno() const { return read_descriptor_; }
+
+    // Waits until the bell is rung (and does not clear it), the deadline passes, a signal handler ran in this thread,
+    // or the descriptor `interrupt` becomes readable (-1: none).
+    Outcome wait(const Deadline& deadline, int interrupt = -1) const;
+
+    AtomicWord& rung() { return rung_; }
+    void set_readable();
+    void clear_readable();
+
+  private:
+    AtomicWord rung_;
+    int read_descriptor_ = -1;
+    int write_descriptor_ = -1;  // the same as read_descriptor_ where one descriptor does both
+};
+
+// A pipe whose ends never block and are closed in child programs.
+class Pipe {
+  public:
+    Pipe();
+    ~Pipe();
+    Pipe(const Pipe&) = delete;
+    Pipe& operator=(const Pipe&) = delete;
+
+    int read_end() const { return ends_[0]; }
+    int write_end() const { return ends_[1]; }
+
+  private:
+    int ends_[2] = {-1, -1};
+};
+
+}  // namespace penstock

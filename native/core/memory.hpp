@@ -1,0 +1,86 @@
+// Private memory that is lent out by leases: a lease comes back when its last user drops it.
+//
+// Guarantees:
+//   - A region is mapped as long as anything refers to it: the memory that made it, a lease, or an array over either.
+//   - A dropped lease is in `released()` exactly once. Dropping may happen on any thread, at any time up to the end of
+//   the
+//     process; it takes no lock, allocates nothing and calls nothing of the interpreter's.
+//   - `leased` and `returned` count exactly: returned leases are those that `released()` has given or will give.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/bell.hpp"
+
+namespace penstock {
+
+// One block of zeroed memory, aligned to a page. Movable never, shared by pointer.
+class Region {
+  public:
+    // With `prefault`, every page is there before the first write: the cost of faults is paid now, once.
+    Region(std::size_t size, bool prefault);
+    ~Region();
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+
+    std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+
+  private:
+    std::byte* data_ = nullptr;
+    std::size_t size_;
+};
+
+// Where dropped leases go: a stack that anyone pushes to and one thread empties at once, so it needs no lock and knows
+// no ABA problem. Each lease brings its own entry.
+class ReturnedLeases {
+  public:
+    struct Entry {
+        std::uint64_t slot;
+        Entry* next;
+    };
+
+    explicit ReturnedLeases(std::weak_ptr<Bell> bell) : bell_(std::move(bell)) {}
+    ~ReturnedLeases();
+    ReturnedLeases(const ReturnedLeases&) = delete;
+    ReturnedLeases& operator=(const ReturnedLeases&) = delete;
+
+    std::unique_ptr<Entry> open(std::uint64_t slot);
+    void close(std::unique_ptr<Entry> entry) noexcept;
+    // The slots whose leases came back since the last call, in the order in which they did.
+    std::vector<std::uint64_t> take();
+
+    std::uint64_t leased() const { return leased_.load(); }
+    std::uint64_t returned() const { return returned_.load(); }
+
+  private:
+    std::atomic<Entry*> top_{nullptr};
+    std::atomic<std::uint64_t> leased_{0}, returned_{0};
+    std::weak_ptr<Bell> bell_;  // rung at each return while its owner still holds it
+};
+
+// The right to use a part of a region until it is dropped.
+class Lease {
+  public:
+    Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
+          std::uint64_t slot);
+    ~Lease() { returns_->close(std::move(entry_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    std::byte* data() const { return region_->data() + start_; }
+    std::size_t size() const { return size_; }
+    std::uint64_t slot() const { return entry_->slot; }
+
+  private:
+    std::shared_ptr<Region> region_;
+    std::size_t start_, size_;
+    std::shared_ptr<ReturnedLeases> returns_;
+    std::unique_ptr<ReturnedLeases::Entry> entry_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,117 @@
+// Regions and leases: alignment, zeroes, exact counts, lifetime, and drops from many threads at once.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/memory.hpp"
+
+namespace {
+
+using penstock::Bell;
+using penstock::Lease;
+using penstock::Region;
+using penstock::ReturnedLeases;
+
+int failures = 0;
+
+void expect(bool condition, const char* what) {
+    if (condition) return;
+    std::printf("FAILED: %s\n", what);
+    failures += 1;
+}
+
+void regions_are_aligned_and_zero() {
+    for (const std::size_t size : {0, 1, 63, 4096, 5'000'000}) {
+        for (const bool prefault : {false, true}) {
+            const Region region(size, prefault);
+            expect(reinterpret_cast<std::uintptr_t>(region.data()) % 64 == 0, "a region is aligned to 64 bytes");
+            expect(std::all_of(region.data(), region.data() + size, [](std::byte b) { return b == std::byte{0}; }),
+                   "a region starts as zeroes");
+            std::memset(region.data(), 255, size);
+        }
+    }
+}
+
+void leases_come_back_in_order() {
+    const auto returns = std::make_shared<ReturnedLeases>(std::weak_ptr<Bell>());
+    const auto region = std::make_shared<Region>(256, false);
+    auto first = std::make_unique<Lease>(region, 0, 64, returns, 7);
+    auto second = std::make_unique<Lease>(region, 64, 192, returns, 3);
+    expect(first->slot() == 7 && second->data() == region->data() + 64 && second->size() == 192,
+           "a lease says its place");
+    expect(returns->leased() == 2 && returns->returned() == 0 && returns->take().empty(), "nothing is returned yet");
+    second.reset();
+    first.reset();
+    expect(returns->returned() == 2, "both are counted");
+    expect(returns->take() == std::vector<std::uint64_t>{3, 7}, "slots come back in the order of their drops");
+    expect(returns->take().empty(), "each comes back once");
+    bool refused = false;
+    try {
+        const Lease outside(region, 64, 193, returns, 0);
+    } catch (const std::out_of_range&) {
+        refused = true;
+    }
+    expect(refused && returns->leased() == 2, "a lease outside its region is refused and not counted");
+}
+
+void a_lease_outlives_all_else() {
+    auto returns = std::make_shared<ReturnedLeases>(std::weak_ptr<Bell>());
+    auto region = std::make_shared<Region>(4096, false);
+    const auto lease = std::make_unique<Lease>(std::move(region), 0, 4096, std::move(returns), 0);
+    std::memset(lease->data(), 1, lease->size());
+}
+
+void a_return_rings_the_bell() {
+    auto bell = std::make_shared<Bell>();
+    const auto returns = std::make_shared<ReturnedLeases>(bell);
+    const auto region = std::make_shared<Region>(64, false);
+    const auto now = std::chrono::steady_clock::now();
+    std::make_unique<Lease>(region, 0, 64, returns, 0).reset();
+    expect(bell->wait(now) == Bell::Outcome::rung, "a return rings");
+    bell->clear();
+    expect(bell->wait(now) == Bell::Outcome::timed_out, "a cleared bell is quiet");
+    bell.reset();
+    std::make_unique<Lease>(region, 0, 64, returns, 0).reset();
+    expect(returns->returned() == 2, "a return after the bell is gone is only counted");
+}
+
+void threads_drop_at_once() {
+    constexpr int threads = 4, each = 2000;
+    const auto returns = std::make_shared<ReturnedLeases>(std::weak_ptr<Bell>());
+    const auto region = std::make_shared<Region>(64, false);
+    std::vector<std::thread> droppers;
+    for (int thread = 0; thread < threads; ++thread) {
+        droppers.emplace_back([&, thread] {
+            for (int i = 0; i < each; ++i) {
+                const Lease lease(region, 0, 64, returns, static_cast<std::uint64_t>(thread * each + i));
+            }
+        });
+    }
+    std::vector<std::uint64_t> slots;
+    while (slots.size() < threads * each) {
+        const auto taken = returns->take();
+        slots.insert(slots.end(), taken.begin(), taken.end());
+        std::this_thread::yield();
+    }
+    for (std::thread& dropper : droppers) dropper.join();
+    std::sort(slots.begin(), slots.end());
+    bool each_once = true;
+    for (std::size_t i = 0; i < slots.size(); ++i) each_once = each_once && slots[i] == i;
+    expect(each_once, "each of the leases came back once");
+    expect(returns->leased() == threads * each && returns->returned() == threads * each, "the counts are exact");
+}
+
+}  // namespace
+
+int main() {
+    regions_are_aligned_and_zero();
+    leases_come_back_in_order();
+    a_lease_outlives_all_else();
+    a_return_rings_the_bell();
+    threads_drop_at_once();
+    std::printf("memory: %d failures\n", failures);
+    return failures == 0 ? 0 : 1;
+}

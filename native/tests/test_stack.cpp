@@ -1,0 +1,75 @@
+// Rows are copied in order, whatever their size, and nothing beside them is touched.
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "core/stack.hpp"
+
+namespace {
+
+int failures = 0;
+
+void expect(bool holds, const char* promise, std::size_t row_bytes, std::size_t rows) {
+    if (!holds) {
+        std::fprintf(stderr, "failed: %s (row_bytes=%zu, rows=%zu)\n", promise, row_bytes, rows);
+        ++failures;
+    }
+}
+
+std::byte value_at(std::size_t row, std::size_t offset) {
+    return static_cast<std::byte>((row * 31 + offset * 7 + 1) & 0xff);
+}
+
+void check_copy(std::size_t row_bytes, std::size_t rows) {
+    constexpr std::size_t margin = 16;
+    constexpr std::byte untouched{0xee};
+    std::vector<std::vector<std::byte>> values(rows, std::vector<std::byte>(row_bytes));
+    std::vector<const void*> sources;
+    for (std::size_t row = 0; row < rows; ++row) {
+        for (std::size_t offset = 0; offset < row_bytes; ++offset) {
+            values[row][offset] = value_at(row, offset);
+        }
+        sources.push_back(values[row].data());
+    }
+    std::vector<std::byte> destination(rows * row_bytes + 2 * margin, untouched);
+    penstock::copy_rows(sources, row_bytes, destination.data() + margin);
+    bool equal = true;
+    for (std::size_t row = 0; row < rows; ++row) {
+        for (std::size_t offset = 0; offset < row_bytes; ++offset) {
+            equal = equal && destination[margin + row * row_bytes + offset] == value_at(row, offset);
+        }
+    }
+    expect(equal, "each row holds its source", row_bytes, rows);
+    bool kept = true;
+    for (std::size_t offset = 0; offset < margin; ++offset) {
+        kept = kept && destination[offset] == untouched && destination[destination.size() - 1 - offset] == untouched;
+    }
+    expect(kept, "nothing beside the rows is written", row_bytes, rows);
+}
+
+void check_in_place() {
+    std::vector<std::byte> rows(24, std::byte{5});
+    const std::vector<const void*> sources{rows.data(), rows.data() + 8, rows.data() + 16};
+    penstock::copy_rows(sources, 8, rows.data());
+    expect(rows == std::vector<std::byte>(24, std::byte{5}), "a row may be its own source", 8, 3);
+}
+
+void check_empty_rows() {
+    const std::vector<const void*> sources{nullptr, nullptr};
+    std::byte place{9};
+    penstock::copy_rows(sources, 0, &place);
+    expect(place == std::byte{9}, "rows of no bytes are not read", 0, 2);
+}
+
+}  // namespace
+
+int main() {
+    for (const std::size_t row_bytes : {1, 2, 3, 4, 8, 63, 64, 65, 1000}) {
+        for (const std::size_t rows : {0, 1, 2, 7, 33}) {
+            check_copy(row_bytes, rows);
+        }
+    }
+    check_in_place();
+    check_empty_rows();
+    return failures == 0 ? 0 : 1;
+}

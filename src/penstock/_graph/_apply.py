@@ -1,0 +1,201 @@
+"""Applying a step's function: to one element, as the definition has it, and to a block, which must equal it.
+
+A user's own exception passes through with its type and traceback; a note says which step, epoch, position and key.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, assert_never
+
+from penstock._graph._length import length
+from penstock._graph._nodes import Element, Map, Node, Origin, Substitute
+from penstock._graph._rng import StepGenerator, seeded_globals
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
+from penstock._seeds import derive, derive_block
+from penstock.errors import InternalError
+from penstock.events import Observer, Skipped, Substituted, ignore
+from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
+
+
+class _Dropped:
+    """The mark of an element that a filter or `on_error="skip"` left out of a block."""
+
+    def __repr__(self) -> str:
+        return "DROPPED"
+
+
+DROPPED: Final = _Dropped()
+
+
+def nothing_yet(step: str) -> int:
+    """Count nothing."""
+    del step
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
+
+    generator: StepGenerator = field(default_factory=StepGenerator)
+    observe: Observer = ignore
+    substituted: Callable[[str], int] = nothing_yet
+    """How many elements a step has replaced so far, for budgets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one element stands at a step: its own coordinates there, its seed position, and its record's key."""
+
+    epoch: int
+    position: int
+    seed: SeedPosition
+    key: int
+
+
+class Places(Protocol):
+    """The places of a block's elements, looked up only where they are needed."""
+
+    def place(self, index: int, /) -> Place:
+        """Return the place of the block's element `index`."""
+        ...
+
+    def seeds(self) -> SeedPositions:
+        """Return the seed positions of the block's elements."""
+        ...
+
+    def keys(self) -> Integers:
+        """Return the keys of the block's elements."""
+        ...
+
+
+ElementAt = Callable[[Node, int, int, Context], Element]
+"""The definition's evaluation of one element, handed in where a substitute has to be computed."""
+
+
+def apply_one(step: Map, element: Element, place: Place, context: Context, element_at: ElementAt) -> Element:
+    """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
+    for seconds in (*RETRY_WAITS_SECONDS, None):
+        try:
+            return _call(step, element, place, context)
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
+            if seconds is None or not is_transient(error):
+                return _after_error(step, error, place, context, element_at)
+        threading.Event().wait(seconds)
+    raise InternalError("the last attempt returns")
+
+
+def apply_block(
+    step: Map, elements: Sequence[Element], places: Places, context: Context, element_at: ElementAt
+) -> list[Element]:
+    """Return `apply_one` of every element of a block, computed at once where that is possible."""
+    if step.form == "globals":
+        return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
+    with contextlib.suppress(Exception):  # computed again below, one by one, where on_error is followed
+        return _apply_at_once(step, elements, places, context)
+    return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
+
+
+def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, context: Context) -> list[Element]:
+    """Return the function of every element, in one comprehension: Python calls it there at the least cost."""
+    function = step.function
+    match step.form:
+        case "none" | "globals":
+            return [function(element) for element in elements]
+        case "generator":
+            streams = context.generator.streams(step.seed, places.seeds())
+            return [function(element, rng) for element, rng in zip(elements, streams, strict=True)]
+        case "seed":
+            seeds = derive_block(step.seed, *places.seeds()).tolist()
+            return [function(element, seed) for element, seed in zip(elements, seeds, strict=True)]
+        case "origin":
+            seeds = places.seeds()
+            columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
+            origins = map(Origin, *(column.tolist() for column in columns))
+            return [function(element, origin) for element, origin in zip(elements, origins, strict=True)]
+        case _:
+            assert_never(step.form)
+
+
+def _call(step: Map, element: Element, place: Place, context: Context) -> Element:
+    match step.form:
+        case "none":
+            return _no_stop_iteration(step, step.function, element)
+        case "generator":
+            return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, place.seed))
+        case "seed":
+            return _no_stop_iteration(step, step.function, element, derive(step.seed, *place.seed))
+        case "globals":
+            with seeded_globals(derive(step.seed, *place.seed)):
+                return _no_stop_iteration(step, step.function, element)
+        case "origin":
+            return _no_stop_iteration(step, step.function, element, origin_of(step, place))
+        case _:
+            assert_never(step.form)
+
+
+def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: Any) -> Element:  # noqa: ANN401 - user code
+    """Call the function; a StopIteration would silently end an iteration further up, so it becomes an error."""
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"the function of step {step.name!r} raised StopIteration") from error
+
+
+def origin_of(step: Map, place: Place) -> Origin:
+    """Return what `map_with_origin` hands over for the element at `place`."""
+    epoch, position, ordinal = place.seed
+    return Origin(epoch, position, place.key, derive(step.seed, *place.seed), ordinal)
+
+
+def _after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
+    """Follow the step's `on_error`: raise with a note, drop the element, or take another position's."""
+    match step.on_error:
+        case "raise":
+            error.add_note(_note(step, place))
+            raise error
+        case "skip":
+            context.observe(Skipped(step.name, *_where(place), _text(error)))
+            return DROPPED
+        case Substitute(attempts=attempts, budget=budget):
+            if budget is not None and context.substituted(step.name) >= budget:
+                error.add_note(f"{_note(step, place)}; the budget of {budget} substitutions is used up")
+                raise error
+            return _substitute(step, attempts, error, place, context, element_at)
+        case _:
+            assert_never(step.on_error)
+
+
+def _substitute(
+    step: Map, attempts: int, error: Exception, place: Place, context: Context, element_at: ElementAt
+) -> Element:
+    """Return the step's element of another position of the epoch, chosen by hash of the seed position."""
+    # The parent is indexable: verified when the step was described.
+    count = length(step.parent) or 0
+    bare = Map(step.parent, step.function, step.name, step.seed, step.form)
+    last = error
+    for attempt in range(attempts):
+        position = derive(step.seed, "substitute", *place.seed, attempt) % count
+        try:
+            element = element_at(bare, place.epoch, position, context)
+        except Exception as another:  # noqa: BLE001 - the next attempt, or the last error is raised
+            last = another
+            continue
+        context.observe(Substituted(step.name, *_where(place), _text(error), position))
+        return element
+    last.add_note(f"{_note(step, place)}; {attempts} substitutes failed too")
+    raise last
+
+
+def _note(step: Map, place: Place) -> str:
+    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}"
+
+
+def _where(place: Place) -> tuple[int, int, int]:
+    return place.seed.epoch, place.seed.position, place.key
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

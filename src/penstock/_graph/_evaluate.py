@@ -1,0 +1,136 @@
+"""What a dataset means: plain Python, one element at a time.
+
+`element_at` is the definition of a dataset that can be indexed, `elements` of one that is read in order. Everything
+faster must equal them, byte for byte.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, TypeGuard, assert_never
+
+import numpy as np
+
+from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._length import is_indexable, length, rows_per_batch
+from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._seed_position import SeedPosition, key_block, row_seed_position, seed_position
+from penstock.batching._rows import split_rows
+from penstock.errors import GraphError, InternalError
+from penstock.sources._reading import read_records
+
+
+def element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
+    """Return the element at `position` of `epoch`, computed here and now: the meaning of an indexable dataset."""
+    match node:
+        case Read(source=source):
+            return read_records(source, np.array([position], np.int64))[0]
+        case Reindex(parent=parent, sampler=sampler):
+            return element_at(parent, *sampler(epoch, position), context)
+        case Map(parent=parent):
+            element = element_at(parent, epoch, position, context)
+            return apply_one(node, element, place_of(parent, epoch, position), context, element_at)
+        case Batch(parent=parent):
+            start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
+            rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
+            return merge_rows(node, rows, node.size)
+        case Unbatch(parent=parent):
+            known = rows_per_batch(parent)
+            if known is None:
+                raise InternalError("rows of an ordered unbatch have no positions of their own")
+            batch, row = divmod(position, known.size)
+            rows = split_rows(element_at(parent, epoch, batch, context))
+            check_row_count(known.total, known.size, batch, len(rows))
+            return rows[row]
+        case Filter():
+            raise InternalError("a filter has no positions of its own")
+        case _:
+            assert_never(node)
+
+
+def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
+    """Yield the elements of `epoch` in order, from the one at `position` on: the meaning of an ordered dataset."""
+    for index, (element, _) in enumerate(_in_order(node, epoch, context)):
+        if index >= position:
+            yield element
+
+
+def _in_order(node: Node, epoch: int, context: Context) -> Iterator[tuple[Element, Place]]:
+    """Return each element with its place, of which only the seed position and key mean something after a fold."""
+    if is_indexable(node):
+        positions = range(length(node) or 0)
+        return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
+    if isinstance(node, Read | Reindex):
+        raise InternalError("a source and its reorderings are indexable")
+    below = _in_order(node.parent, epoch, context)
+    match node:
+        case Map():
+            results = ((apply_one(node, element, place, context, element_at), place) for element, place in below)
+            return (result for result in results if result[0] is not DROPPED)
+        case Filter():
+            return ((element, place) for element, place in below if keeps(node, element, place))
+        case Batch():
+            return _batches_in_order(node, below)
+        case Unbatch():
+            return ((row, row_place(p, number)) for batch, p in below for number, row in enumerate(split_rows(batch)))
+        case _:
+            assert_never(node)
+
+
+def _batches_in_order(step: Batch, below: Iterator[tuple[Element, Place]]) -> Iterator[tuple[Element, Place]]:
+    """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
+    while rows := list(itertools.islice(below, step.size)):
+        if len(rows) == step.size or step.remainder != "drop":
+            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
+
+
+def place_of(node: Node, epoch: int, position: int) -> Place:
+    """Return where the element at (epoch, position) of an indexable node stands."""
+    key = key_block(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return Place(epoch, position, seed_position(node, epoch, position), int(key[0]))
+
+
+def row_place(batch: Place, row: int) -> Place:
+    """Return the place of one row that is taken out of a batch."""
+    return Place(batch.epoch, batch.position, row_seed_position(batch.seed, row), batch.key)
+
+
+def keeps(step: Filter, element: Element, place: Place) -> bool:
+    """Return whether the predicate is true of the element."""
+    try:
+        return bool(step.predicate(element))
+    except Exception as error:
+        seed: SeedPosition = place.seed
+        error.add_note(f"in step {step.name!r} at epoch {seed.epoch}, position {seed.position}, key {place.key}")
+        raise
+
+
+def merge_rows(step: Batch, rows: list[Element], size: int) -> Element:
+    """Return the rows merged into one batch, padded to `size` and masked as the step says."""
+    count = len(rows)
+    if step.remainder == "pad":
+        rows = rows + [rows[-1]] * (size - count)
+    return with_mask(step, step.merge(rows), count, len(rows))
+
+
+def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element:
+    """Return the batch with the step's mask leaf: true for the first `data_rows` of its rows."""
+    if step.mask is None:
+        return batch
+    if not _is_dict(batch) or step.mask in batch:
+        found = f"a dict that has {step.mask!r} already" if _is_dict(batch) else f"a {type(batch).__name__}"
+        raise GraphError(f"mask={step.mask!r} must name a new leaf of a dict; the batch is {found}")
+    return {**batch, step.mask: np.arange(rows) < data_rows}
+
+
+def check_row_count(total: int, size: int, batch: int, found: int) -> None:
+    """Raise if a function between `batch` and `unbatch` changed the number of rows."""
+    expected = min(size, total - size * batch)
+    if found != expected:
+        raise GraphError(
+            f"unbatch() found {found} rows in batch {batch} instead of {expected}: "
+            "a function above batch() must keep the number of rows"
+        )
+
+
+def _is_dict(batch: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(batch, dict)

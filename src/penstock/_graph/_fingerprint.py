@@ -1,0 +1,112 @@
+"""What identifies a dataset in a state: its source, its order, and, softly, its functions.
+
+A state may only be loaded into a dataset whose source and order are the same; both are hard parts. The batch size is
+not part of the order, since batches can be cut anew. Functions are a soft part: a difference is worth a warning.
+"""
+
+import hashlib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, assert_never, cast
+
+import numpy as np
+
+from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
+from penstock.sampling import ScalarSampler, apply_block
+from penstock.sources._as_source import source_fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The parts of a dataset's identity, each 16 hexadecimal digits."""
+
+    source: str
+    order: str
+    functions: str
+
+
+def fingerprint(node: Node) -> Fingerprint:
+    """Return the dataset's fingerprint; the same in every process and on every machine."""
+    chain = parents(node)
+    read = chain[0]
+    source = f"{read.length}:{source_fingerprint(read.source)}" if isinstance(read, Read) else ""
+    return Fingerprint(
+        _digest([source]),
+        _digest(text for step in chain for text in _order_parts(step)),
+        _digest(text for step in chain for text in _function_parts(step)),
+    )
+
+
+def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
+    hasher = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        hasher.update(f"{len(text)}:{text}".encode())
+    return hasher.hexdigest()
+
+
+def _order_parts(step: Node) -> Iterator[str]:
+    match step:
+        case Read(seed=seed):
+            yield f"seed {seed}"
+        case Reindex(sampler=sampler):
+            yield f"reindex {_sampler_text(sampler)}"
+        case Filter():
+            yield "filter"
+        case Batch():
+            yield "batch"
+        case Unbatch():
+            yield "unbatch"
+        case Map(on_error=on_error):
+            yield f"map {'skip' if on_error == 'skip' else ''}"
+        case _:
+            assert_never(step)
+
+
+def _sampler_text(sampler: ScalarSampler) -> str:
+    """Return what identifies a sampler: its own `fingerprint()`, its repr if it is one of ours, or what it maps to."""
+    own = getattr(sampler, "fingerprint", None)
+    if callable(own):
+        return str(own())
+    if type(sampler).__module__.startswith("penstock."):
+        return repr(sampler)
+    probes = np.unique(np.linspace(0, max(len(sampler) - 1, 0), 64).astype(np.int64))[: len(sampler)]
+    parts = [type(sampler).__qualname__, str(len(sampler))]
+    for epoch in (0, 1):
+        parts += [part.tobytes().hex() for part in apply_block(sampler, np.full_like(probes, epoch), probes)]
+    return " ".join(parts)
+
+
+def _function_parts(step: Node) -> Iterator[str]:
+    match step:
+        case Map(function=function, name=name, seed=seed, form=form):
+            yield f"map {name} {seed} {form} {_code_text(function)}"
+        case Filter(predicate=predicate, name=name):
+            yield f"filter {name} {_code_text(predicate)}"
+        case Batch(merge=merge):
+            yield f"merge {_code_text(merge)}"
+        case Read() | Reindex() | Unbatch():
+            pass
+        case _:
+            assert_never(step)
+
+
+def _code_text(function: Callable[..., Any]) -> str:
+    """Return a function's byte code and names, without line numbers or file names; empty where it has none."""
+    inner = getattr(function, "func", None) or getattr(function, "__func__", None)
+    code = getattr(function, "__code__", None) or getattr(inner, "__code__", None)
+    if code is None:
+        code = getattr(type(function).__call__, "__code__", None)
+    return _code_object_text(code) if isinstance(code, types.CodeType) else type(function).__qualname__
+
+
+def _code_object_text(code: types.CodeType) -> str:
+    constants = [_code_object_text(c) if isinstance(c, types.CodeType) else _constant_text(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _constant_text(constant: object) -> str:
+    if not isinstance(constant, frozenset):
+        return repr(constant)
+    # The repr of a set of strings depends on the process's hash seed.
+    return str(sorted(map(repr, cast("frozenset[object]", constant))))

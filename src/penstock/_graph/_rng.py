@@ -1,0 +1,158 @@
+"""One NumPy Generator, set for each element: a pure function of a step's seed and the element's seed position.
+
+The bit generator is Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Its 128-bit key is
+(seed, derive(seed, "key")) of the step; its 256-bit counter starts at (0, ordinal, position, epoch), the lowest word
+first. So streams of different elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
+
+Assigning `Philox.state` costs microseconds, so for a block the words are stored where the C struct keeps them. The
+struct's layout is not NumPy's promise: it is compared with the public `state` first; if it differs, that is assigned.
+"""
+
+import collections.abc
+import contextlib
+import ctypes
+import random  # noqa: TID251 - `globals=True` seeds the generators that existing augmentations draw from
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.random import Generator, Philox, get_state, set_state  # noqa: TID251 - the one place that needs them
+from numpy.random import seed as seed_numpy  # noqa: TID251 - likewise
+
+from penstock._graph._seed_position import SeedPosition, SeedPositions
+from penstock._seeds import MASK, derive
+
+_WORDS: Final = 4
+_COUNTER_BYTES: Final = 8 * _WORDS
+
+
+class StepGenerator:
+    """A reused `Generator`, set to one element's stream after the other. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._bits = Philox(key=0)
+        self._generator = Generator(self._bits)
+        self._keys: dict[int, tuple[int, int]] = {}
+        self._struct = _PhiloxStruct(self._bits)
+        self._quick = self._struct.is_as_expected(self._bits)
+
+    def at(self, seed: int, position: SeedPosition) -> Generator:
+        """Return the generator, set to the stream of `position` below a step's `seed`; valid until it is set again."""
+        epoch, place, ordinal = position
+        self._bits.state = philox_state(self._key(seed), (0, ordinal, place, epoch))
+        return self._generator
+
+    def streams(self, seed: int, positions: SeedPositions) -> Iterator[Generator]:
+        """Yield the generator for each element of a block, set to its stream when it is asked for.
+
+        The same bytes as `at` gives, at a fraction of its cost.
+        """
+        if not self._quick:
+            for position in zip(*(part.tolist() for part in positions), strict=True):
+                yield self.at(seed, SeedPosition(*position))
+            return
+        counters = np.zeros((len(positions.positions), _WORDS), np.int64)
+        counters[:, 1] = positions.ordinals
+        counters[:, 2] = positions.positions
+        counters[:, 3] = positions.epochs
+        words = counters.tobytes()
+        generator, store = self._generator, self._struct.store_counter
+        self._bits.state = philox_state(self._key(seed), (0, 0, 0, 0))
+        for start in range(0, len(words), _COUNTER_BYTES):
+            store(words[start : start + _COUNTER_BYTES])
+            yield generator
+
+    def _key(self, seed: int) -> tuple[int, int]:
+        key = self._keys.get(seed)
+        if key is None:
+            key = self._keys[seed] = (seed & MASK, derive(seed, "key"))
+        return key
+
+
+def philox_state(key: tuple[int, int], counter: tuple[int, int, int, int]) -> Any:  # noqa: ANN401 - NumPy types the state in a private way
+    """Return the public state of a Philox bit generator that has drawn nothing yet."""
+    return {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array(counter, np.uint64), "key": np.array(key, np.uint64)},
+        "buffer": np.zeros(_WORDS, np.uint64),
+        "buffer_pos": _WORDS,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+
+
+class _PhiloxFields(ctypes.Structure):
+    _fields_ = (
+        ("counter", ctypes.c_void_p),
+        ("key", ctypes.c_void_p),
+        ("buffer_position", ctypes.c_int),
+        ("buffer", ctypes.c_uint64 * _WORDS),
+        ("has_uint32", ctypes.c_int),
+        ("uinteger", ctypes.c_uint32),
+    )
+
+
+class _PhiloxStruct:
+    """The C struct behind a Philox bit generator: its counter, and what it keeps of the last block drawn."""
+
+    def __init__(self, bits: Philox) -> None:
+        address = cast("int", bits.ctypes.state_address)
+        fields = _PhiloxFields.from_address(address)
+        start, end = _PhiloxFields.buffer_position.offset, ctypes.sizeof(_PhiloxFields)
+        self._bits = bits  # owns the memory
+        self._counter = _bytes_at(fields.counter or 0, _COUNTER_BYTES)
+        self._drawn = _bytes_at(address + start, end - start)
+        spent = _PhiloxFields(buffer_position=_WORDS)
+        self._spent = bytes(spent)[start:]
+
+    def store_counter(self, words: bytes) -> None:
+        """Set the counter to four 64-bit words, with nothing drawn yet."""
+        self._counter[:] = words
+        self._drawn[:] = self._spent
+
+    def is_as_expected(self, bits: Philox) -> bool:
+        """Return whether the struct has the layout that `store_counter` assumes, judged by the public state."""
+        key, counter = (11, 12), (13, 14, 15, 16)
+        words = np.array(counter, np.uint64).tobytes()
+        bits.state = philox_state(key, counter)
+        if bytes(self._counter) != words or bytes(self._drawn) != self._spent:
+            return False
+        expected = _comparable(bits.state)
+        bits.state = philox_state(key, (0, 0, 0, 0))
+        bits.random_raw(3)  # leaves a partly used buffer behind
+        self.store_counter(words)
+        return _comparable(bits.state) == expected
+
+
+def _bytes_at(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")
+
+
+def _comparable(state: Any) -> list[Any]:  # noqa: ANN401 - NumPy types the state as a loose dictionary
+    fields = [state["state"]["counter"], state["state"]["key"], state["buffer"]]
+    return [*(field.tolist() for field in fields), *(state[key] for key in ("buffer_pos", "has_uint32", "uinteger"))]
+
+
+@contextlib.contextmanager
+def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
+    """Seed `random`, NumPy's global generator and, where it is loaded, torch's; put them back afterwards.
+
+    Args:
+        seed: 64 bits; NumPy's legacy generator takes the lower 32.
+    """
+    torch: Any = sys.modules.get("torch")  # whoever hasn't loaded it doesn't draw from it
+    python_state = random.getstate()
+    numpy_state = get_state()
+    torch_state = torch.get_rng_state() if torch is not None else None
+    random.seed(seed)
+    seed_numpy(seed & 0xFFFFFFFF)
+    if torch is not None:
+        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        set_state(numpy_state)
+        if torch is not None:
+            torch.set_rng_state(torch_state)

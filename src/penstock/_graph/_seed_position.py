@@ -1,0 +1,132 @@
+"""Where an element's random stream and its record are addressed.
+
+The *seed position* (epoch, position, ordinal) names an element in the global order. It passes through slices, shards
+and repeats to the dataset below them, so siblings cut from one dataset never share a random stream; a shuffle changes
+which record stands at a position, not the position. A batch has its first row's; a row taken out of a batch appends
+its number as the ordinal.
+"""
+
+from typing import NamedTuple, TypeAlias, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._graph._length import length, rows_per_batch
+from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock.errors import InternalError
+from penstock.sampling import (
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Shuffle,
+    Slice,
+    apply_block,
+    seed_positions,
+)
+
+Integers: TypeAlias = NDArray[np.int64]
+
+_ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
+
+
+class SeedPosition(NamedTuple):
+    """The address of one element's random stream below a step's seed."""
+
+    epoch: int
+    position: int
+    ordinal: int
+
+
+class SeedPositions(NamedTuple):
+    """The same for a block of elements: int64 arrays of one length."""
+
+    epochs: Integers
+    positions: Integers
+    ordinals: Integers
+
+
+def seed_position(node: Node, epoch: int, position: int) -> SeedPosition:
+    """Return the seed position of one element of an indexable node."""
+    block = seed_position_block(node, np.array([epoch], np.int64), np.array([position], np.int64))
+    return SeedPosition(int(block.epochs[0]), int(block.positions[0]), int(block.ordinals[0]))
+
+
+def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> SeedPositions:
+    """Return the seed positions of a block of elements of a node, given their coordinates at that node."""
+    match node:
+        case Read():
+            return SeedPositions(epochs, positions, np.zeros_like(positions))
+        case Reindex(parent=parent, sampler=sampler):
+            if not passes_below(sampler):
+                return SeedPositions(epochs, positions, np.zeros_like(positions))
+            return seed_position_block(parent, *seed_positions(sampler, epochs, positions))
+        case Map(parent=parent) | Filter(parent=parent):
+            return seed_position_block(parent, epochs, positions)
+        case Batch(parent=parent, size=size):
+            return seed_position_block(parent, epochs, positions * size)
+        case Unbatch(parent=parent):
+            batches, rows = divide_rows(node, positions)
+            below = seed_position_block(parent, epochs, batches)
+            return SeedPositions(below.epochs, below.positions, (below.ordinals << _ROWS_BITS) + rows)
+        case _:
+            assert_never(node)
+
+
+def passes_below(sampler: ScalarSampler) -> bool:
+    """Return whether seed positions above a sampler are named by those below it.
+
+    They are where it takes each of the parent's elements at most once an epoch. A list of positions or a sampler of the
+    user's may take one twice, and the two must not share a random stream: there the positions above count.
+    """
+    if isinstance(sampler, FixedOrder):
+        return passes_below(sampler.sampler)
+    return isinstance(sampler, Shuffle | Reorder | Slice | Repeat | FixedEpoch)
+
+
+def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
+    """Return the seed position of one row that is taken out of a batch."""
+    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << _ROWS_BITS) + row)
+
+
+def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
+    """Return the keys of a block's records in the source; a batch has its first row's."""
+    match node:
+        case Read():
+            return positions
+        case Reindex(parent=parent, sampler=sampler):
+            return key_block(parent, *apply_block(sampler, epochs, positions))
+        case Map(parent=parent) | Filter(parent=parent):
+            return key_block(parent, epochs, positions)
+        case Batch(parent=parent, size=size):
+            return key_block(parent, epochs, positions * size)
+        case Unbatch(parent=parent):
+            batches, rows = divide_rows(node, positions)
+            return _row_keys(parent, epochs, batches, rows)
+        case _:
+            assert_never(node)
+
+
+def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:
+    """Return which batch of the parent, and which row of it, stands at each position of an indexable `unbatch`."""
+    known = rows_per_batch(node.parent)
+    if known is None:
+        raise InternalError("rows of an ordered unbatch have no positions of their own")
+    batches = positions // known.size
+    return batches, positions - batches * known.size
+
+
+def _row_keys(node: Node, epochs: Integers, batches: Integers, rows: Integers) -> Integers:
+    """Return the keys of single rows of batches."""
+    while not isinstance(node, Batch):
+        match node:
+            case Reindex(parent=parent, sampler=sampler):
+                epochs, batches = apply_block(sampler, epochs, batches)
+                node = parent
+            case Map(parent=parent):
+                node = parent
+            case _:
+                raise InternalError("an indexable unbatch stands above a batch")
+    last = (length(node.parent) or 1) - 1  # padding repeats the last element
+    return key_block(node.parent, epochs, np.minimum(batches * node.size + rows, last))

@@ -1,0 +1,79 @@
+"""What must hold of a graph before it can be built on or run; errors name the step by its chain."""
+
+from typing import NoReturn, SupportsIndex
+
+from penstock._graph._describe import chain_text
+from penstock._graph._length import is_endless, is_indexable, length
+from penstock._graph._nodes import Map, Node, Substitute, parents
+from penstock.errors import GraphError, NoLengthError, UsageError
+
+MOST_POSITIONS = 1 << 62
+
+
+def need_indexable(node: Node, verb: str, remedy: str) -> int:
+    """Return the node's length, or raise a GraphError that says why `verb` can't stand above it."""
+    count = length(node)
+    if count is None:
+        culprit = next(step for step in parents(node) if not is_indexable(step))
+        raise GraphError(
+            f"{verb} needs a dataset whose elements have positions, and {chain_text(culprit)} can only be read "
+            f"in order. {remedy}"
+        )
+    return count
+
+
+def finite_length(node: Node) -> int:
+    """Return the node's length for `len()`, or raise a NoLengthError that says why there is none."""
+    count = length(node)
+    if count is None:
+        culprit = next(step for step in parents(node) if not is_indexable(step))
+        raise NoLengthError(f"{chain_text(culprit)} can only be read in order; reading tells how many elements it has")
+    if is_endless(node):
+        raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
+    return count
+
+
+def need_finite(node: Node, verb: str) -> int:
+    """Return the node's length, or raise a GraphError where it repeats without end or can only be read in order."""
+    count = need_indexable(node, verb, f"Use {verb} before it.")
+    if is_endless(node):
+        raise GraphError(f"{verb} needs a dataset with an end, and {chain_text(node)} has none. Use take(n) first.")
+    return count
+
+
+def need_count(name: str, value: object, least: int = 0) -> int:
+    """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
+    number = need_integer(name, value)
+    if not least <= number <= MOST_POSITIONS:
+        raise UsageError(f"{name} must be at least {least} and at most 2**62; got {name}={number}")
+    return number
+
+
+def need_integer(name: str, value: object) -> int:
+    """Return `value` if it is a whole number, else raise a UsageError that names it."""
+    # bool is an int to Python, but never meant as one.
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
+    return value.__index__()
+
+
+def need_function(verb: str, function: object) -> None:
+    """Raise a UsageError if what was given for a step can't be called."""
+    if not callable(function):
+        raise UsageError(f"{verb} takes a function; got {function!r}")
+
+
+def verify_step(step: Map) -> None:
+    """Raise if the step's `on_error` is none that is known or can't work over its parent."""
+    if isinstance(step.on_error, Substitute):
+        need_count("attempts", step.on_error.attempts, 1)
+        if step.on_error.budget is not None:
+            need_count("budget", step.on_error.budget)
+        need_indexable(step.parent, "on_error=Substitute(…)", 'Use on_error="skip" there.')
+    elif step.on_error not in {"raise", "skip"}:
+        raise UsageError(f'on_error must be "raise", "skip" or ps.Substitute(…); got on_error={step.on_error!r}')
+
+
+def refuse(node: Node, message: str) -> NoReturn:
+    """Raise a GraphError about the whole chain."""
+    raise GraphError(f"{chain_text(node)}: {message}")

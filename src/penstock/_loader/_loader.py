@@ -1,0 +1,319 @@
+"""The front door: a loader goes through a dataset's epochs, saves where it is, and goes on from there."""
+
+import json
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Collection
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from penstock._dataset import Dataset
+from penstock._graph._nodes import Map, Origin, parents, root
+from penstock._graph._verify import need_count
+from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
+from penstock._loader._progress import IndexedProgress, OrderedProgress, Progress
+from penstock._plan._lower import Workers, choose_place, lower, parse_memory
+from penstock._plan._plan import Batches, Limits, Plan, Shard
+from penstock._runtime._runtime import Runtime
+from penstock._state import LoaderState, Shape, State, from_json
+from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
+from penstock.events import Event, Skipped, Substituted
+from penstock.sources._as_source import check_length
+
+_ALLOWABLE = frozenset({"source", "order"})
+
+
+class Loader:
+    """Goes through a dataset's epochs, in order, computing ahead; yields NumPy batches.
+
+    What it yields is a function of the dataset alone: the number of workers, a restart or a change of ranks only
+    decide who computes it, and when. `iter(loader)` starts the next epoch from its first batch, also after a `break`;
+    to go on after a break keep the iterator. The first `iter` after `load_state_dict` gives the rest of the epoch.
+
+    Leaving the `with` block, `close()` and garbage collection stop the workers. Batches handed out stay valid.
+
+    Args:
+        dataset: what to load.
+        num_workers: how many workers compute ahead; 0 computes in the caller's thread when a batch is asked for.
+        workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes"
+            is refused until it exists; "auto" takes what there is.
+        isolated: refused until it exists.
+        shard: which rank's rows of each global batch to load; by default all of them.
+        prefetch: how many batches are made ready before they are asked for, at least 1; counted for all workers.
+        memory: a bound in bytes, or text such as "2GiB", for batches that are being made or that the consumer holds.
+        copy: hand out copies, so that keeping batches holds no memory of the loader's.
+        limits: the rarer bounds.
+
+    Raises:
+        UsageError: for a wrong argument.
+        GraphError: for a dataset that can't be run so. Iterating raises what the dataset's own functions raise, with
+            a note of step, position and key; the state then stands before that batch.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.range(8, seed=7).shuffle().batch(4)
+        >>> loader = ps.Loader(dataset)
+        >>> first = next(iter(loader))
+        >>> resumed = ps.Loader(dataset)
+        >>> resumed.load_state_dict(loader.state_dict())
+        >>> [batch.tolist() for batch in resumed] == [dataset[1].tolist()]
+        True
+    """
+
+    def __init__(  # noqa: PLR0913 - the front door; each is a decision of the user's
+        self,
+        dataset: Dataset,
+        *,
+        num_workers: int | Literal["auto"] = 0,
+        workers: Workers = "auto",
+        isolated: bool = False,
+        shard: Shard | None = None,
+        prefetch: int = 2,
+        memory: int | str | None = None,
+        copy: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        _need_dataset(dataset)
+        if isolated:
+            raise UsageError("isolated=True does not exist yet; use num_workers, whose workers are threads")
+        place, count = choose_place(num_workers, workers)
+        self._dataset = dataset
+        self._plan: Plan = lower(
+            dataset.node,
+            place=place,
+            num_workers=count,
+            shard=shard,
+            prefetch=prefetch,
+            memory=parse_memory(memory),
+            copy=copy,
+            limits=limits or Limits(),
+        )
+        indexed = isinstance(self._plan.program, Batches)
+        self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
+        self._clock = Clock()
+        self._runtime = Runtime(self._plan)
+        self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._fingerprint: dict[str, str] | None = None
+        self._finalizer = weakref.finalize(self, self._runtime.close)
+
+    # ------------------------------------------------------------------ iterating
+
+    def __iter__(self) -> LoaderIterator:
+        """Start the next epoch, or, right after a restore or a seek, the rest of this one.
+
+        Returns:
+            Its batches; the loader has one iterator at a time.
+        """
+        self._need_open()
+        read = root(self._plan.node)
+        check_length(read.source, read.length)
+        self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
+        iterator = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return AsyncLoaderIterator(iter(self))
+
+    def __len__(self) -> int:
+        """Return how many batches a whole epoch has.
+
+        Raises:
+            NoLengthError: if the dataset can only be read in order, or repeats without end.
+        """
+        if not isinstance(self._progress, IndexedProgress):
+            raise NoLengthError("this dataset can only be read in order; reading tells how many batches it has")
+        len(self._dataset)  # raises where it repeats without end
+        return self._progress.steps_per_epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch last handed out; before there is one, and after a restore or seek, of the next."""
+        return self._progress.current().epoch
+
+    @property
+    def step(self) -> int:
+        """The number, over all epochs and from 0, of the batch that `epoch` speaks of."""
+        return self._progress.current().step
+
+    @property
+    def position(self) -> int:
+        """The position, in its epoch, of the first element of the batch that `epoch` speaks of, before batching.
+
+        Counted over all ranks; where a step above `batch` reorders batches, in batches.
+        """
+        return self._progress.current().position
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self, step: int | None = None) -> State:
+        """Return where the loader is: a fresh JSON value of less than a kilobyte.
+
+        Exactly the batches that were handed out count, whatever was computed ahead. For an indexable dataset all
+        ranks' states are equal: save one.
+
+        Args:
+            step: give the state as if exactly this many batches had been handed out, for wrappers that look ahead.
+
+        Raises:
+            StateError: if the dataset can only be read in order and `step` is none of the last steps.
+        """
+        point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
+        shard = self._plan.shard
+        batch = self._plan.program.batch
+        return LoaderState(
+            self._get_fingerprint(),
+            np.__version__,
+            Shape(self._plan.batch_size, "keep" if batch is None else batch.remainder, shard.count),
+            point.step,
+            point.epoch,
+            point.position,
+            point.segments,
+            None if point.cursor is None else (point.cursor.position, *point.cursor.skips),
+            shard.rank,
+        ).to_json()
+
+    def load_state_dict(self, state: State | str, *, allow: Collection[str] = ()) -> None:
+        """Go to where a state was saved, in constant time; the next `iter` gives the rest of that epoch.
+
+        The batch size and the number of ranks may differ from those of the state: batches are then cut anew from
+        where it stands. Differing functions or NumPy versions give a warning.
+
+        Args:
+            state: what `state_dict` returned, or its JSON text.
+            allow: parts of the fingerprint that may differ: "source", "order".
+
+        Raises:
+            StateError: if the state is damaged, or of another dataset or version; it names the parts that differ.
+            UsageError: if `allow` names a part that doesn't exist.
+        """
+        self._need_open()
+        unknown = set(allow) - _ALLOWABLE
+        if unknown:
+            raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")
+        parsed = from_json(json.loads(state) if isinstance(state, str) and state.startswith("{") else state)
+        self._compare(parsed, allow)
+        self._progress.restore(parsed)
+        self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
+
+    def seek(self, step: int) -> None:
+        """Go to a step, backwards or forwards, also past a failing batch; the next `iter` starts there.
+
+        Raises:
+            StateError: if the dataset can only be read in order and `step` is none of the last steps.
+        """
+        self._need_open()
+        self._progress.jump(need_count("step", step))
+        self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
+
+    def batch_at(self, step: int) -> Any:  # noqa: ANN401 - the user's batch
+        """Return the batch of a step, computed here and now; where the loader is does not change.
+
+        Raises:
+            StateError: if the dataset can only be read in order and `step` is none of the last steps.
+        """
+        return self._runtime.batch_at(self._progress.course(need_count("step", step)))
+
+    def origin(self, step: int, row: int) -> Origin:
+        """Return which record a row of a step's batch comes from: its epoch, position and key.
+
+        Args:
+            step: the batch's number.
+            row: the row in this rank's part of the batch.
+
+        Raises:
+            IndexError: if the batch has no such row.
+        """
+        return self._runtime.origin(self._progress.course(need_count("step", step)), need_count("row", row))
+
+    # ------------------------------------------------------------------ looking
+
+    def stats(self) -> dict[str, float]:
+        """Return counters for any logger, as a flat dict of floats.
+
+        `batches`; `wait_seconds`, the time the consumer has waited, and `wait_share`, of the time since its first
+        batch; `batches_per_second`; `bytes_in_flight`, held by batches being made, ready or in use;
+        `worker_restarts`; `substituted` and `skipped` elements.
+        """
+        clock = self._clock
+        seconds = 0.0 if clock.first is None else clock.last - clock.first
+        recorder = self._runtime.recorder
+        return {
+            "batches": float(clock.batches),
+            "wait_seconds": clock.wait_seconds,
+            "wait_share": clock.wait_seconds / seconds if seconds else 0.0,
+            "batches_per_second": clock.batches / seconds if seconds else 0.0,
+            "bytes_in_flight": float(self._runtime.bytes_in_flight()),
+            "worker_restarts": 0.0,
+            "substituted": float(recorder.total(Substituted)),
+            "skipped": float(recorder.total(Skipped)),
+        }
+
+    def replaced(self) -> tuple[Event, ...]:
+        """Return the latest elements, at most 1,000, that were substituted or skipped, and why."""
+        return self._runtime.recorder.events()
+
+    # ------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Stop the workers. Batches handed out stay valid; using the loader raises a ClosedError from now on."""
+        self._retire_iterator("the loader was closed")
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        plan = self._plan
+        who = "inline" if plan.place == "inline" else f"{plan.num_workers} {plan.place}"
+        return f"Loader({self._dataset!r}\n  {who}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
+
+    def _need_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ClosedError("the loader was closed; make a new one")
+
+    def _retire_iterator(self, why: str) -> None:
+        iterator = None if self._iterator is None else self._iterator()
+        if iterator is not None:
+            iterator.retire(why)
+        self._iterator = None
+
+    def _get_fingerprint(self) -> dict[str, str]:
+        if self._fingerprint is None:
+            self._fingerprint = self._dataset.fingerprint
+        return self._fingerprint
+
+    def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
+        own = self._get_fingerprint()
+        differing = [part for part in ("source", "order") if state.fingerprint[part] != own[part] and part not in allow]
+        if differing:
+            raise StateError(
+                f"this state belongs to a dataset with another {' and '.join(differing)}. Load it into the dataset it "
+                f"was saved from, or accept the difference with allow={set(differing)!r}."
+            )
+        if state.fingerprint["functions"] != own["functions"]:
+            warnings.warn("the dataset's functions differ from those of the state", stacklevel=3)
+        steps = parents(self._plan.node)
+        if state.numpy != np.__version__ and any(isinstance(s, Map) and s.form == "generator" for s in steps):
+            warnings.warn(
+                f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",
+                stacklevel=3,
+            )
+        shard = self._plan.shard
+        if state.cursor is not None and (state.shape.ranks, state.rank) != (shard.count, shard.rank):
+            raise StateError(
+                f"the state of rank {state.rank} of {state.shape.ranks} was given to rank {shard.rank} of "
+                f"{shard.count}; a dataset that is read in order resumes on the ranks it was saved by"
+            )
+
+
+def _need_dataset(dataset: object) -> None:
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")

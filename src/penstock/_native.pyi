@@ -1,0 +1,201 @@
+"""The native core of Penstock. Use it through its Python wrappers."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class Bell:
+    """A file descriptor that becomes readable when it is rung."""
+
+    def __init__(self) -> None: ...
+
+    def ring(self) -> None:
+        """Makes the descriptor readable."""
+
+    def clear(self) -> None:
+        """Makes the descriptor unreadable."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        """Waits until rung; False after the timeout."""
+
+class RowTable:
+    """
+    Rows of equal size at equal strides in one or more pieces of memory, copied by key.
+    """
+
+    def __init__(self, pieces: list, row_bytes: int, stride_bytes: int) -> None:
+        """
+        Number the rows that fit into each uint8 array of `pieces`, one piece after another, and keep the arrays.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def gather(self, keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')]) -> None:
+        """
+        Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run without the GIL. Raises IndexError, with `out` untouched, where a key isn't in [0, len(self)).
+        """
+
+def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+    """
+    Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.
+    """
+
+class Region:
+    """A block of memory, as a writable buffer."""
+
+    def __len__(self) -> int: ...
+
+class Lease:
+    """
+    The right to use a part of a region, as a writable buffer, until it is dropped.
+    """
+
+    @property
+    def slot(self) -> int:
+        """The slot that is returned when the lease is dropped."""
+
+    def __len__(self) -> int: ...
+
+class ReturnedLeases:
+    """Where the slots of dropped leases are collected."""
+
+    def take(self) -> list[int]:
+        """The slots that came back since the last call."""
+
+    @property
+    def leased(self) -> int:
+        """How many leases were given."""
+
+    @property
+    def returned(self) -> int:
+        """How many came back."""
+
+def region(size_bytes: int, prefault: bool) -> Region:
+    """Maps a new region."""
+
+def returned_leases(bell: object | None) -> ReturnedLeases:
+    """A new collection; the bell, if any, is rung at each return."""
+
+def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int) -> Lease:
+    """Leases a part of a region."""
+
+class Permutation:
+    """A keyed bijection of [0, length), computed per position."""
+
+    def __init__(self, length: int, key: int) -> None: ...
+
+    def key_at(self, position: int) -> int:
+        """Return the key at `position`, which must be in range."""
+
+    def position_of(self, key: int) -> int:
+        """Return the position of `key`, which must be in range."""
+
+    def keys_at(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Fill `keys` until the first position out of range, and return how many were filled.
+        """
+
+    def positions_of(self, keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Fill `positions` until the first key out of range, and return how many were filled.
+        """
+
+class Claim:
+    """The right of one worker to write one block of one batch."""
+
+    @property
+    def slot(self) -> int:
+        """The slot that the batch lies in."""
+
+    @property
+    def block(self) -> int:
+        """Which block of its rows; for a merge, the number of row blocks."""
+
+    @property
+    def generation(self) -> int:
+        """How often the slot had been armed by then."""
+
+    @property
+    def number(self) -> int:
+        """The batch's place in delivery order."""
+
+    @property
+    def merge(self) -> bool:
+        """Whether this is the merge of the batch's rows."""
+
+    def __repr__(self) -> str: ...
+
+class Ring:
+    """The claim protocol over private memory."""
+
+    def __init__(self, capacity: int, blocks: int, bell: object) -> None: ...
+
+    def arm(self, slot: int, number: int, blocks: int, merge: bool) -> None:
+        """Hands a batch to the workers."""
+
+    def claim(self, worker: int) -> Claim | None:
+        """
+        Claims a block without waiting; None if there is none, or the ring is stopped.
+        """
+
+    def claim_wait(self, worker: int) -> Claim | None:
+        """Claims a block; None once the ring is stopped."""
+
+    def finish(self, slot: int, block: int, worker: int) -> bool:
+        """A claimed block is written."""
+
+    def ready(self, slot: int) -> bool:
+        """Whether every block was written."""
+
+    def drained(self, slot: int) -> bool:
+        """Whether a cancelled slot has no writer left."""
+
+    def retire(self, slot: int) -> None:
+        """Takes a ready or drained slot back."""
+
+    def cancel(self, slot: int) -> bool:
+        """Gives an armed slot up; whether it is drained already."""
+
+    def release_worker(self, worker: int) -> int:
+        """Gives a dead worker's blocks to others."""
+
+    def stop(self) -> None:
+        """Ends every claim_wait."""
+
+    def stopped(self) -> bool:
+        """Whether stop was called."""
+
+def write_integers(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+    """
+    Write exact ints of 64 bits; return the index of the first item that is none, or -1.
+    """
+
+def write_floats(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+    """
+    Write exact floats; return the index of the first item that is none, or -1.
+    """
+
+def write_booleans(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+    """Write bools; return the index of the first item that is none, or -1."""
+
+def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type) -> int:
+    """
+    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of type `also`; return the index of the first item that is none, or -1. Large copies release the GIL.
+    """
+
+def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:
+    """
+    Return a list of values for each key, or None if an element isn't exactly a dict of these keys in order.
+    """
+
+def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
+    """
+    Return a list of values for each place in lists or tuples of exactly this type and length, or None if an element is none.
+    """

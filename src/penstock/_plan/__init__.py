@@ -1,0 +1,1 @@
+"""How a dataset will run: places, limits and stages, as plain data."""

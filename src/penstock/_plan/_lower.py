@@ -1,0 +1,140 @@
+"""From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
+
+import re
+from typing import Literal
+
+from penstock._graph._describe import chain_text
+from penstock._graph._folds import indexable_base, split_at_folds
+from penstock._graph._length import is_endless, length
+from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, parents
+from penstock._graph._verify import need_count, refuse
+from penstock._plan._plan import Batches, Folded, Limits, Place, Plan, Shard
+from penstock.errors import InternalError, UsageError
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def lower(  # noqa: PLR0913 - the loader's arguments, once each
+    node: Node,
+    *,
+    place: Place,
+    num_workers: int,
+    shard: Shard | None,
+    prefetch: int,
+    memory: int | None,
+    copy: bool,
+    limits: Limits,
+) -> Plan:
+    """Return how a dataset will run, or raise the error that says why it can't."""
+    shard = Shard(0, 1) if shard is None else shard
+    _check_shard(shard)
+    need_count("prefetch", prefetch, 1)
+    if limits.num_batch_workers is not None:
+        need_count("num_batch_workers", limits.num_batch_workers, 1)
+    if place == "threads":
+        _check_threads(node)
+    program = _batches(node) if length(node) is not None else _folded(node)
+    if shard.count > 1:
+        _check_ranks(node, program, shard)
+    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
+
+
+def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
+    """Return where tasks run and by how many workers, from a loader's arguments."""
+    if workers not in {"auto", "threads", "processes"}:
+        raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
+    if num_workers == "auto":
+        raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
+    count = need_count("num_workers", num_workers)
+    if workers == "processes" and count:
+        raise UsageError('workers="processes" does not exist yet; use workers="threads", or num_workers=0')
+    return ("threads", count) if count else ("inline", 0)
+
+
+def parse_memory(memory: int | str | None) -> int | None:
+    """Return a number of bytes from a loader's `memory`, such as 1_000_000 or "2GiB"."""
+    if memory is None or (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
+        return memory
+    if isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?B)?\s*", memory.upper())
+        if match and float(match[1]) > 0:
+            return int(float(match[1]) * _UNITS[match[2] or ""])
+    raise UsageError(f'memory must be a number of bytes above 0, or text such as "2GiB"; got memory={memory!r}')
+
+
+def _check_shard(shard: object) -> None:
+    if not isinstance(shard, Shard):
+        raise UsageError(f"shard must be a ps.Shard(rank, count); got shard={shard!r}")
+    need_count("count", shard.count, 1)
+    if not 0 <= need_count("rank", shard.rank) < shard.count:
+        raise UsageError(f"rank must be in [0, count); got rank={shard.rank}, count={shard.count}")
+
+
+def _check_threads(node: Node) -> None:
+    for step in parents(node):
+        if isinstance(step, Map) and step.form == "globals":
+            raise UsageError(
+                f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
+                "use num_workers=0, or take the rng that random_map hands over"
+            )
+
+
+def _batches(node: Node) -> Batches:
+    above: list[Map | Reindex] = []
+    step = node
+    while isinstance(step, Map | Reindex):
+        above.append(step)
+        step = step.parent
+    if not isinstance(step, Batch):
+        return Batches(node, length(node) or 0, None, (), can_recut=True)
+    can_recut = not any(isinstance(other, Reindex) for other in above)
+    return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
+
+
+def _folded(node: Node) -> Folded:
+    base, folds = split_at_folds(node)
+    total = length(indexable_base(base))
+    if total is None:
+        raise InternalError("the highest indexable step has a length")
+    batch = next((fold for fold in reversed(folds) if isinstance(fold, Batch)), None)
+    return Folded(base, total, folds, batch)
+
+
+def _check_ranks(node: Node, program: Batches | Folded, shard: Shard) -> None:
+    batch = program.batch
+    if batch is None:
+        refuse(
+            node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
+        )
+    if batch.size % shard.count:
+        raise UsageError(
+            f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
+        )
+    if isinstance(program, Folded):
+        if not shard.uneven:
+            refuse(
+                node,
+                "how many batches each rank gets is only known after reading, so ranks may end on different steps. "
+                "Say Shard(rank, count, uneven=True) if the training loop copes with that.",
+            )
+        return
+    _check_last_batch(batch, program, shard)
+    for step in program.above:
+        if isinstance(step, Map) and isinstance(step.on_error, Substitute):
+            refuse(
+                node,
+                f"on_error=Substitute(…) of step {step.name!r} stands above batch(), where it can't be cut into ranks. "
+                "Use it before batch().",
+            )
+
+
+def _check_last_batch(batch: Batch, program: Batches, shard: Shard) -> None:
+    short = program.total % batch.size
+    if batch.remainder == "keep" and 0 < short < shard.count and not is_endless(batch.parent):
+        raise UsageError(
+            f"the last batch of {chain_text(batch)} has {short} rows for {shard.count} ranks, so some would end a step "
+            'early. Use remainder="drop" or remainder="pad".'
+        )
+
+
+Workers = Literal["auto", "processes", "threads"]

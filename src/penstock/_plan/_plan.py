@@ -1,0 +1,108 @@
+"""How a dataset will run, as a value: which parts depend on the position alone, who computes them, and within what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock._graph._length import length
+from penstock._graph._nodes import Batch, Map, Node, Reindex
+
+Place: TypeAlias = Literal["inline", "threads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One rank's part of the data: of every global batch of n rows, rows [rank·n/count, (rank+1)·n/count).
+
+    Args:
+        rank: which part, in [0, count).
+        count: how many parts there are.
+        uneven: accept that ranks may end on different steps. It must be said for datasets whose length only
+            evaluating tells, such as filtered ones; there each rank takes every count-th record.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.range(8).batch(4)
+        >>> [batch.tolist() for batch in ps.Loader(dataset, shard=ps.Shard(1, 2))]
+        [[2, 3], [6, 7]]
+    """
+
+    rank: int
+    count: int
+    uneven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a loader may use, where the defaults don't fit.
+
+    Args:
+        num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
+            None is the loader's `prefetch`.
+        worker_init: called once in each worker before its first task, with the worker's number.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8).batch(4), num_workers=2, limits=ps.Limits(num_batch_workers=1))
+        >>> loader.close()
+    """
+
+    num_batch_workers: int | None = None
+    worker_init: Callable[[int], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """An indexable dataset: rows depend on their position alone; a batch is rows merged, then the steps above it.
+
+    A dataset without a batch has `batch=None`: every element is a step of its own.
+    """
+
+    rows: Node
+    """What is below the batch."""
+    total: int
+    """How many rows an epoch has."""
+    batch: Batch | None
+    above: tuple[Map | Reindex, ...]
+    """The steps above the batch, outermost first."""
+    can_recut: bool
+    """Whether batches may start anywhere: no step above the batch reorders them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """An ordered dataset: what depends on the position alone, then the folds, which take it in order."""
+
+    base: Node
+    """The highest node without a fold at or below it; filters may leave elements out."""
+    total: int
+    """How many positions the base is computed from."""
+    folds: tuple[Node, ...]
+    """The steps from the first fold on, lowest first."""
+    batch: Batch | None
+    """The outermost batch, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A dataset with all that was decided about running it."""
+
+    node: Node
+    program: Batches | Folded
+    place: Place
+    num_workers: int
+    shard: Shard
+    prefetch: int
+    memory: int | None
+    copy: bool
+    limits: Limits
+
+    @property
+    def length(self) -> int:
+        """Elements in an epoch of an indexable dataset, its outermost step applied."""
+        return length(self.node) or 0
+
+    @property
+    def batch_size(self) -> int:
+        """Elements in a global batch; 1 for a dataset without batches."""
+        return 1 if self.program.batch is None else self.program.batch.size

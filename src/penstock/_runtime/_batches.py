@@ -1,0 +1,188 @@
+"""From a step's place in the epoch to its batch: which rows, how they are merged, and the steps above the batch.
+
+Pure functions of the plan and the place; inline, a thread and later a process all call them, on any worker.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._blocks import evaluate_block
+from penstock._graph._evaluate import element_at, with_mask
+from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
+from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
+from penstock._plan._plan import Batches, Shard
+from penstock.batching import Stack
+from penstock.batching._write import RowStacker
+from penstock.errors import InternalError
+from penstock.sampling import apply_block as apply_sampler
+from penstock.sampling import seed_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Unit(NamedTuple):
+    """One step's place: its number, and the epoch and position of its first element, as the timeline has it."""
+
+    step: int
+    epoch: int
+    position: int
+    batch: int
+    """Elements in a full global batch."""
+
+
+class Rows(NamedTuple):
+    """This rank's rows of one batch: positions [first + low, first + high) below the batch, clipped to `last`."""
+
+    epoch: int
+    first: int
+    low: int
+    high: int
+    last: int
+    """The last row of data; padding repeats it."""
+
+    @property
+    def total(self) -> int:
+        """How many rows there are, padding included."""
+        return self.high - self.low
+
+    @property
+    def data(self) -> int:
+        """How many of the rows are data."""
+        return min(max(self.last + 1 - self.first - self.low, 0), self.total)
+
+    def positions(self, start: int, stop: int) -> Integers:
+        """Return the positions of rows [start, stop) of this rank's."""
+        positions = np.arange(self.first + self.low + start, self.first + self.low + stop, dtype=np.int64)
+        return np.minimum(positions, self.last) if self.data < self.total else positions
+
+
+def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
+    """Return which rows below the batch this rank computes for a step."""
+    if program.batch is None:
+        return Rows(unit.epoch, unit.position, 0, 1, unit.position)
+    epoch, first = _first_row(program, unit)
+    count = min(unit.batch, program.total - first)
+    padded = unit.batch if program.batch.remainder == "pad" else count
+    low, high = (padded * rank // shard.count for rank in (shard.rank, shard.rank + 1))
+    return Rows(epoch, first, low, high, first + count - 1)
+
+
+def _first_row(program: Batches, unit: Unit) -> tuple[int, int]:
+    if program.can_recut:
+        return unit.epoch, unit.position
+    epoch, batch = _coordinates(program, unit)[-1]
+    return epoch, batch * unit.batch
+
+
+def _coordinates(program: Batches, unit: Unit) -> list[tuple[int, int]]:
+    """Return a step's coordinates at each step above the batch, outermost first, and at last at the batch itself."""
+    at = (unit.epoch, unit.position // unit.batch if program.can_recut else unit.position)
+    found = [at]
+    for step in program.above:
+        if isinstance(step, Reindex):
+            at = step.sampler(*at)
+        found.append(at)
+    return found
+
+
+def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context: Context) -> list[Element]:
+    """Return the elements of some rows of one or several batches.
+
+    Args:
+        program: the plan's.
+        spans: rows [start, stop) of each batch.
+        context: of the calling thread.
+    """
+    return evaluate_block(program.rows, *row_coordinates(spans), context).elements
+
+
+def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integers]:
+    """Return the epochs and positions, below the batch, of some rows of one or several batches."""
+    if len(spans) == 1:
+        rows, start, stop = spans[0]
+        positions = rows.positions(start, stop)
+        return np.full(len(positions), rows.epoch, np.int64), positions
+    epochs = np.repeat([rows.epoch for rows, _, _ in spans], [stop - start for _, start, stop in spans])
+    return epochs, np.concatenate([rows.positions(start, stop) for rows, start, stop in spans])
+
+
+def reads_directly(program: Batches) -> Read | None:
+    """Return the source's node if rows are records in another order and can be read straight into a stacked batch."""
+    if program.batch is None or not isinstance(program.batch.merge, Stack):
+        return None
+    step = program.rows
+    while isinstance(step, Reindex):
+        step = step.parent
+    return step if isinstance(step, Read) and callable(getattr(step.source, "read_into", None)) else None
+
+
+def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Integers:
+    """Return the keys of rows that `reads_directly`."""
+    step = program.rows
+    while isinstance(step, Reindex):
+        epochs, positions = apply_sampler(step.sampler, epochs, positions)
+        step = step.parent
+    return positions
+
+
+class Merger:
+    """Merges batch after batch; where the merge is plain stacking it keeps the layout from one to the next."""
+
+    def __init__(self, program: Batches, context: Context) -> None:
+        self._program = program
+        self._context = context
+        merge = None if program.batch is None else program.batch.merge
+        self._merge: Callable[[list[Element]], Element] | None = RowStacker() if isinstance(merge, Stack) else merge
+
+    def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
+        """Return a step's batch from the elements of its rows, the steps above the batch applied."""
+        program = self._program
+        if program.batch is None or self._merge is None:
+            return elements[0]
+        # Padding is there already, as rows that repeat the last one.
+        merged = with_mask(program.batch, self._merge(elements), rows.data, rows.total)
+        return apply_above(program, rows, unit, merged, self._context)
+
+
+def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
+    """Return a merged batch after the steps above it, each seeing the place that the definition has for it."""
+    if not program.above:
+        return batch
+    coordinates = _coordinates(program, unit)
+    first = row_coordinates([(rows, 0, 1)])
+    key = int(key_block(program.rows, *first)[0])
+    for index in reversed(range(len(program.above))):
+        step = program.above[index]
+        if isinstance(step, Map):
+            at = coordinates[index]
+            place = Place(*at, _seed_position(program, rows, program.above[index + 1 :], at), key)
+            batch = apply_one(step, batch, place, context, element_at)
+            if batch is DROPPED:
+                raise InternalError("a dataset that leaves elements out is ordered")
+    return batch
+
+
+def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:
+    """Return the seed position of this rank's part of a batch: its first row's, seen from a step above the batch."""
+    if program.batch is None:
+        raise InternalError("there is no batch to apply steps to")
+    epochs, batches = np.array([at[0]], np.int64), np.array([at[1]], np.int64)
+    for step in below:
+        if isinstance(step, Reindex):
+            if not passes_below(step.sampler):
+                return SeedPosition(int(epochs[0]), int(batches[0]), rows.low)
+            epochs, batches = seed_positions(step.sampler, epochs, batches)
+    first = np.array([rows.first], np.int64) if program.can_recut else batches * program.batch.size
+    seeds = seed_position_block(program.rows, epochs, first + rows.low)
+    return SeedPosition(*(int(part[0]) for part in seeds))
+
+
+def origin(program: Batches, rows: Rows, row: int) -> Origin:
+    """Return where one row of a step's batch comes from."""
+    epochs, positions = row_coordinates([(rows, row, row + 1)])
+    seeds = seed_position_block(program.rows, epochs, positions)
+    key = int(key_block(program.rows, epochs, positions)[0])
+    return Origin(int(seeds.epochs[0]), int(seeds.positions[0]), key, ordinal=int(seeds.ordinals[0]))

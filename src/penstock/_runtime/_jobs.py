@@ -1,0 +1,232 @@
+"""What fills a slot: some steps' rows, or some positions of an ordered dataset, cut into blocks for workers.
+
+A job is made and armed under the queue's lock, then each block is run once, by any worker, in any order; the merge, if
+it has one, after all blocks; then the consumer takes what came out.
+"""
+
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+
+from penstock._graph._apply import Context
+from penstock._graph._blocks import Block
+from penstock._graph._evaluate import with_mask
+from penstock._graph._nodes import Element, Read
+from penstock._plan._plan import Batches, Folded, Plan, Shard
+from penstock._runtime._batches import (
+    Merger,
+    Rows,
+    Unit,
+    apply_above,
+    direct_keys,
+    evaluate_rows,
+    reads_directly,
+    row_coordinates,
+    rows_of,
+)
+from penstock._runtime._ordered import evaluate_span
+from penstock.batching import Stack
+from penstock.batching._layout import Layout, layout_of
+from penstock.batching._rows import take_rows
+from penstock.batching._write import LayoutMismatch, write_rows
+from penstock.errors import InternalError
+from penstock.transport._memory import Lease
+
+
+class Job(Protocol):
+    """One slot's work."""
+
+    blocks: int
+    has_merge: bool
+    error: BaseException | None
+    """What a block or the merge raised; the consumer then computes the job's content itself, one by one."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it needs in its slot; 0 where what it computes has memory of its own."""
+        ...
+
+    def use(self, lease: Lease) -> None:
+        """Take the slot's memory, at least `memory_bytes` of it; the lease lives as long as any view of it."""
+        ...
+
+    def run_block(self, block: int, context: Context) -> int:
+        """Compute one block; return how many rows it has."""
+        ...
+
+    def run_merge(self, context: Context) -> None:
+        """Compute what needs all blocks."""
+        ...
+
+
+class Learned:
+    """What a loader learns while it runs, to cut work well. Written by any worker; a lost update does no harm."""
+
+    _SMOOTHING: Final = 0.2
+
+    def __init__(self) -> None:
+        self.layout: Layout | None = None
+        """The layout of a row, once one was seen; batches are then written row by row into their slot."""
+        self.is_irregular = False
+        """Whether rows were met that don't fit the layout; batches are then merged from elements."""
+        self.row_seconds: float | None = None
+        """The time it takes one worker to compute a row."""
+
+    def timed(self, rows: int, seconds: float) -> None:
+        """Take the time of a block into account."""
+        if rows:
+            each = seconds / rows
+            known = self.row_seconds
+            self.row_seconds = each if known is None else known + self._SMOOTHING * (each - known)
+
+
+class BatchJob:
+    """The rows of one or several consecutive steps. With a layout they are written straight into the slot's memory."""
+
+    def __init__(self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int, learned: Learned) -> None:
+        if not isinstance(plan.program, Batches):
+            raise InternalError("an ordered dataset has no batches of its own")
+        self._program: Batches = plan.program
+        self._learned = learned
+        self._block_rows = block_rows
+        self.units = units
+        self._rows = rows
+        self._starts = [0]
+        for each in rows:
+            self._starts.append(self._starts[-1] + each.total)
+        self.blocks = max(-(-self.row_count // block_rows), 1)
+        self.error: BaseException | None = None
+        self._layout = row_layout(self._program, learned)
+        self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
+        self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self._layout is None else []
+        self._results: list[Element] = []
+        self.has_merge = self._layout is None or bool(self._program.above)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the job has."""
+        return self._starts[-1]
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory its rows need in the slot; 0 where they are kept as elements."""
+        return 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
+
+    def use(self, lease: Lease) -> None:
+        """Lay the rows' columns over leased memory; the lease lives as long as any view of them."""
+        if self._layout is not None:
+            # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
+            self._columns = self._layout.columns(self.row_count, cast("memoryview", lease))
+
+    def run_block(self, block: int, context: Context) -> int:
+        start = block * self._block_rows
+        stop = min(start + self._block_rows, self.row_count)
+        spans = self._spans(start, stop)
+        read = reads_directly(self._program)
+        if self._layout is None:
+            self._elements[block] = elements = evaluate_rows(self._program, spans, context)
+            if self._learned.layout is None and elements and isinstance(self._merge, Stack):
+                self._learned.layout = layout_of(elements[0])
+        elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
+            self._read_directly(read, self._layout, spans, start, stop)
+        else:
+            try:
+                write_rows(self._layout, evaluate_rows(self._program, spans, context), self._columns, start)
+            except LayoutMismatch:
+                self._learned.is_irregular = True
+                raise
+        return stop - start
+
+    def _read_directly(
+        self, read: Read, layout: Layout, spans: list[tuple[Rows, int, int]], start: int, stop: int
+    ) -> None:
+        keys = direct_keys(self._program, *row_coordinates(spans))
+        out = layout.batch([column if column is None else column[start:stop] for column in self._columns])
+        read.source.read_into(keys, out)
+
+    @property
+    def _merge(self) -> object:
+        return None if self._program.batch is None else self._program.batch.merge
+
+    def _spans(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
+        """Return which rows of which steps lie in the job's rows [start, stop)."""
+        if len(self._rows) == 1:
+            return [(self._rows[0], start, stop)]
+        spans: list[tuple[Rows, int, int]] = []
+        for rows, first, end in zip(self._rows, self._starts, self._starts[1:], strict=False):
+            if first < stop and end > start:
+                spans.append((rows, max(start, first) - first, min(stop, end) - first))
+        return spans
+
+    def run_merge(self, context: Context) -> None:
+        if self._layout is None:
+            elements = [element for part in self._elements for element in part]
+            self._elements = []
+            merge = Merger(self._program, context)
+            self._results = [
+                merge(rows, unit, elements[start : start + rows.total])
+                for unit, rows, start in zip(self.units, self._rows, self._starts, strict=False)
+            ]
+        else:
+            self._results = [
+                apply_above(self._program, rows, unit, self._stacked(index), context)
+                for index, (unit, rows) in enumerate(zip(self.units, self._rows, strict=True))
+            ]
+
+    def take(self, index: int) -> Element:
+        """Return the batch of the job's step `index`: views of the slot's memory, or what the merge made."""
+        return self._results[index] if self.has_merge else self._stacked(index)
+
+    def _stacked(self, index: int) -> Element:
+        layout, batch, rows = self._layout, self._program.batch, self._rows[index]
+        if layout is None or batch is None:
+            raise InternalError("only batches with a layout lie stacked in memory")
+        stacked = layout.batch(self._columns)
+        if len(self._rows) > 1:
+            stacked = take_rows(stacked, self._starts[index], self._starts[index + 1])
+        return with_mask(batch, stacked, rows.data, rows.total)
+
+
+class SpanJob:
+    """Some positions of an ordered dataset, before its first fold."""
+
+    has_merge = False
+    memory_bytes = 0
+
+    def __init__(self, program: Folded, shard: Shard, epoch: int, span: range, block_rows: int) -> None:
+        self._program = program
+        self._shard = shard
+        self._epoch = epoch
+        self._block_rows = block_rows
+        self.span = span
+        self.blocks = max(-(-len(span) // block_rows), 1)
+        self.error: BaseException | None = None
+        self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
+
+    def use(self, lease: Lease) -> None:
+        del lease
+        raise InternalError("elements have memory of their own")
+
+    def run_block(self, block: int, context: Context) -> int:
+        span = self.span[block * self._block_rows : (block + 1) * self._block_rows]
+        self.parts[block] = (span, evaluate_span(self._program, self._shard, self._epoch, span, context))
+        return len(span)
+
+    def run_merge(self, context: Context) -> None:
+        del context
+        raise InternalError("positions of an ordered dataset are merged by its folds")
+
+
+def row_layout(program: Batches, learned: Learned) -> Layout | None:
+    """Return the layout in which rows are written into their slot; None where they are kept as elements."""
+    if program.batch is None or not isinstance(program.batch.merge, Stack) or learned.is_irregular:
+        return None
+    return learned.layout
+
+
+def make_batch_job(plan: Plan, units: list[Unit], block_rows: int, learned: Learned) -> BatchJob:
+    """Return the job of some consecutive steps."""
+    if not isinstance(plan.program, Batches):
+        raise InternalError("an ordered dataset has no batches of its own")
+    rows = [rows_of(plan.program, plan.shard, unit) for unit in units]
+    return BatchJob(plan, units, rows, block_rows, learned)

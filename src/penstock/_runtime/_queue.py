@@ -1,0 +1,135 @@
+"""Jobs in order, computed ahead by a crew within bounds; what the streams on threads read from.
+
+Guarantees:
+  - `next_job` returns the jobs in the order in which they were made, each exactly once, complete or with its error.
+  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 slots have memory, unless
+    the consumer keeps more. Then the ring grows, up to `memory` bytes, with one warning; it never deadlocks.
+  - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
+
+All methods belong to the consumer's thread.
+"""
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock._runtime._crew import Crew
+from penstock._runtime._jobs import Job
+from penstock.errors import ClosedError, UsageError
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class JobQueue(Generic[AnyJob]):
+    """The jobs of one stream, in order."""
+
+    def __init__(self, crew: Crew, make_job: Callable[[], AnyJob | None], window: int, memory: int | None) -> None:
+        """Start computing ahead.
+
+        Args:
+            crew: who computes.
+            make_job: returns the next job, or None when there are no more; called in order, on any thread.
+            window: how many jobs may be in the making or ready.
+            memory: a bound in bytes on slots' memory; None for no bound.
+        """
+        self._crew = crew
+        self._make_job = make_job
+        self._window = window
+        self._memory = memory
+        self._most_slots = window + 1
+        self._armed: deque[tuple[int, AnyJob]] = deque()
+        self._made: AnyJob | None = None  # made, and waiting for a slot
+        self._ended = False
+        self._process = os.getpid()
+        with crew.lock:
+            crew.arm_more = self._arm
+            self._arm()
+
+    def next_job(self) -> AnyJob | None:
+        """Return the next job when it is complete; None at the end."""
+        self._check_process()
+        with self._crew.lock:
+            self._arm()
+            if not self._armed and not self._ended:
+                self._grow()
+        if not self._armed:
+            return None
+        slot, job = self._armed[0]
+        self._crew.wait(slot)
+        with self._crew.lock:
+            self._armed.popleft()
+            self._crew.retire(slot)
+            self._arm()
+        return job
+
+    def is_ready(self) -> bool:
+        """Return whether `next_job` would return without waiting."""
+        return not self._armed or self._crew.is_ready(self._armed[0][0])
+
+    def close(self) -> None:
+        """Give up all jobs."""
+        if os.getpid() != self._process:
+            return  # in a fork the threads don't exist; nothing may be touched
+        with self._crew.lock:
+            if self._crew.arm_more == self._arm:
+                self._crew.arm_more = _nothing
+            self._ended = True
+            self._made = None
+            for slot, _ in self._armed:
+                self._crew.cancel(slot)
+            self._armed.clear()
+            self._crew.collect()
+
+    # -- with the crew's lock held
+
+    def _arm(self) -> None:
+        """Arm jobs as long as the bounds allow."""
+        self._crew.collect()
+        while not self._ended and len(self._armed) < self._window and self._crew.has_free_slot:
+            if self._made is None:
+                self._made = self._make_job()
+            job = self._made
+            if job is None:
+                self._ended = True
+            elif self._fits(job):
+                self._armed.append((self._crew.arm(job), job))
+                self._made = None
+            else:
+                return
+
+    def _fits(self, job: AnyJob) -> bool:
+        if not job.memory_bytes:
+            return True
+        if self._memory is not None and self._crew.bytes_in_use + job.memory_bytes > self._memory:
+            return False
+        return self._crew.slots_in_use < self._most_slots
+
+    def _grow(self) -> None:
+        """Make room where the consumer holds all slots, or say why there is none."""
+        job, crew = self._made, self._crew
+        if job is None:
+            return
+        if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
+            raise UsageError(
+                f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
+                f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
+                "batches, or use copy=True, which hands out copies."
+            )
+        if self._most_slots == self._window + 1:
+            warnings.warn(
+                f"{crew.slots_in_use} batches are kept by the training loop, so the loader takes more memory for "
+                "others. Keep fewer, or use copy=True, which hands out copies.",
+                stacklevel=5,
+            )
+        self._most_slots = crew.slots_in_use + self._window
+        self._arm()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+
+
+def _nothing() -> None:
+    """Arm nothing: no queue is open."""

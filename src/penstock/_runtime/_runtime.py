@@ -1,0 +1,71 @@
+"""Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
+
+from penstock._graph._apply import Context
+from penstock._graph._nodes import Element, Origin
+from penstock._plan._plan import Batches, Plan
+from penstock._runtime._batches import origin, rows_of
+from penstock._runtime._crew import Crew
+from penstock._runtime._inline import InlineBatches
+from penstock._runtime._recorder import Recorder
+from penstock._runtime._streams import Course, InlineStream, OrderedStream, Stream
+from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
+
+
+class Runtime:
+    """Owns whatever computes for a loader. Closing it stops all of that; batches handed out stay valid."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.recorder = Recorder()
+        self._plan = plan
+        self._crew: Crew | None = None  # started when the first stream is opened
+
+    def open_stream(self, course: Course) -> Stream:
+        """Return the batches of a course."""
+        if self._plan.place == "inline":
+            return self._inline(course)
+        plan = self._plan
+        if self._crew is None:
+            merges = plan.limits.num_batch_workers or plan.prefetch
+            self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
+        stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
+        return stream(plan, self._crew, course, self._context())
+
+    def batch_at(self, course: Course) -> Element:
+        """Return the batch of a course's first step, computed here and now."""
+        return self._inline(course).next()[0]
+
+    def origin(self, course: Course, row: int) -> Origin:
+        """Return where one row of the batch of a course's first step comes from."""
+        plan = self._plan
+        if isinstance(plan.program, Batches):
+            rows = rows_of(plan.program, plan.shard, course.first)
+            _check_row(row, rows.data)
+            return origin(plan.program, rows, row)
+        stream = OrderedStream(plan.program, plan.shard, course, self._context())
+        stream.next()
+        _check_row(row, len(stream.rows))
+        place = stream.rows[row]
+        return Origin(place.seed.epoch, place.seed.position, place.key, ordinal=place.seed.ordinal)
+
+    def bytes_in_flight(self) -> int:
+        """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
+        return 0 if self._crew is None else self._crew.bytes_in_use
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._crew is not None:
+            self._crew.close()
+
+    def _inline(self, course: Course) -> InlineStream | OrderedStream:
+        plan = self._plan
+        if isinstance(plan.program, Batches):
+            return InlineStream(InlineBatches(plan.program, plan.shard, self._context()), course)
+        return OrderedStream(plan.program, plan.shard, course, self._context())
+
+    def _context(self) -> Context:
+        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)
+
+
+def _check_row(row: int, count: int) -> None:
+    if row >= count:
+        raise IndexError(f"row must be in [0, {count}), the rows of data in this rank's part of the batch; got {row}")

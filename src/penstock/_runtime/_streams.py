@@ -1,0 +1,142 @@
+"""The batches from some step to the end of its epoch, one after the other; what an iterator reads from.
+
+`Stream` is all that a loader knows of who computes. The two here compute inline, in the caller's thread.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from penstock._graph._apply import Context, Place
+from penstock._graph._folds import Cursor, Item
+from penstock._graph._nodes import Element
+from penstock._plan._plan import Folded, Shard
+from penstock._runtime._batches import Unit
+from penstock._runtime._inline import InlineBatches
+from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
+
+_BLOCK = 64  # positions of an ordered dataset that are computed at once, inline
+
+
+class Course(NamedTuple):
+    """Which steps a stream goes through: from `first` on, `steps` of them; for ordered datasets, from `cursor` on."""
+
+    first: Unit
+    steps: int
+    stride: int
+    """How far the position moves with each step."""
+    cursor: Cursor | None
+
+    def unit(self, index: int) -> Unit:
+        """Return the course's step `index`, counted from 0."""
+        step, epoch, position, batch = self.first
+        return Unit(step + index, epoch, position + index * self.stride, batch)
+
+
+class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
+    """The epoch has no more batches. Not StopIteration, which a user's function may raise too."""
+
+
+class Stream(Protocol):
+    """Batches in order. Used by one thread; `close` may be called more than once."""
+
+    def next(self) -> tuple[Element, Cursor | None]:
+        """Return the next batch, and, for ordered datasets, where reading goes on after it.
+
+        After an exception the stream stands before the failing batch. At the end it raises EndOfEpoch.
+        """
+        ...
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable when `next` may have become quick; None if it never waits for others."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Return whether `next` would return without waiting for others."""
+        ...
+
+    def close(self) -> None:
+        """Stop what computes ahead; batches handed out stay valid."""
+        ...
+
+
+class InlineStream:
+    """Batches of an indexable dataset, computed when they are asked for."""
+
+    def __init__(self, batches: InlineBatches, course: Course) -> None:
+        self._batches = batches
+        self._course = course
+        self._index = 0
+
+    def next(self) -> tuple[Element, Cursor | None]:
+        index, course = self._index, self._course
+        if index >= course.steps:
+            raise EndOfEpoch
+        batch = self._batches.batch(course.unit(index), course.steps - index)
+        self._index = index + 1
+        return batch, None
+
+    def fileno(self) -> int | None:
+        return None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._index = self._course.steps
+
+
+class OrderedStream:
+    """Elements of an ordered dataset, its blocks computed when the folds ask for them."""
+
+    def __init__(self, program: Folded, shard: Shard, course: Course, context: Context) -> None:
+        self._program = program
+        self._shard = shard
+        self._epoch = course.first.epoch
+        self._context = context
+        self._cursor = course.cursor or Cursor(0)
+        self._items: Iterator[Item] | None = None
+        self._closed = False
+        self.rows: tuple[Place, ...] = ()
+        """The places of the rows of the batch last returned."""
+
+    def next(self) -> tuple[Element, Cursor | None]:
+        if self._closed:
+            raise EndOfEpoch
+        if self._items is None:
+            blocks = self._blocks(self._cursor.position)
+            self._items = read_in_order(self._program, self._shard, self._cursor, blocks, self._context)
+        try:
+            item = next(self._items, None)
+        except Exception:
+            self._items = None  # a generator that raised is finished; the next call starts again from the cursor
+            raise
+        if item is None:
+            self._closed = True
+            raise EndOfEpoch
+        self._cursor, self.rows = item.after, item.rows or (item.place,)
+        return item.element, item.after
+
+    def _blocks(self, start: int) -> Iterator[Item]:
+        program, shard, epoch = self._program, self._shard, self._epoch
+        end = positions_of(program, shard)
+        size = 1
+        while start < end:
+            span = range(start, min(start + size, end))
+            try:
+                block = evaluate_span(program, shard, epoch, span, self._context)
+            except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+                yield from one_by_one(program, shard, epoch, span, self._context)
+            else:
+                yield from items_of(program, shard, epoch, span, block)
+            start = span.stop
+            size = min(size * 2, _BLOCK)  # the first element shouldn't wait for many others
+
+    def fileno(self) -> int | None:
+        return None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._items = None

@@ -1,0 +1,216 @@
+"""Streams whose batches are computed ahead by threads.
+
+An error in a job is not raised as it is: the consumer computes that job's content itself, batch by batch, as inline
+would. So the batches before the failing one are delivered first, and the user's exception is raised in the user's
+thread. The same path serves rows that don't fit the layout.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock._graph._apply import Context
+from penstock._graph._folds import Cursor, Item
+from penstock._graph._nodes import Element
+from penstock._plan._plan import Batches, Folded, Plan
+from penstock._runtime._crew import BLOCKS, Crew
+from penstock._runtime._inline import InlineBatches
+from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
+from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
+from penstock._runtime._queue import JobQueue
+from penstock._runtime._streams import Course, EndOfEpoch
+from penstock._tree import is_array, map_leaves
+
+_JOB_SECONDS: Final = 0.002  # a job of several small batches is at most about this much work
+_BLOCK_SECONDS: Final = 0.0005  # so that claiming a block, some microseconds, stays below 2 %
+_SMALL_BATCHES_BYTES: Final = 16_000_000
+_MOST_UNITS: Final = 64
+_SMALL_LEAF_BYTES: Final = 65_536
+
+
+class ThreadBatchStream:
+    """Batches of an indexable dataset."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        if not isinstance(plan.program, Batches):
+            raise TypeError("an ordered dataset has no batches of its own")
+        self._course = course
+        self._copy = plan.copy
+        self._inline = InlineBatches(plan.program, plan.shard, context)
+        self._cutter = _Cutter(plan, crew, course)
+        self._queue = JobQueue(crew, self._cutter.next_job, self._cutter.window, plan.memory)
+        self._descriptor = crew.fileno()
+        self._job: BatchJob | None = None
+        self._index = 0  # of the job's next batch
+        self._done = 0  # batches of the course that were handed out
+
+    def next(self) -> tuple[Element, Cursor | None]:
+        job = self._job
+        if job is None:
+            job = self._job = self._queue.next_job()
+            self._index = 0
+            if job is None:
+                raise EndOfEpoch
+        unit = job.units[self._index]
+        if job.error is None:
+            batch = job.take(self._index)
+            batch = map_leaves(_copied if self._copy else _small_copied, batch) if job.memory_bytes else batch
+        else:
+            batch = self._inline.batch(unit, self._course.steps - self._done)
+        self._index += 1
+        self._done += 1
+        if self._index == len(job.units):
+            self._job = None
+        return batch, None
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def is_ready(self) -> bool:
+        return self._job is not None or self._queue.is_ready()
+
+    def close(self) -> None:
+        self._queue.close()
+        self._job = None
+
+
+def _copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
+    return leaf.copy() if is_array(leaf) else leaf
+
+
+def _small_copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
+    """Copy small arrays, so that keeping the labels doesn't keep the images' memory."""
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
+
+
+class _Cutter:
+    """Cuts a course into jobs: how many steps one takes, and how many rows a block."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course) -> None:
+        self._plan = plan
+        self._learned: Learned = crew.learned
+        self._workers = crew.num_workers
+        self._course = course
+        self._next = 0
+        # As a floor, two rows a worker are in the making.
+        self._rows = max(plan.batch_size // plan.shard.count, 1)
+        self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
+
+    def next_job(self) -> BatchJob | None:
+        """Return the job of the next steps, or None at the end."""
+        count = min(self._units_per_job(), self._course.steps - self._next)
+        if count <= 0:
+            return None
+        units = [self._course.unit(index) for index in range(self._next, self._next + count)]
+        self._next += count
+        return make_batch_job(self._plan, units, self._block_rows(count * self._rows), self._learned)
+
+    def _units_per_job(self) -> int:
+        seconds = self._learned.row_seconds
+        if seconds is None:
+            return 1  # the first batch shouldn't wait for others
+        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
+        layout = self._learned.layout
+        row_bytes = 0 if layout is None else layout.row_bytes
+        by_bytes = _SMALL_BATCHES_BYTES / (self.window + 1) / max(row_bytes * self._rows, 1)
+        return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
+
+    def _block_rows(self, rows: int) -> int:
+        seconds = self._learned.row_seconds
+        fair = -(-rows // (2 * self._workers))
+        enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
+        return max(min(enough, rows), -(-rows // BLOCKS), 1)
+
+
+class ThreadOrderedStream:
+    """Elements of an ordered dataset: threads compute blocks of positions, the consumer's thread runs the folds."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        if not isinstance(plan.program, Folded):
+            raise TypeError("an indexable dataset has no folds")
+        self._plan = plan
+        self._program: Folded = plan.program
+        self._crew = crew
+        self._epoch = course.first.epoch
+        self._context = context
+        self._cursor = course.cursor or Cursor(0)
+        self._queue: JobQueue[SpanJob] | None = None
+        self._items: Iterator[Item] | None = None
+        self._closed = False
+
+    def next(self) -> tuple[Element, Cursor | None]:
+        if self._closed:
+            raise EndOfEpoch
+        if self._items is None:
+            self._restart()
+        try:
+            item = next(self._items) if self._items is not None else None
+        except StopIteration:
+            self.close()
+            raise EndOfEpoch from None
+        except Exception:
+            self._stop()  # a generator that raised is finished; the next call starts again from the cursor
+            raise
+        if item is None:
+            raise EndOfEpoch
+        self._cursor = item.after
+        return item.element, item.after
+
+    def _restart(self) -> None:
+        cutter = _SpanCutter(self._plan, self._program, self._crew, self._epoch, self._cursor.position)
+        self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
+        items = self._base_items(self._queue)
+        self._items = read_in_order(self._program, self._plan.shard, self._cursor, items, self._context)
+
+    def _base_items(self, queue: JobQueue[SpanJob]) -> Iterator[Item]:
+        program, shard, epoch = self._program, self._plan.shard, self._epoch
+        while (job := queue.next_job()) is not None:
+            if job.error is not None:
+                yield from one_by_one(program, shard, epoch, job.span, self._context)
+            else:
+                for span, block in job.parts:
+                    yield from items_of(program, shard, epoch, span, block)
+
+    def fileno(self) -> int | None:
+        return self._crew.fileno()
+
+    def is_ready(self) -> bool:
+        return self._queue is None or self._queue.is_ready()
+
+    def _stop(self) -> None:
+        self._items = None
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._stop()
+
+
+class _SpanCutter:
+    """Cuts this rank's positions into jobs."""
+
+    def __init__(self, plan: Plan, program: Folded, crew: Crew, epoch: int, start: int) -> None:
+        self._plan = plan
+        self._program = program
+        self._learned = crew.learned
+        self._epoch = epoch
+        self._start = start
+        self._end = positions_of(program, plan.shard)
+        self._workers = crew.num_workers
+        self._rows = max(plan.batch_size // plan.shard.count, 1)
+        self.window = max(plan.prefetch, 2)
+
+    def next_job(self) -> SpanJob | None:
+        """Return the next positions' job, or None at the end."""
+        if self._start >= self._end:
+            return None
+        seconds = self._learned.row_seconds
+        by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
+        count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
+        span = range(self._start, min(self._start + count, self._end))
+        self._start = span.stop
+        fair = -(-len(span) // (2 * self._workers))
+        block = fair if seconds is None else max(min(fair, int(_BLOCK_SECONDS / max(seconds, 1e-9))), 1)
+        block = max(block, -(-len(span) // BLOCKS), 1)
+        return SpanJob(self._program, self._plan.shard, self._epoch, span, block)

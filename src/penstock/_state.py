@@ -1,0 +1,173 @@
+"""A loader's state: which dataset, and where in it; a small JSON value, the same for any number of workers.
+
+    {"penstock": 1,                                   the version of this form
+     "fingerprint": {"source": …, "order": …, "functions": …},
+     "numpy": "2.4.6",                                distributions follow it
+     "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
+     "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
+     "segments": [[0, 0, 0, 256]],                    since step 0: at epoch 0, position 0, batches of 256
+     "cursor": [812, 0]}                              only where elements are read in order: where reading goes on
+
+Segments tell which elements every earlier step had, also after the batch size has changed. Nothing is unpickled.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+
+from penstock.errors import StateError
+
+VERSION: Final = 1
+MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
+
+State: TypeAlias = dict[str, Any]
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Segment(NamedTuple):
+    """From `step` on, batches of `batch` elements, the first starting at `position` of `epoch`."""
+
+    step: int
+    epoch: int
+    position: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What may change between saving and restoring: how elements are cut into batches, and batches over ranks."""
+
+    batch: int
+    remainder: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """The state as a value; `to_json` and `from_json` are its outer form."""
+
+    fingerprint: Mapping[str, str]
+    numpy: str
+    shape: Shape
+    step: int
+    epoch: int
+    position: int
+    segments: tuple[Segment, ...]
+    cursor: tuple[int, ...] | None = None
+    rank: int = 0
+
+    def to_json(self) -> State:
+        """Return the state as fresh plain values."""
+        state: State = {
+            "penstock": VERSION,
+            "fingerprint": dict(self.fingerprint),
+            "numpy": self.numpy,
+            "shape": {"batch": self.shape.batch, "remainder": self.shape.remainder, "ranks": self.shape.ranks},
+            "step": self.step,
+            "epoch": self.epoch,
+            "position": self.position,
+            "segments": [list(segment) for segment in self.segments],
+        }
+        if self.cursor is not None:
+            state |= {"cursor": list(self.cursor), "rank": self.rank}
+        return state
+
+
+def from_json(state: object) -> LoaderState:
+    """Return the state that `to_json` described, or raise a StateError that says what is wrong with it."""
+    if isinstance(state, str | bytes):
+        try:
+            state = json.loads(state)
+        except ValueError as error:
+            raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
+    fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
+    if "penstock" not in fields:
+        raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
+    if fields["penstock"] != VERSION:
+        raise StateError(f"this version reads states of version {VERSION}; got version {_short(fields['penstock'])}")
+    try:
+        return _parse(fields)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"this state is incomplete or damaged ({type(error).__name__}: {error})") from error
+
+
+def _parse(state: Mapping[str, Any]) -> LoaderState:
+    fingerprint = {name: str(state["fingerprint"][name]) for name in ("source", "order", "functions")}
+    shape = state["shape"]
+    segments = tuple(Segment(*map(_count, segment)) for segment in state["segments"])
+    step, epoch, position = (_count(state[name]) for name in ("step", "epoch", "position"))
+    if not segments or any(segment.batch < 1 for segment in segments) or segments[-1].step > step:
+        raise ValueError("segments must cover the step, in batches of at least 1")
+    cursor = state.get("cursor")
+    return LoaderState(
+        fingerprint,
+        str(state["numpy"]),
+        Shape(_count(shape["batch"]), str(shape["remainder"]), _count(shape["ranks"])),
+        step,
+        epoch,
+        position,
+        segments,
+        None if cursor is None else tuple(map(_count, cursor)),
+        _count(state.get("rank", 0)),
+    )
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"expected a whole number of at least 0, found {_short(value)}")
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+class Timeline(NamedTuple):
+    """Which elements each step has: pure arithmetic over segments.
+
+    Positions count elements before batching. Where batches themselves are reordered, the elements counted are batches.
+    """
+
+    segments: tuple[Segment, ...]
+    total: int
+    """Elements in an epoch."""
+    drops_remainder: bool
+
+    def steps_from(self, position: int, batch: int) -> int:
+        """Return how many batches an epoch has from `position` on."""
+        rest = max(self.total - position, 0)
+        return rest // batch if self.drops_remainder else -(-rest // batch)
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Return the epoch and the position of the first element of a step's batch.
+
+        Errors: a StateError for a step from before the first segment that is known, or of a dataset without batches.
+        """
+        segment = self.segment(step)
+        offset = step - segment.step
+        here = self.steps_from(segment.position, segment.batch)
+        if offset < here:
+            return segment.epoch, segment.position + offset * segment.batch
+        each = self.steps_from(0, segment.batch)
+        if each == 0:
+            return segment.epoch + 1, 0
+        epochs, batches = divmod(offset - here, each)
+        return segment.epoch + 1 + epochs, batches * segment.batch
+
+    def segment(self, step: int) -> Segment:
+        """Return the segment that a step belongs to."""
+        for segment in reversed(self.segments):
+            if segment.step <= step:
+                return segment
+        raise StateError(f"steps before {self.segments[0].step} are no longer known; got step={step}")
+
+    def cut(self, step: int, epoch: int, position: int, batch: int) -> "Timeline":
+        """Return the timeline in which, from `step` on, batches of `batch` start at `position` of `epoch`."""
+        kept: Sequence[Segment] = [segment for segment in self.segments if segment.step < step]
+        return self._replace(segments=(*kept, Segment(step, epoch, position, batch))[-MOST_SEGMENTS:])

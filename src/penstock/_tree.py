@@ -1,0 +1,291 @@
+"""Nested elements are taken apart into leaves and a structure, and put together again.
+
+Containers are dicts, lists, tuples, named tuples and instances of dataclasses; everything else is a leaf. A `Structure`
+is what is left of an element without its leaves: a value that can be compared, hashed and pickled. The idea, the name
+`flatten` and errors that name the path of the first difference come from JAX's pytrees and from optree; other than
+there, the keys of a dict keep their order, so that they need not be sortable.
+
+Subclasses count as what they are made from: a `defaultdict` is taken for a dict, a `torch.Size` for a tuple, and is
+rebuilt as such. A dataclass is rebuilt by calling it with its fields, so `__post_init__` sees the new leaves.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeGuard, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+
+Element: TypeAlias = Any  # user data: a nested dict, list, tuple, named tuple or dataclass of leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What is left of an element without its leaves.
+
+    Attributes:
+        container: dict, list, tuple, the named tuple's or the dataclass's own type; None for a leaf.
+        keys: the dict's keys or the field names, in order; empty for lists, tuples and leaves.
+        children: the structures inside, in order.
+
+    Example:
+        >>> leaves, structure = flatten({"image": 1, "boxes": [2, 3]})
+        >>> structure == flatten({"image": "a", "boxes": ["b", "c"]})[1]
+        True
+    """
+
+    container: type | None = None
+    keys: tuple[Hashable, ...] = ()
+    children: tuple["Structure", ...] = ()
+
+    @property
+    def num_leaves(self) -> int:
+        """The number of leaves that `unflatten` takes."""
+        return 1 if self.container is None else sum(child.num_leaves for child in self.children)
+
+
+LEAF: Final = Structure()
+
+
+def flatten(element: Element, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[Any], Structure]:
+    """Return the leaves of an element, in order, and its structure.
+
+    Args:
+        element: the nested element; a bare leaf is an element too.
+        is_leaf: asked for every part of the element, containers included; where it answers True, that part is a leaf.
+
+    Raises:
+        UsageError: a dataclass inside has a field that its constructor doesn't take.
+
+    Example:
+        >>> flatten({"b": 1, "a": (2, 3)})[0]
+        [1, 2, 3]
+    """
+    leaves: list[Any] = []
+    return leaves, _take_apart(element, leaves, is_leaf)
+
+
+def unflatten(structure: Structure, leaves: Iterable[object]) -> Element:
+    """Return the element of this structure with these leaves: the inverse of `flatten`.
+
+    Raises:
+        UsageError: the number of leaves is not the structure's.
+
+    Example:
+        >>> unflatten(flatten({"b": 1, "a": (2, 3)})[1], "xyz")
+        {'b': 'x', 'a': ('y', 'z')}
+    """
+    given = list(leaves)
+    if len(given) != structure.num_leaves:
+        raise UsageError(f"leaves must be as many as the structure's, {structure.num_leaves}; got {len(given)}.")
+    return _put_together(structure, iter(given))
+
+
+def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
+    """Return the element with `function` applied to each of its leaves.
+
+    Example:
+        >>> map_leaves(str, {"b": 1, "a": (2, 3)})
+        {'b': '1', 'a': ('2', '3')}
+    """
+    leaves, structure = flatten(element)
+    return _put_together(structure, iter([function(leaf) for leaf in leaves]))
+
+
+def leaf_paths(structure: Structure) -> tuple[str, ...]:
+    """Return the path of each leaf as one would write it behind the element; that of a bare leaf is empty.
+
+    Example:
+        >>> leaf_paths(flatten({"image": 0, "boxes": [1, 2]})[1])
+        ("['image']", "['boxes'][0]", "['boxes'][1]")
+    """
+    return tuple(_paths(structure, ""))
+
+
+def align_leaves(structure: Structure, leaves: list[Any], given: Structure) -> list[Any] | None:
+    """Return the leaves of an element of structure `given` in the order in which `structure` has them.
+
+    The two may differ in the order of the keys of their dicts, and in nothing else.
+
+    Returns:
+        The leaves in order, or None if the structures differ.
+
+    Example:
+        >>> leaves, given = flatten({"a": 1, "b": 2})
+        >>> align_leaves(flatten({"b": 0, "a": 0})[1], leaves, given)
+        [2, 1]
+    """
+    if structure == given:
+        return leaves
+    if structure.container is not given.container or len(structure.children) != len(given.children):
+        return None
+    parts: dict[Hashable, tuple[list[Any], Structure]] = {}
+    start = 0
+    for key, child in _named_children(given):
+        parts[key] = leaves[start : start + child.num_leaves], child
+        start += child.num_leaves
+    aligned: list[Any] = []
+    for key, child in _named_children(structure):
+        if key not in parts:
+            return None
+        part = align_leaves(child, *parts[key])
+        if part is None:
+            return None
+        aligned += part
+    return aligned
+
+
+def describe_difference(
+    structure: Structure, other: Structure, names: tuple[str, str] = ("the first", "the second")
+) -> str:
+    """Return a phrase which says where two structures first differ, and how; empty if they are equal.
+
+    Args:
+        structure: the first structure.
+        other: the second.
+        names: what the phrase calls the two.
+
+    Example:
+        >>> first, second = flatten({"meta": {"id": 1}})[1], flatten({"meta": {"id": 1, "tag": 2}})[1]
+        >>> describe_difference(first, second, ("row 0", "row 3"))
+        "['meta'] has the key 'tag' in row 3 but not in row 0"
+    """
+    return _difference(structure, other, names, "")
+
+
+def is_container(part: object) -> bool:
+    """Return whether `flatten` would take this part of an element apart.
+
+    Example:
+        >>> is_container((1, 2)), is_container("ab")
+        (True, False)
+    """
+    return _parts(part) is not None
+
+
+def subject(path: str) -> str:
+    """Return how a message speaks of the part of an element at `path`."""
+    return path or "the element"
+
+
+def _take_apart(element: object, leaves: list[Any], is_leaf: Callable[[object], bool] | None) -> Structure:
+    if is_leaf is not None and is_leaf(element):
+        leaves.append(element)
+        return LEAF
+    parts = _parts(element)
+    if parts is None:
+        leaves.append(element)
+        return LEAF
+    container, keys, children = parts
+    return Structure(container, keys, tuple(_take_apart(child, leaves, is_leaf) for child in children))
+
+
+def _parts(part: object) -> tuple[type, tuple[Hashable, ...], Iterable[object]] | None:
+    """Return the container, keys and children of a part of an element, or None for a leaf."""
+    kind: Any = type(part)
+    bases, element = kind.__mro__, cast("Element", part)
+    if dict in bases:
+        return dict, tuple(element), element.values()
+    if list in bases:
+        return list, (), element
+    if tuple in bases:
+        names: tuple[str, ...] | None = getattr(kind, "_fields", None)
+        return (tuple, (), element) if names is None else (kind, names, element)
+    if hasattr(kind, "__dataclass_fields__"):
+        names = field_names(kind)
+        return kind, names, [getattr(part, name) for name in names]
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def field_names(container: type[Any]) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass, having checked that it can be rebuilt from them.
+
+    Raises:
+        UsageError: the constructor doesn't take one of the fields, or asks for something that is not a field.
+    """
+    fields = dataclasses.fields(container)
+    for field in fields:
+        if not field.init:
+            raise UsageError(
+                f"a dataclass inside an element must be rebuildable from its fields; {container.__qualname__}."
+                f"{field.name} has init=False. Return a dict or a named tuple from .map instead."
+            )
+    names = tuple(field.name for field in fields)
+    try:
+        inspect.signature(container).bind(**dict.fromkeys(names))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"a dataclass inside an element must be rebuildable from its fields; {container.__qualname__}() can't be "
+            f"called with them alone ({error}). Return a dict or a named tuple from .map instead."
+        ) from error
+    return names
+
+
+def _put_together(structure: Structure, leaves: Iterator[object]) -> Element:
+    container: Any = structure.container  # whatever it is, called like the user calls it
+    if container is None:
+        return next(leaves)
+    children = [_put_together(child, leaves) for child in structure.children]
+    if container is dict:
+        return dict(zip(structure.keys, children, strict=True))
+    if container is list:
+        return children
+    if container is tuple:
+        return tuple(children)
+    if tuple in container.__mro__:
+        return container._make(children)
+    return container(**{str(key): child for key, child in zip(structure.keys, children, strict=True)})
+
+
+def _named_children(structure: Structure) -> list[tuple[Hashable, Structure]]:
+    keys = structure.keys or range(len(structure.children))
+    return list(zip(keys, structure.children, strict=True))
+
+
+def _paths(structure: Structure, path: str) -> Iterator[str]:
+    if structure.container is None:
+        yield path
+    for key, child in _named_children(structure):
+        yield from _paths(child, path + _step(structure, key))
+
+
+def _step(structure: Structure, key: Hashable) -> str:
+    return f"[{key!r}]" if structure.container in {dict, list, tuple} else f".{key}"
+
+
+def _difference(structure: Structure, other: Structure, names: tuple[str, str], path: str) -> str:
+    first, second = names
+    if structure == other:
+        return ""
+    if _kind(structure) != _kind(other) or structure.container is not other.container:
+        return f"{subject(path)} is {_kind(structure)} in {first} and {_kind(other)} in {second}"
+    children, other_children = dict(_named_children(structure)), dict(_named_children(other))
+    for key, child in children.items():
+        if key not in other_children:
+            return f"{subject(path)} has the key {key!r} in {first} but not in {second}"
+        difference = _difference(child, other_children[key], names, path + _step(structure, key))
+        if difference:
+            return difference
+    for key in other_children:
+        if key not in children:
+            return f"{subject(path)} has the key {key!r} in {second} but not in {first}"
+    return f"the keys of {subject(path)} are in another order in {second} than in {first}"
+
+
+def _kind(structure: Structure) -> str:
+    if structure.container is None:
+        return "a leaf"
+    if structure.container in {list, tuple}:
+        return f"a {structure.container.__name__} of {len(structure.children)}"
+    return f"a {structure.container.__qualname__}"
+
+
+def is_array(leaf: object) -> TypeGuard[NDArray[Any]]:
+    """Return whether a leaf is a NumPy array."""
+    return isinstance(leaf, np.ndarray)

@@ -1,0 +1,60 @@
+"""Threads that run tasks claimed from a slot ring.
+
+Guarantees:
+  - A claimed task runs exactly once, and is finished in the ring whether it raised or not; what it raised is handed to
+    the task's owner by `run` itself, which must not raise.
+  - `close` returns when no task runs any more, or after `_PATIENCE_SECONDS`: a thread can't be stopped inside a user's
+    function. Threads are daemons, so one that is stuck there doesn't keep the process alive.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock.transport._ring import Claim, SlotRing
+
+_PATIENCE_SECONDS: Final = 2.0
+_logger = logging.getLogger("penstock")
+
+Task = Callable[[Claim], None]
+
+
+class WorkerThreads:
+    """Owns `count` threads; each claims, runs and finishes tasks until the ring is stopped."""
+
+    def __init__(self, ring: SlotRing, count: int, make_task: Callable[[int], Task]) -> None:
+        """Start the threads.
+
+        Args:
+            ring: where tasks are claimed.
+            count: how many threads, at least 1.
+            make_task: called in each thread, with its number; returns what runs a claimed task there.
+        """
+        self._ring = ring
+        # The threads hold the ring and the task function alone, so that whoever owns them can be collected.
+        self._threads = [
+            threading.Thread(target=_work, args=(ring, number, make_task), name=f"penstock-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop claiming, and wait for the tasks that run."""
+        self._ring.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_PATIENCE_SECONDS)
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)
+        self._threads = []
+
+
+def _work(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
+    task = make_task(number)
+    while (claim := ring.claim_wait(number)) is not None:
+        task(claim)
+        ring.finish(claim.slot, claim.block, number)
+        del claim  # holds nothing while waiting

@@ -1,0 +1,16 @@
+"""Elements become a batch: their leaves are stacked, or padded first, and their containers kept.
+
+    elements  [{"image": uint8 (28, 28), "label": 3, "name": "a"}, …]      one for each row
+    batch     {"image": uint8 (rows, 28, 28), "label": int64 (rows,), "name": ["a", …]}
+
+`stack` is the meaning of `.batch(n)` and `pad` that of `.padded_batch(n)`, in plain NumPy. A loader gets the same bytes
+by writing each element straight into its row.
+"""
+
+from penstock.batching._leaf import LeafSpec as LeafSpec
+from penstock.batching._merge import Batch as Batch
+from penstock.batching._merge import Merge as Merge
+from penstock.batching._merge import Stack as Stack
+from penstock.batching._merge import stack as stack
+from penstock.batching._pad import Pad as Pad
+from penstock.batching._pad import pad as pad

@@ -1,0 +1,103 @@
+"""Where each leaf of a batch lies: the structure of its elements and the kind of every leaf, as a value.
+
+A layout is known from one element. It tells how many bytes a row takes, makes the columns that blocks of rows are
+written into (over given memory, too), and puts full columns together to a batch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._tree import Element, Structure, flatten, leaf_paths, unflatten
+from penstock.batching._leaf import LeafKind, LeafSpec, kind_of, values_of
+from penstock.batching._merge import Batch, Column, new_array
+
+Memory: TypeAlias = bytearray | memoryview | NDArray[Any]
+
+ALIGNMENT: Final = 64  # bytes; JAX copies arrays that are aligned to less
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The structure of the elements of a batch and the kind of each leaf, in the structure's order.
+
+    Attributes:
+        structure: the elements' structure, the order of keys included.
+        kinds: for each leaf a `LeafSpec` (its column is an array), `str` or `bytes` (a list), or None (nothing).
+
+    Example:
+        >>> layout = layout_of({"label": 3, "name": "a"})
+        >>> layout.batch(layout.columns(2))["name"]
+        [None, None]
+    """
+
+    structure: Structure
+    kinds: tuple[LeafKind, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes that one row takes in all arrays together, without what aligns them."""
+        return sum(_row_bytes(kind) for kind in self.kinds)
+
+    def leaf_offsets(self, rows: int) -> tuple[tuple[int | None, ...], int]:
+        """Return where each leaf's column of `rows` rows begins in one stretch of memory, and its size, in bytes.
+
+        Each array begins at a multiple of 64 bytes; leaves that are no arrays have no place and get None.
+        """
+        offsets: list[int | None] = []
+        total_bytes = 0
+        for kind in self.kinds:
+            offsets.append(total_bytes if isinstance(kind, LeafSpec) else None)
+            total_bytes += -(-rows * _row_bytes(kind) // ALIGNMENT) * ALIGNMENT
+        return tuple(offsets), total_bytes
+
+    def columns(self, rows: int, buffer: Memory | None = None) -> list[Column]:
+        """Return one column for each leaf, to be filled.
+
+        Args:
+            rows: how many rows each column has.
+            buffer: writable memory of at least `leaf_offsets(rows)` bytes, aligned to 64, over which the arrays lie;
+                by default they have memory of their own. Its content is kept.
+
+        Returns:
+            Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
+        """
+        offsets, _ = self.leaf_offsets(rows)
+        columns: list[Column] = []
+        for kind, offset in zip(self.kinds, offsets, strict=True):
+            if kind is None:
+                columns.append(None)
+            elif not isinstance(kind, LeafSpec):
+                columns.append([None] * rows)
+            elif buffer is None or offset is None:
+                columns.append(new_array((rows, *kind.shape), kind.dtype))
+            else:
+                columns.append(np.ndarray((rows, *kind.shape), kind.dtype, buffer=buffer, offset=offset))
+        return columns
+
+    def batch(self, columns: Sequence[Column]) -> Batch:
+        """Return the batch whose leaves are these columns, without copying them."""
+        return unflatten(self.structure, columns)
+
+
+def layout_of(element: Element) -> Layout:
+    """Return the layout of the batches that elements like this one make.
+
+    Raises:
+        UsageError: a leaf cannot be in a batch; its path is named.
+
+    Example:
+        >>> import numpy as np
+        >>> layout_of({"image": np.zeros((28, 28), np.uint8), "label": 3}).row_bytes
+        792
+    """
+    leaves, structure = flatten(element)
+    return Layout(structure, tuple(kind_of(value) for value in values_of(leaves, leaf_paths(structure), 0)))
+
+
+def _row_bytes(kind: LeafKind) -> int:
+    return math.prod(kind.shape) * kind.dtype.itemsize if isinstance(kind, LeafSpec) else 0

@@ -1,0 +1,181 @@
+"""What a leaf is in a batch: an array of some dtype and shape, a str, bytes, or nothing.
+
+A Python int counts as an int64 array without axes, a float as float64, a bool as bool, a NumPy scalar as the array of
+its own dtype; so two leaves agree exactly if their kinds are equal. Nothing is ever promoted.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._tree import Element, flatten, is_container, leaf_paths, subject, unflatten
+from penstock.errors import UsageError
+
+OWN_MERGE: Final = "merge the elements yourself with .batch(n, merge=…)"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """The shape and dtype of a leaf that is an array, a NumPy scalar or a Python number.
+
+    Attributes:
+        shape: the axes of one element's leaf; empty for a scalar.
+        dtype: as NumPy names it; int64, float64 and bool for Python's numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> str(LeafSpec((28, 28), np.dtype("uint8")))
+        'uint8 of shape (28, 28)'
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}" if self.shape else str(self.dtype)
+
+
+LeafKind: TypeAlias = LeafSpec | type[str] | type[bytes] | None
+Value: TypeAlias = NDArray[Any] | str | bytes | None
+
+
+class LeafError(Exception):
+    """A leaf has no place in a batch; its text says what it is."""
+
+
+def as_value(leaf: object) -> Value:
+    """Return a leaf as what is put into a batch: an array without copying it, a str or bytes as they are, or None.
+
+    Raises:
+        LeafError: it is none of these. What an object's own `__array__` raises passes through.
+    """
+    if leaf is None or isinstance(leaf, (str, bytes)):
+        return leaf
+    array = _as_array(leaf)
+    if array.dtype.hasobject:
+        raise LeafError(f"an array of dtype {array.dtype}, which holds references")
+    return array
+
+
+def _as_array(leaf: object) -> NDArray[Any]:
+    if type(leaf) is np.ndarray:
+        return leaf
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise LeafError("a masked array, whose mask would be lost")
+        return np.asarray(cast("Any", leaf))
+    if isinstance(leaf, bool):
+        return np.array(leaf, np.bool_)
+    if isinstance(leaf, int):
+        try:
+            return np.array(int(leaf), np.int64)
+        except OverflowError:
+            raise LeafError(f"an int of {leaf.bit_length()} bits, which int64 cannot hold") from None
+    if isinstance(leaf, float):
+        return np.array(float(leaf), np.float64)
+    return _exported(leaf)
+
+
+def _exported(leaf: object) -> NDArray[Any]:
+    if is_container(leaf):
+        raise LeafError("a container")
+    if hasattr(type(leaf), "__array__"):
+        return np.asarray(leaf)
+    if hasattr(type(leaf), "__dlpack__"):
+        return np.from_dlpack(cast("Any", leaf))
+    kind = type(leaf)
+    raise LeafError(
+        f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def kind_of(value: Value) -> LeafKind:
+    """Return the kind of a value that `as_value` gave."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return str
+    if isinstance(value, bytes):
+        return bytes
+    return LeafSpec(value.shape, value.dtype)
+
+
+def describe_kind(kind: LeafKind) -> str:
+    """Return a kind as a message names it."""
+    if kind is None:
+        return "None"
+    return str(kind) if isinstance(kind, LeafSpec) else kind.__name__
+
+
+def _reject_leaf(error: LeafError, path: str, row: int | None) -> NoReturn:
+    where = subject(path) if row is None else f"{subject(path)} of row {row}"
+    raise UsageError(
+        f"every leaf of a batch must be an array, a number, a str, bytes or None; {where} is {error}. "
+        f"Convert it in .map, or {OWN_MERGE}."
+    ) from None
+
+
+def values_of(leaves: list[Any], paths: tuple[str, ...], row: int | None = None) -> list[Value]:
+    """Return the values of the leaves of one element.
+
+    Raises:
+        UsageError: a leaf has no place in a batch; its path is named, and the row if one is given.
+    """
+    values: list[Value] = []
+    for leaf, path in zip(leaves, paths, strict=True):
+        try:
+            values.append(as_value(leaf))
+        except LeafError as error:
+            _reject_leaf(error, path, row)
+        except Exception as error:
+            where = subject(path) if row is None else f"{subject(path)} of row {row}"
+            error.add_note(f"This was raised by {where}, a {type(leaf).__qualname__}, when asked for its array.")
+            raise
+    return values
+
+
+def element_spec(element: Element) -> Element:
+    """Return the element with each leaf replaced by what it is.
+
+    Arrays and numbers become a `LeafSpec`, a str becomes the type `str`, bytes the type `bytes`, and None stays.
+
+    Raises:
+        UsageError: a leaf is none of these; its path is named.
+
+    Example:
+        >>> element_spec({"label": 3, "name": "cat"})
+        {'label': LeafSpec(shape=(), dtype=dtype('int64')), 'name': <class 'str'>}
+    """
+    leaves, structure = flatten(element)
+    values = values_of(leaves, leaf_paths(structure))
+    return unflatten(structure, [kind_of(value) for value in values])
+
+
+def has_padding(dtype: np.dtype[Any]) -> bool:
+    """Return whether items of this dtype have bytes that belong to no field.
+
+    NumPy copies the fields alone, so what these bytes hold would be left to chance; a batch has zeros there.
+
+    Example:
+        >>> import numpy as np
+        >>> has_padding(np.dtype([("flag", "i1"), ("value", "i8")], align=True))
+        True
+    """
+    return dtype.names is not None and not bool(_covered(dtype).all())
+
+
+@functools.lru_cache(maxsize=256)
+def _covered(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
+    """Return which bytes of an item belong to a field."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.tile(_covered(base), int(np.prod(shape)))
+    if dtype.fields is None:
+        return np.ones(dtype.itemsize, np.bool_)
+    covered = np.zeros(dtype.itemsize, np.bool_)
+    for inner, offset, *_ in dtype.fields.values():
+        covered[offset : offset + inner.itemsize] |= _covered(inner)
+    return covered

@@ -1,0 +1,160 @@
+"""The plain definition of a batch: the elements' leaves stacked, their containers kept.
+
+Everything faster must equal `stack`, and falls back to it for its errors; so a message reads the same whatever path
+found the fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._tree import (
+    Element,
+    Structure,
+    align_leaves,
+    describe_difference,
+    flatten,
+    leaf_paths,
+    subject,
+    unflatten,
+)
+from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, describe_kind, has_padding, kind_of, values_of
+from penstock.errors import UsageError
+
+Batch: TypeAlias = Any  # user data: an element whose leaves have a leading row axis, or what a user's merge returns
+Column: TypeAlias = NDArray[Any] | list[Any] | None
+
+
+class Merge(Protocol):
+    """Makes one batch of the elements of its rows; any function of this shape can be given to `.batch(n, merge=…)`.
+
+    Example:
+        >>> merge: Merge = lambda elements: elements
+        >>> merge([1, 2])
+        [1, 2]
+    """
+
+    def __call__(self, elements: Sequence[Element], /) -> Batch:
+        """Return the batch of these elements, row by row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The merge that stacks leaves as `stack` does; what `.batch(n)` uses unless told otherwise.
+
+    Example:
+        >>> Stack()([{"label": 3}, {"label": 5}])
+        {'label': array([3, 5])}
+    """
+
+    def __call__(self, elements: Sequence[Element], /) -> Batch:
+        """Return `stack(elements)`."""
+        return stack(elements)
+
+
+def stack(elements: Sequence[Element]) -> Batch:
+    """Return the batch of these elements: the same containers, each leaf with a leading axis of one row an element.
+
+    Arrays and NumPy scalars are stacked and keep their dtype and byte order. Python's int, float and bool become arrays
+    of int64, float64 and bool. A str or bytes (NumPy's own, too) becomes a list; None stays None. What exports an array
+    by `__array__` or `__dlpack__`, such as a CPU tensor of torch, counts as that array. Nothing is promoted or padded:
+    a leaf must be of one dtype and shape in all rows. The keys of a dict may come in any order; row 0's is kept.
+
+    Args:
+        elements: at least one; nested dicts, lists, tuples, named tuples and dataclasses of leaves.
+
+    Returns:
+        The batch. Its arrays are new, C-contiguous and writable, of shape (rows, *leaf's shape).
+
+    Raises:
+        UsageError: there is no element, elements differ in structure, dtype or shape, or a leaf cannot be stacked. The
+            message names row 0, the lowest row that differs, and the leaf's path.
+
+    Example:
+        >>> import numpy as np
+        >>> stack([{"image": np.zeros((2, 2)), "name": "a"}, {"image": np.ones((2, 2)), "name": "b"}])["image"].shape
+        (2, 2, 2)
+        >>> stack([(1, "a", None), (2, "b", None)])
+        (array([1, 2]), ['a', 'b'], None)
+    """
+    structure, rows = open_rows(elements)
+    paths = leaf_paths(structure)
+    values: list[list[Value]] = []
+    kinds: list[LeafKind] = []
+    for row, row_values in enumerate(rows):
+        row_kinds = [kind_of(value) for value in row_values]
+        kinds = kinds or row_kinds
+        for path, kind, row_kind in zip(paths, kinds, row_kinds, strict=True):
+            if row_kind != kind:
+                reject_kind(path, kind, row_kind, row)
+        values.append(row_values)
+    columns = [stacked([row_values[leaf] for row_values in values], kind) for leaf, kind in enumerate(kinds)]
+    return unflatten(structure, columns)
+
+
+def stacked(values: list[Any], kind: LeafKind) -> Column:
+    """Return the column of these values, which are all of this kind."""
+    if kind is None:
+        return None
+    if not isinstance(kind, LeafSpec):
+        return values
+    column = new_array((len(values), *kind.shape), kind.dtype)
+    for row, value in enumerate(values):
+        column[row, ...] = value
+    return column
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a new C-contiguous array to be filled; bytes that belong to no field are zero already."""
+    return np.zeros(shape, dtype) if has_padding(dtype) else np.ndarray(shape, dtype)
+
+
+def open_rows(elements: Sequence[Element]) -> tuple[Structure, Iterator[list[Value]]]:
+    """Return the structure of row 0, and an iterator over the rows' values in the order of its leaves.
+
+    Raises:
+        UsageError: there is no row; and, as the iterator gets there, a row differs from row 0 in structure, or a leaf
+            cannot be in a batch.
+    """
+    if len(elements) == 0:
+        raise UsageError("a batch must have at least one element; got none. Give the elements of its rows.")
+    structure = flatten(elements[0])[1]
+    return structure, _rows(structure, elements)
+
+
+def _rows(structure: Structure, elements: Sequence[Element]) -> Iterator[list[Value]]:
+    paths = leaf_paths(structure)
+    for row, element in enumerate(elements):
+        given, given_structure = flatten(element)
+        leaves = align_leaves(structure, given, given_structure)
+        if leaves is None:
+            raise UsageError(
+                "the elements of a batch must have one structure; "
+                f"{describe_difference(structure, given_structure, ('row 0', f'row {row}'))}. "
+                f"Return one structure from .map (a sequence of varying length as an array), or {OWN_MERGE}."
+            )
+        yield values_of(leaves, paths, row)
+
+
+def reject_kind(path: str, kind: LeafKind, row_kind: LeafKind, row: int) -> NoReturn:
+    """Raise the error for a leaf whose kind in `row` is another than in row 0.
+
+    Raises:
+        UsageError: always.
+    """
+    remedy = "Make it the same in .map"
+    if isinstance(kind, LeafSpec) and isinstance(row_kind, LeafSpec):
+        if kind.dtype != row_kind.dtype:
+            remedy = "Convert it to one dtype in .map"
+        elif len(kind.shape) == len(row_kind.shape) and kind.shape[1:] == row_kind.shape[1:]:
+            remedy = "Make it of one length in .map, pad it with .padded_batch(n)"
+        else:
+            remedy = "Make it of one shape in .map"
+    raise UsageError(
+        f"a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; {subject(path)} is "
+        f"{describe_kind(kind)} in row 0 and {describe_kind(row_kind)} in row {row}. {remedy}, or {OWN_MERGE}."
+    )

@@ -1,0 +1,90 @@
+"""A batch is counted, cut and taken apart by its rows.
+
+A batch that `stack` made has arrays with a row axis, and lists where elements had a str or bytes. A list whose first
+item is a str or bytes is such a column; any other list is a container.
+"""
+
+from typing import Any, cast
+
+from penstock._tree import Element, flatten, leaf_paths, subject, unflatten
+from penstock.batching._merge import Batch
+from penstock.errors import UsageError
+
+
+def row_count(batch: Batch) -> int:
+    """Return the number of rows: the length of the first axis of every array, and of every list of str or bytes.
+
+    Raises:
+        UsageError: two leaves disagree, a leaf has no rows, or there is no leaf to tell.
+
+    Example:
+        >>> import numpy as np
+        >>> row_count({"label": np.array([3, 5]), "name": ["a", "b"]})
+        2
+    """
+    leaves, structure = flatten(batch, _is_list_column)
+    first_path, first_count = "", -1
+    for leaf, path in zip(leaves, leaf_paths(structure), strict=True):
+        if leaf is None:
+            continue
+        count = _leaf_rows(leaf, path)
+        if first_count < 0:
+            first_path, first_count = path, count
+        if count != first_count:
+            raise UsageError(
+                f"all leaves of a batch must have as many rows; {subject(first_path)} has {first_count} and "
+                f"{subject(path)} has {count}. Return leaves of one length from .map."
+            )
+    if first_count < 0:
+        raise UsageError("a batch must have an array, or a list of str or bytes, to tell its rows; got none of them.")
+    return first_count
+
+
+def take_rows(batch: Batch, start: int, stop: int) -> Batch:
+    """Return rows [start, stop) of a batch: views of its arrays, and parts of its lists.
+
+    Example:
+        >>> import numpy as np
+        >>> take_rows({"label": np.array([3, 5, 8]), "name": ["a", "b", "c"]}, 1, 3)
+        {'label': array([5, 8]), 'name': ['b', 'c']}
+    """
+    leaves, structure = flatten(batch, _is_list_column)
+    return unflatten(structure, [None if leaf is None else leaf[start:stop] for leaf in leaves])
+
+
+def split_rows(batch: Batch) -> list[Element]:
+    """Return the element of each row.
+
+    An array of an element is a view of the batch's, so writing to one writes to the other. Where the batch's has no
+    axis but the rows', the element gets a NumPy scalar, such as an int64 where Python's ints were stacked, in
+    the machine's byte order. A str or bytes comes from its list; None stays None.
+
+    Raises:
+        UsageError: as in `row_count`.
+
+    Example:
+        >>> import numpy as np
+        >>> split_rows({"box": np.array([[1, 2], [3, 4]]), "name": ["a", "b"]})
+        [{'box': array([1, 2]), 'name': 'a'}, {'box': array([3, 4]), 'name': 'b'}]
+    """
+    rows = row_count(batch)
+    leaves, structure = flatten(batch, _is_list_column)
+    columns = [[None] * rows if leaf is None else list(leaf) for leaf in leaves]
+    return [unflatten(structure, values) for values in zip(*columns, strict=True)]
+
+
+def _is_list_column(part: object) -> bool:
+    if not isinstance(part, list):
+        return False
+    items = cast("list[object]", part)
+    return len(items) > 0 and isinstance(items[0], (str, bytes))
+
+
+def _leaf_rows(leaf: Any, path: str) -> int:  # noqa: ANN401, a user's merge may have put anything into a batch
+    shape: tuple[int, ...] = (len(leaf),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
+    if len(shape) == 0:
+        raise UsageError(
+            f"every leaf of a batch must have a row axis; {subject(path)} is a {type(leaf).__qualname__} without one. "
+            "Return an array with one row an element from the merge, or remove the leaf in .map."
+        )
+    return shape[0]

@@ -1,0 +1,26 @@
+"""Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
+
+from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
+from penstock.sampling._permutation import Permutation
+from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
+from penstock.sampling._seed_position import seed_position, seed_positions
+from penstock.sampling._select import Select, Slice
+from penstock.sampling._shuffle import Reorder, Shuffle
+from penstock.sampling._split import split_counts
+
+__all__ = [
+    "FixedEpoch",
+    "FixedOrder",
+    "Permutation",
+    "Reorder",
+    "Repeat",
+    "Sampler",
+    "ScalarSampler",
+    "Select",
+    "Shuffle",
+    "Slice",
+    "apply_block",
+    "seed_position",
+    "seed_positions",
+    "split_counts",
+]

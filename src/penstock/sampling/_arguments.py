@@ -1,0 +1,91 @@
+"""What a sampler may be made of and asked for, and how the errors say it.
+
+What it is made of is checked once and raises `UsageError`; a position outside it raises `IndexError`, as in any
+sequence.
+"""
+
+import operator
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.errors import UsageError
+
+LARGEST_LENGTH: Final = 2**62
+
+
+def checked_length(length: int) -> int:
+    """Return `length` as an int from 0 to 2**62."""
+    return checked_integer("length", length, range(LARGEST_LENGTH + 1), "[0, 2**62]. Pass the parent's len()")
+
+
+def checked_seed(seed: int) -> int:
+    """Return `seed` as an int of 64 bits, without a sign."""
+    return checked_integer("seed", seed, range(2**64), "[0, 2**64). Pass any such number and keep it")
+
+
+def checked_integer(name: str, value: int, allowed: range, rule: str) -> int:
+    """Return `value` as an int if it is in `allowed`.
+
+    Args:
+        name: the argument's name.
+        value: what was given; anything that Python takes for an index, but for a bool.
+        allowed: the values that may be.
+        rule: `allowed` in words, then a full stop and the remedy.
+
+    Raises:
+        UsageError: if it is no integer, or not in `allowed`.
+    """
+    interval, _, remedy = rule.partition(". ")
+    problem = f"{name} must be an integer in {interval}; got {name}={value!r}. {remedy}."
+    if isinstance(value, bool | np.bool_):
+        raise UsageError(problem)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(problem) from None
+    if number not in allowed:
+        raise UsageError(problem)
+    return number
+
+
+def int64_block(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Return `values` as an int64 array of one axis, contiguous; the same one if it is that already.
+
+    Raises:
+        UsageError: if they are not integers, or have not one axis.
+    """
+    array = np.asarray(values)
+    if array.dtype == np.int64 and array.ndim == 1 and array.flags.c_contiguous:
+        return array
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UsageError(
+            f"{name} must be an int64 array of one axis; got dtype {array.dtype} and shape {array.shape}. "
+            f"Convert it with numpy.asarray({name}, numpy.int64)."
+        )
+    return np.ascontiguousarray(array, np.int64)
+
+
+def check_position(position: int, length: int, name: str = "position") -> None:
+    """Return if `position` is one of `length`.
+
+    Raises:
+        IndexError: if it is not.
+    """
+    if not 0 <= position < length:
+        raise IndexError(f"{name} must be in [0, {length}); got {name}={position}")
+
+
+def check_positions(positions: NDArray[np.int64], length: int) -> None:
+    """Return if all `positions` are among `length`.
+
+    Raises:
+        IndexError: if one is not; it names the first.
+    """
+    # Without its sign a negative number is larger than any length, so that one comparison does for both ends.
+    if positions.size and int(positions.view(np.uint64).max()) >= length:
+        outside = (positions < 0) | (positions >= length)
+        check_position(int(positions[outside.argmax()]), length)

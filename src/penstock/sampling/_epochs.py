@@ -1,0 +1,205 @@
+"""Which epoch of the parent is meant: several passes in one epoch, one epoch for ever, or one order for ever."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sampling._arguments import (
+    LARGEST_LENGTH,
+    check_position,
+    check_positions,
+    checked_integer,
+    checked_length,
+)
+from penstock.sampling._sampler import ScalarSampler, apply_block, check_sampler
+
+_ENDLESS_TIMES = 2**31
+_LARGEST_EPOCH = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
+
+    So every pass is an epoch of the parent of its own, with its own order and random maps, and no two epochs of the
+    repeated dataset share one. With `reshuffle=False` it is (e, p % length): the same pass again.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        times: how many passes, at least 1; length * times must not exceed 2**62. None means without end, that is
+            min(2**31, 2**62 // length): more than can be read.
+        reshuffle: whether every pass is another epoch of the parent. Default True.
+
+    Raises:
+        UsageError: if one of them is out of range.
+
+    Example:
+        >>> repeat = Repeat(10, times=3)
+        >>> len(repeat), repeat(0, 25), repeat(1, 0)
+        (30, (2, 5), (3, 0))
+        >>> Repeat(10, times=None).endless
+        True
+    """
+
+    length: int
+    times: int | None
+    reshuffle: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        if self.times is None:
+            return
+        rule = "[1, 2**62]. Pass None to repeat without end"
+        times = checked_integer("times", self.times, range(1, LARGEST_LENGTH + 1), rule)
+        object.__setattr__(self, "times", times)
+        if self.length * times > LARGEST_LENGTH:
+            raise UsageError(
+                f"length * times must be at most 2**62; got length={self.length}, times={times}. "
+                "Pass times=None to repeat without end."
+            )
+
+    @property
+    def endless(self) -> bool:
+        """Whether it was asked to repeat without end."""
+        return self.times is None
+
+    @property
+    def passes(self) -> int:
+        """How many passes over the parent make an epoch."""
+        if self.times is None:
+            return min(_ENDLESS_TIMES, LARGEST_LENGTH // max(self.length, 1))
+        return self.times
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length * self.passes
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        check_position(position, len(self))
+        number, key = divmod(position, self.length)
+        if not self.reshuffle:
+            return epoch, key
+        self._check_epoch(epoch)
+        return epoch * self.passes + number, key
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        if not len(positions):
+            return epochs, positions
+        check_positions(positions, len(self))
+        first = int(positions.min()) // self.length
+        if int(positions.max()) // self.length == first:  # mostly all of a block lies in one pass
+            numbers: NDArray[np.int64] | int = first
+            keys = positions if first == 0 else positions - first * self.length
+        else:
+            numbers, keys = np.divmod(positions, self.length)
+        if not self.reshuffle:
+            return epochs, keys
+        self._check_epoch(int(epochs.min()))
+        self._check_epoch(int(epochs.max()))
+        return epochs * self.passes + numbers, keys
+
+    def _check_epoch(self, epoch: int) -> None:
+        last = _LARGEST_EPOCH // self.passes - 1
+        if not 0 <= epoch <= last:
+            raise UsageError(
+                f"epoch must be in [0, {last}] where {self.passes} passes make one; got epoch={epoch}. "
+                "Repeat fewer times."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedEpoch:
+    """One epoch of the parent, whichever is asked for: (e, p) to (epoch, p).
+
+    Order and random maps are then the same in every pass, which is what a validation set wants.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        epoch: the parent's epoch, from 0 to 2**62.
+
+    Raises:
+        UsageError: if one of them is out of range.
+
+    Example:
+        >>> FixedEpoch(10, epoch=0)(5, 3)
+        (0, 3)
+    """
+
+    length: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        epochs = range(LARGEST_LENGTH + 1)
+        object.__setattr__(self, "epoch", checked_integer("epoch", self.epoch, epochs, "[0, 2**62]. Count from 0"))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        del epoch
+        check_position(position, self.length)
+        return self.epoch, position
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        check_positions(positions, self.length)
+        return np.full_like(epochs, self.epoch), positions
+
+
+@dataclass(frozen=True, slots=True)
+class FixedOrder:
+    """An order that comes again every `cycle` epochs, while the epoch still counts for the random maps below.
+
+    With s the inner sampler and c = e % cycle: (e, p) to (s(c, p).epoch + e - c, s(c, p).key).
+
+    Attributes:
+        sampler: whose orders of epochs 0 to cycle - 1 are used.
+        cycle: after how many epochs they come again, at least 1. Default 1: the same order always.
+
+    Raises:
+        UsageError: if `sampler` is none, or `cycle` is out of range.
+
+    Example:
+        >>> from penstock.sampling import Shuffle
+        >>> fixed = FixedOrder(Shuffle(100, seed=7))
+        >>> fixed(0, 5)[1] == fixed(3, 5)[1], fixed(3, 5)[0]
+        (True, 3)
+    """
+
+    sampler: ScalarSampler
+    cycle: int = 1
+
+    def __post_init__(self) -> None:
+        check_sampler(self.sampler)
+        cycles = range(1, LARGEST_LENGTH + 1)
+        rule = "[1, 2**62]. Pass 1 for the same order always"
+        object.__setattr__(self, "cycle", checked_integer("cycle", self.cycle, cycles, rule))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return len(self.sampler)
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        inner = epoch % self.cycle
+        result, key = self.sampler(inner, position)
+        return result + epoch - inner, key
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        inner = epochs % self.cycle
+        results, keys = apply_block(self.sampler, inner, positions)
+        return results + (epochs - inner), keys

@@ -1,0 +1,150 @@
+"""A shuffle is a keyed bijection of [0, length), computed per position rather than stored."""
+
+import operator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock import _native
+from penstock._seeds import derive
+from penstock.sampling._arguments import check_position, checked_length, checked_seed, int64_block
+
+
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """The numbers [0, length) in an order that `seed` chooses; any part of it costs no more than its own length.
+
+    It is a value: two are equal if their lengths and seeds are, and it is pickled as these two numbers. Over 65,536
+    positions it takes no memory; up to there a table of two bytes a position, the last few of which are kept.
+    The order is a compatibility promise: it never changes, on no machine. All methods may be called from any thread;
+    the block forms release the GIL.
+
+    The order, bit by bit. All arithmetic is on unsigned 64-bit integers, modulo 2**64, unless it says 32; `mix`,
+    `derive` and `GOLDEN` are those of seeds in general: `mix` is the finaliser of SplitMix64,
+
+        mix(x):  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;  x ^ (x >> 31)
+
+    `GOLDEN` is 0x9E3779B97F4A7C15, and `derive(seed, n)` is mix(mix(seed + GOLDEN) ^ mix(n + 0x243F6A8885A308D3)).
+    The permutation of `length` positions draws numbers from r(j) = mix(derive(seed, length) + j * GOLDEN), j = 1, 2, …
+
+    *Up to 65,536 positions* the key at a position is table[position]. The table starts as 0, 1, …, length - 1. For
+    last = length - 1 down to 1, with the next number r, table[last] and table[floor(r * (last + 1) / 2**64)] are
+    exchanged, where the product is exact (Fisher and Yates; Durstenfeld, 1964).
+
+    *Beyond that* let bits be the least number with 2**bits >= length. The position is split into left, its upper
+    floor(bits / 2) bits, and right, the others. The round keys k(0) to k(7) are the upper 32 bits of r(1) to r(8).
+    It goes through eight rounds of a Feistel network: in rounds 0, 2, 4 and 6 left becomes
+    left ^ hash(right ^ k(round)), in rounds 1, 3, 5 and 7 right becomes right ^ hash(left ^ k(round)), where of the
+    hash as many low bits count as the changed side has, and, modulo 2**32,
+
+        hash(x):  x = x * 0x7FEB352D;  x = (x ^ (x >> 15)) * 0x846CA68B;  x ^ (x >> 16)
+
+    with the multipliers of `lowbias32` (Wellons, 2018). If left * 2**(bits of right) + right is below `length`, it is
+    the key; else it goes through the eight rounds again, until it is (cycle walking: Black and Rogaway, 2002), which
+    takes fewer than two turns on average. With four rounds a pattern shows in the statistics of short permutations;
+    that is why there are eight, and a table where it is short. It is no cipher: do not hide anything behind it.
+
+    Attributes:
+        length: how many positions there are, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1. Take it from `derive`, or choose any: neighbours are unrelated.
+
+    Raises:
+        UsageError: if `length` or `seed` is out of range.
+
+    Example:
+        >>> permutation = Permutation(5, seed=7)
+        >>> sorted(permutation(position) for position in range(5))
+        [0, 1, 2, 3, 4]
+        >>> huge = Permutation(2**40 + 1, seed=7)
+        >>> huge.inverse(huge(123456789))
+        123456789
+    """
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def __len__(self) -> int:
+        """Return the number of positions."""
+        return self.length
+
+    def __call__(self, position: int) -> int:
+        """Return the key at `position`.
+
+        Raises:
+            IndexError: if `position` is not in [0, length).
+        """
+        position = operator.index(position)
+        check_position(position, self.length)
+        return _native_permutation(self.length, self.seed).key_at(position)
+
+    def block(self, positions: ArrayLike) -> NDArray[np.int64]:
+        """Return the keys at `positions`, computed at once.
+
+        Args:
+            positions: int64 of shape (n,), in any order, with or without repetitions.
+
+        Returns:
+            int64 of shape (n,): for each position the key that calling the permutation with it gives.
+
+        Raises:
+            IndexError: if a position is not in [0, length).
+            UsageError: if `positions` are not integers in an array of one axis.
+
+        Example:
+            >>> permutation = Permutation(1_000_000, seed=7)
+            >>> permutation.block(np.arange(3)).tolist() == [permutation(position) for position in range(3)]
+            True
+        """
+        array = int64_block("positions", positions)
+        keys = np.empty_like(array)
+        filled = _native_permutation(self.length, self.seed).keys_at(array, keys)
+        if filled < array.size:
+            check_position(int(array[filled]), self.length)
+        return keys
+
+    def inverse(self, key: int) -> int:
+        """Return the position of `key`.
+
+        Raises:
+            IndexError: if `key` is not in [0, length).
+        """
+        key = operator.index(key)
+        check_position(key, self.length, "key")
+        return _native_permutation(self.length, self.seed).position_of(key)
+
+    def inverse_block(self, keys: ArrayLike) -> NDArray[np.int64]:
+        """Return the positions of `keys`, computed at once.
+
+        Args:
+            keys: int64 of shape (n,), in any order, with or without repetitions.
+
+        Returns:
+            int64 of shape (n,): for each key its position.
+
+        Raises:
+            IndexError: if a key is not in [0, length).
+            UsageError: if `keys` are not integers in an array of one axis.
+
+        Example:
+            >>> permutation = Permutation(1_000_000, seed=7)
+            >>> permutation.inverse_block(permutation.block(np.arange(3))).tolist()
+            [0, 1, 2]
+        """
+        array = int64_block("keys", keys)
+        positions = np.empty_like(array)
+        filled = _native_permutation(self.length, self.seed).positions_of(array, positions)
+        if filled < array.size:
+            check_position(int(array[filled]), self.length, "key")
+        return positions
+
+
+@lru_cache(maxsize=32)
+def _native_permutation(length: int, seed: int) -> _native.Permutation:
+    """Return the tables or round keys of a permutation; at most 8 MiB of tables with their inverses are kept."""
+    return _native.Permutation(length, derive(seed, length))

@@ -1,0 +1,137 @@
+"""Shuffling is one permutation per epoch, its seed hashed from the epoch: no two epochs or seeds share an order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._seeds import derive
+from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
+from penstock.sampling._permutation import Permutation
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """All elements in another order every epoch: (e, p) to (e, Permutation(length, derive(seed, e))(p)).
+
+    Every epoch is a true permutation, for every length, and costs no memory to speak of. The epoch is hashed into the
+    seed rather than added to it, so that seed 1 in epoch 1 has nothing to do with seed 2 in epoch 0.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1.
+
+    Raises:
+        UsageError: if `length` or `seed` is out of range.
+
+    Example:
+        >>> shuffle = Shuffle(5, seed=7)
+        >>> sorted(key for _, key in (shuffle(0, position) for position in range(5)))
+        [0, 1, 2, 3, 4]
+        >>> shuffle(3, 0) == (3, Permutation(5, derive(7, 3))(0))
+        True
+    """
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        return epoch, _permutation(self.length, self.seed, epoch)(position)
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+
+        def keys_in(epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+            return _permutation(self.length, self.seed, epoch).block(places)
+
+        return epochs, _by_epoch(keys_in, epochs, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Epoch 0 as it comes, every later epoch shuffled: what a slice of a shuffle needs.
+
+    The set of elements that a slice takes is decided in epoch 0 and must stay; its order must be epoch 0's there, and
+    another one in every epoch after.
+
+    Attributes:
+        length: the parent's length, from 0 to 2**62.
+        seed: from 0 to 2**64 - 1.
+
+    Raises:
+        UsageError: if `length` or `seed` is out of range.
+
+    Example:
+        >>> reorder = Reorder(5, seed=7)
+        >>> [reorder(0, position)[1] for position in range(5)]
+        [0, 1, 2, 3, 4]
+        >>> reorder(1, 0) == Shuffle(5, seed=7)(1, 0)
+        True
+    """
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", checked_length(self.length))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch."""
+        return self.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int]:
+        """Return (epoch, key) of one position."""
+        if epoch == 0:
+            check_position(position, self.length)
+            return epoch, position
+        return epoch, _permutation(self.length, self.seed, epoch)(position)
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+
+        def keys_in(epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+            if epoch == 0:
+                check_positions(places, self.length)
+                return places
+            return _permutation(self.length, self.seed, epoch).block(places)
+
+        return epochs, _by_epoch(keys_in, epochs, positions)
+
+
+@lru_cache(maxsize=32)
+def _permutation(length: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(length, derive(seed, epoch))
+
+
+def _by_epoch(
+    keys_in: Callable[[int, NDArray[np.int64]], NDArray[np.int64]],
+    epochs: NDArray[np.int64],
+    positions: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the keys of all positions, asking `keys_in(epoch, positions)` once for every epoch that occurs."""
+    if not len(epochs):
+        return positions
+    first = epochs[0]
+    if (epochs == first).all():
+        return keys_in(int(first), positions)
+    order = np.argsort(epochs, kind="stable")
+    keys = np.empty_like(positions)
+    for rows in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
+        keys[rows] = keys_in(int(epochs[rows[0]]), positions[rows])
+    return keys

@@ -1,0 +1,1 @@
+"""Batches move between threads, and later processes, without a copy: the slot ring, leased memory, and the bell."""

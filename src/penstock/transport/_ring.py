@@ -1,0 +1,185 @@
+"""The slot ring: workers claim blocks of batches, earliest batch first, and the consumer takes batches that are ready.
+
+A slot holds one batch at a time, cut into blocks of rows; the optional merge is one more block, after all rows.
+
+Guarantees:
+  - A block has at most one writer at a time, and is done once per arming, by a worker that finished writing it.
+  - `ready` is true only when every block was written; what the workers wrote is then visible to who asked. The merge is
+    claimed only when every row block is done.
+  - A worker may end anywhere. After `release_worker` its blocks are claimed by others, and nobody sleeps on through a
+    wake-up that ended with it. Release only a worker that is certainly gone: it must never write again.
+  - After `cancel` no further block of the slot is claimed; it is `drained` when the claimed ones are finished or
+    released.
+  - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait` at once, and every `wait_ready`.
+
+Who may call: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`; a worker calls
+`claim`, `claim_wait` and `finish` with its own number; `release_worker`, `stop`, `ready` and `drained` are for any
+thread.
+
+The protocol is in native/core/ring_protocol.hpp; native/tests/test_ring_model.cpp explores all its interleavings.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock._native import Claim as Claim
+from penstock._native import Ring as _Ring
+from penstock.errors import UsageError
+from penstock.transport._bell import Bell
+
+MAX_SLOTS: Final = 1024
+MAX_BLOCKS: Final = 1 << 20
+
+
+class SlotRing:
+    """Batches in the making, shared by one owner and any number of workers.
+
+    Args:
+        max_blocks: row blocks that a slot can have, at most 1,048,576.
+        capacity: slots that can ever be in use, at most 1,024; an unused slot costs `8 * max_blocks` bytes, no time.
+        bell: rung when a slot becomes ready or drained, and by `stop` and `release_worker`; None makes one.
+
+    Raises:
+        UsageError: a number is out of its range.
+
+    Example:
+        >>> ring = SlotRing(max_blocks=2)
+        >>> ring.arm(0, number=7, blocks=2)
+        >>> ring.claim(worker=1)
+        Claim(slot=0, block=0, generation=1, number=7, merge=False)
+        >>> ring.claim(worker=2)
+        Claim(slot=0, block=1, generation=1, number=7, merge=False)
+        >>> ring.finish(0, 1, worker=2), ring.ready(0)
+        (False, False)
+        >>> ring.finish(0, 0, worker=1), ring.ready(0)
+        (True, True)
+        >>> ring.retire(0)
+    """
+
+    __slots__ = ("_native", "bell", "capacity", "max_blocks")
+
+    def __init__(self, max_blocks: int, *, capacity: int = 256, bell: Bell | None = None) -> None:
+        if not 1 <= max_blocks <= MAX_BLOCKS:
+            raise UsageError(f"max_blocks must be in [1, {MAX_BLOCKS}]; got {max_blocks!r}")
+        if not 1 <= capacity <= MAX_SLOTS:
+            raise UsageError(f"capacity must be in [1, {MAX_SLOTS}] slots; got {capacity!r}")
+        self.bell = Bell() if bell is None else bell
+        self.capacity = capacity
+        self.max_blocks = max_blocks
+        self._native = _Ring(capacity, max_blocks, self.bell.native)
+
+    def arm(self, slot: int, number: int, blocks: int, *, merge: bool = False) -> None:
+        """Hand a batch to the workers. Owner only.
+
+        Args:
+            slot: an idle slot; a slot that was never used is idle.
+            number: the batch's place in delivery order, not negative; workers take the lowest first.
+            blocks: how many row blocks it has.
+            merge: whether one more block, the merge, follows when all rows are done.
+
+        Raises:
+            UsageError: a number is out of its range.
+            RuntimeError: the slot is not idle.
+        """
+        if not (0 <= slot < self.capacity and number >= 0 and 1 <= blocks <= self.max_blocks):
+            raise UsageError(
+                f"slot must be in [0, {self.capacity}), number not negative, blocks in [1, {self.max_blocks}]; "
+                f"got slot={slot!r}, number={number!r}, blocks={blocks!r}"
+            )
+        self._native.arm(slot, number, blocks, merge)
+
+    def claim(self, worker: int) -> Claim | None:
+        """Claim a free block of the earliest batch that has one.
+
+        Args:
+            worker: who claims, in [0, 4194304); no other living worker has this number.
+
+        Returns:
+            The claim; None if no block is free, or the ring is stopped.
+        """
+        return self._native.claim(worker)
+
+    def claim_wait(self, worker: int) -> Claim | None:
+        """Claim as `claim` does, but sleep, without the interpreter's lock, while no block is free.
+
+        For worker threads: a signal doesn't end it.
+
+        Returns:
+            The claim; None once the ring is stopped.
+        """
+        return self._native.claim_wait(worker)
+
+    def finish(self, slot: int, block: int, worker: int) -> bool:
+        """Say that a claimed block is written.
+
+        Returns:
+            Whether that was seen to complete the slot. More than one worker may be told so.
+
+        Raises:
+            RuntimeError: the worker doesn't hold the block.
+        """
+        return self._native.finish(slot, block, worker)
+
+    def ready(self, slot: int) -> bool:
+        """Return whether every block of the armed slot is written; False for a cancelled slot."""
+        return self._native.ready(slot)
+
+    def drained(self, slot: int) -> bool:
+        """Return whether the cancelled slot has no writer left."""
+        return self._native.drained(slot)
+
+    def retire(self, slot: int) -> None:
+        """Make a ready or drained slot idle. Owner only.
+
+        Raises:
+            RuntimeError: the slot is neither.
+        """
+        self._native.retire(slot)
+
+    def cancel(self, slot: int) -> bool:
+        """Give up an armed slot: no more of its blocks are claimed. Owner only.
+
+        Returns:
+            Whether it is drained already; else the bell is rung when it is.
+
+        Raises:
+            RuntimeError: the slot is idle.
+        """
+        return self._native.cancel(slot)
+
+    def release_worker(self, worker: int) -> int:
+        """Give the blocks of a worker that is certainly gone to others, and wake everyone.
+
+        Returns:
+            How many blocks it held.
+        """
+        return self._native.release_worker(worker)
+
+    def stop(self) -> None:
+        """End every `claim_wait`, now and from now on, and every `wait_ready`. Claimed blocks can still be finished."""
+        self._native.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._native.stopped()
+
+    def wait_ready(self, slot: int) -> bool:
+        """Wait until the slot is ready; a signal ends it as it ends `Bell.wait`. Owner only.
+
+        Returns:
+            True when it is ready, False if the ring was stopped before.
+        """
+        self._wait(lambda: self.ready(slot) or self.stopped)
+        return self.ready(slot)
+
+    def wait_drained(self, slot: int) -> None:
+        """Wait until the cancelled slot is drained, stopped or not. Owner only."""
+        self._wait(lambda: self.drained(slot))
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.bell.clear()
+            if condition():
+                return
+            self.bell.wait()

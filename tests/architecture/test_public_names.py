@@ -1,0 +1,55 @@
+"""Changes of the public names are deliberate, and each name explains itself with an example."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.public_names import COMMITTED, public_members, public_names, public_objects
+
+PUBLIC = list(public_objects())
+NAMES = [name for name, _ in PUBLIC]
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def test_public_names_are_the_committed_ones() -> None:
+    """No public name appears or goes without a change of the committed list."""
+    committed = set(COMMITTED.read_text().split())
+    found = set(public_names())
+    assert found == committed, (
+        f"new: {sorted(found - committed)}; gone: {sorted(committed - found)}. If that is meant: scripts/public-names"
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), PUBLIC, ids=NAMES)
+def test_public_names_have_docstrings(name: str, value: object) -> None:
+    """Every public function, class, method and property says what it means."""
+    described = [(name, value), *public_members(name, value)]
+    silent = [name for name, value in described if _needs_docstring(value) and not inspect.getdoc(value)]
+    assert not silent, f"without a docstring: {silent}"
+
+
+@pytest.mark.parametrize(("name", "value"), PUBLIC, ids=NAMES)
+def test_public_names_have_examples(name: str, value: object) -> None:
+    """Every public function and class shows its use; errors are shown by the calls that raise them."""
+    if _is_error(value) or not callable(value):
+        return
+    assert ">>> " in (inspect.getdoc(value) or ""), f"{name} has no example in its docstring"
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the reference pages are not written yet")
+def test_public_names_are_in_the_reference() -> None:
+    """Every public name has its place in docs/reference."""
+    pages = "\n".join(page.read_text() for page in sorted(REFERENCE.rglob("*.md")))
+    missing = [name for name in NAMES if name not in pages]
+    assert not missing, f"not in docs/reference: {missing}"
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def _needs_docstring(value: object) -> bool:
+    return (
+        inspect.isroutine(value) or inspect.isclass(value) or isinstance(value, property | classmethod | staticmethod)
+    )

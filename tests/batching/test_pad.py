@@ -1,0 +1,195 @@
+"""Padded batches hold each element at the beginning of its row, and the fill behind it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock._tree import Element
+from penstock.batching import Pad, pad, stack
+from penstock.errors import UsageError
+from tests.batching.strategies import numbered
+
+lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+
+
+def row_of(length: int, row: int, dtype: str, *axes: int) -> NDArray[Any]:
+    """Return an array that differs from row to row."""
+    return numbered(np.dtype(dtype), (length, *axes), row)
+
+
+@given(lengths, lengths, st.integers(6, 9) | st.none())
+def test_values_come_first_and_the_fill_behind(first: list[int], second: list[int], length: int | None) -> None:
+    """Each leaf with axes gets the length asked for, or its own longest row's."""
+    sizes = list(zip(first, second, strict=False))
+    elements: list[Element] = [
+        {"tokens": row_of(one, row, "i4"), "boxes": row_of(two, row, ">i2", 2), "label": row, "name": str(row)}
+        for row, (one, two) in enumerate(sizes)
+    ]
+    batch = pad(elements, length=length, fill=7)
+    assert batch["label"].tolist() == list(range(len(elements)))
+    assert batch["name"] == [str(row) for row in range(len(elements))]
+    for name, place in (("tokens", 0), ("boxes", 1)):
+        longest = max(size[place] for size in sizes)
+        column = batch[name]
+        assert column.dtype == elements[0][name].dtype
+        assert column.shape == (len(elements), longest if length is None else length, *elements[0][name].shape[1:])
+        for row, element in enumerate(elements):
+            size = sizes[row][place]
+            assert column[row, :size].tobytes() == element[name].tobytes()
+            assert (column[row, size:] == 7).all()
+
+
+@given(lengths, st.integers(6, 9) | st.none())
+def test_the_mask_marks_the_values(sizes: list[int], length: int | None) -> None:
+    """The mask is True exactly where a row has values, whichever padded leaf is asked."""
+    elements = [{"x": row_of(size, row, "f4"), "y": row_of(size, row, "u1", 3)} for row, size in enumerate(sizes)]
+    batch = pad(elements, length=length, mask="valid")
+    assert list(batch) == ["x", "y", "valid"]
+    assert batch["valid"].dtype == np.bool_
+    assert batch["valid"].shape == batch["x"].shape
+    assert batch["valid"].sum(axis=1).tolist() == sizes
+    for row, size in enumerate(sizes):
+        assert batch["valid"][row, :size].all()
+
+
+@given(st.integers(1, 4), st.integers(0, 4))
+def test_equal_lengths_are_just_stacked(rows: int, size: int) -> None:
+    """Where all rows have one length, padding changes nothing."""
+    elements = [(row_of(size, row, "f8", 2), row) for row in range(rows)]
+    assert [column.tolist() for column in pad(elements)] == [column.tolist() for column in stack(elements)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill", "expected"),
+    [
+        ("i4", -100, -100),
+        ("u1", 255, 255),
+        ("f2", 0.1, np.float16(0.1)),
+        ("f4", float("inf"), np.inf),
+        ("?", True, True),
+        ("?", 0, False),
+        ("U3", 0, ""),
+        ("c8", 2, 2 + 0j),
+        ("M8[s]", 0, np.datetime64(0, "s")),
+    ],
+)
+def test_the_fill_takes_the_leafs_dtype(dtype: str, fill: float, expected: object) -> None:
+    """The fill is stored as a value of the leaf's own dtype, and 0 stands for any dtype's zero."""
+    column = pad([np.zeros(1, dtype), np.zeros(2, dtype)], fill=fill)
+    assert column.dtype == np.dtype(dtype)
+    assert column[0, 1] == expected
+
+
+def test_nan_fills_floats() -> None:
+    """NaN is a fill like any other float."""
+    assert np.isnan(pad([np.zeros(0), np.zeros(1)], fill=float("nan"))[0, 0])
+
+
+ROWS: list[Element] = [{"x": np.zeros(2)}, {"x": np.zeros(5)}]
+MERGE = "or merge the elements yourself with .batch(n, merge=…)."
+
+
+@pytest.mark.parametrize(
+    ("elements", "rule", "message"),
+    [
+        (
+            ROWS,
+            Pad(length=4),
+            "no row may be longer than length=4; ['x'] of row 1 has 5. Raise length, or cut the row in .map.",
+        ),
+        (
+            [{"x": np.zeros(2), "y": np.zeros(2)}, {"x": np.zeros(5), "y": np.zeros(4)}],
+            Pad(mask="m"),
+            "with mask='m' all padded leaves of a row must have one length; in row 1 ['x'] has 5 and ['y'] has 4. "
+            f"Make them of one length in .map, leave the mask out, {MERGE}",
+        ),
+        (
+            ROWS,
+            Pad(mask="x"),
+            "mask must be a key that the elements don't have; got mask='x'. Choose another name.",
+        ),
+        (
+            [(np.zeros(2),)],
+            Pad(mask="m"),
+            "mask='m' names a key to add, so the elements must be dicts; row 0 is a tuple. "
+            "Return a dict from .map, or leave the mask out.",
+        ),
+        (
+            [np.zeros(2)],
+            Pad(mask="m"),
+            "mask='m' names a key to add, so the elements must be dicts; row 0 is a leaf. "
+            "Return a dict from .map, or leave the mask out.",
+        ),
+        (
+            [{"x": 1}],
+            Pad(mask="m"),
+            "mask='m' needs a padded leaf, an array with at least one axis; row 0 has none. "
+            "Return arrays from .map, or leave the mask out.",
+        ),
+        (
+            [{"x": np.zeros(2, "u1")}],
+            Pad(fill=-1),
+            "fill must be a value of each padded leaf's dtype; got fill=-1 for ['x'], which is uint8. "
+            f"Choose another fill, convert the leaf in .map, {MERGE}",
+        ),
+        (
+            [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}],
+            Pad(),
+            "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; ['x'] is float64 "
+            "of shape (2, 3) in row 0 and float64 of shape (2, 4) in row 1. Make it of one shape in .map, " + MERGE,
+        ),
+        (
+            [{"x": np.zeros(2)}, {"x": np.zeros(3, "f4")}],
+            Pad(),
+            "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; ['x'] is float64 "
+            "of shape (2,) in row 0 and float32 of shape (3,) in row 1. Convert it to one dtype in .map, " + MERGE,
+        ),
+        (
+            [{"x": [1, 2]}, {"x": [1, 2, 3]}],
+            Pad(),
+            "the elements of a batch must have one structure; ['x'] is a list of 2 in row 0 and a list of 3 in row 1. "
+            f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
+        ),
+        ([], Pad(), "a batch must have at least one element; got none. Give the elements of its rows."),
+    ],
+)
+def test_a_fault_is_named(elements: list[Element], rule: Pad, message: str) -> None:
+    """The message names the rule, the row, the path, the values and the remedy."""
+    with pytest.raises(UsageError) as caught:
+        rule(elements)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [("i4", 0.5), ("i4", float("nan")), ("i2", 2**15), ("f4", 1e300), ("?", 2), ("U3", 7), ("M8[s]", 7)],
+)
+def test_a_fill_of_another_dtype_is_refused(dtype: str, fill: float) -> None:
+    """A fill that the dtype can't hold is an error, never cast."""
+    with pytest.raises(UsageError, match="fill must be a value of each padded leaf's dtype"):
+        pad([np.zeros(1, dtype)], fill=fill)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pad(length=-1), "length must be at least 0; got length=-1. Leave it out for the longest row's."),
+        (lambda: Pad(mask=""), "mask must name the leaf to add; got mask=''. Give it a name, or leave it out."),
+    ],
+)
+def test_a_rule_is_checked_when_it_is_made(make: Callable[[], object], message: str) -> None:
+    """Bad lengths and names are errors before any element is there."""
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_the_merge_value_pads() -> None:
+    """`Pad(…)` is `pad` with its options as a value: equal to another, and hashable."""
+    assert {Pad(length=3), Pad(length=3)} == {Pad(length=3)}
+    assert Pad(length=3)([np.array([1])]).tolist() == pad([np.array([1])], length=3).tolist()

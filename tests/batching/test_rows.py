@@ -1,0 +1,116 @@
+"""Batches are counted, cut and taken apart by rows."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock._tree import Element, flatten
+from penstock.batching import Batch, LeafSpec, stack
+from penstock.batching._leaf import element_spec
+from penstock.batching._rows import row_count, split_rows, take_rows
+from penstock.errors import UsageError
+from tests.batching.strategies import element_lists, is_array
+
+with_rows = element_lists().filter(lambda elements: any(leaf is not None for leaf in flatten(elements[0])[0]))
+
+
+def same(first: Batch, second: Batch) -> bool:
+    """Return whether two batches agree in structure and values."""
+    first_leaves, first_structure = flatten(first)
+    second_leaves, second_structure = flatten(second)
+    return first_structure == second_structure and all(
+        one.tobytes() == other.tobytes() if isinstance(one, np.ndarray) else one == other
+        for one, other in zip(first_leaves, second_leaves, strict=True)
+    )
+
+
+@given(with_rows)
+def test_rows_are_counted(elements: list[Element]) -> None:
+    """A batch has as many rows as it was made of elements."""
+    assert row_count(stack(elements)) == len(elements)
+
+
+@given(with_rows, st.data())
+def test_taken_rows_are_the_batch_of_their_elements(elements: list[Element], data: st.DataObject) -> None:
+    """Rows [start, stop) of a batch are the batch of elements [start, stop)."""
+    start = data.draw(st.integers(0, len(elements) - 1))
+    stop = data.draw(st.integers(start + 1, len(elements)))
+    assert same(take_rows(stack(elements), start, stop), stack(elements[start:stop]))
+
+
+def test_taken_rows_are_views() -> None:
+    """Arrays are not copied when rows are taken."""
+    batch = {"x": np.arange(6).reshape(3, 2)}
+    assert np.shares_memory(take_rows(batch, 1, 2)["x"], batch["x"])
+    assert [len(column) for column in take_rows((np.arange(3), ["a", "b", "c"]), 2, 2)] == [0, 0]
+
+
+@given(with_rows)
+def test_split_rows_make_the_same_batch_again(elements: list[Element]) -> None:
+    """The rows of a batch are elements whose batch it is, where a NumPy scalar keeps the dtype of the array."""
+    batch = stack(elements)
+    for leaf in flatten(batch)[0]:
+        if is_array(leaf) and leaf.ndim == 1:
+            assume(leaf.dtype.kind not in "US" and leaf.dtype.isnative)
+    rows = split_rows(batch)
+    assert len(rows) == len(elements)
+    assert same(stack(rows), batch)
+
+
+def test_a_row_has_views_and_numpy_scalars() -> None:
+    """An element of a batch has views of its arrays, and NumPy scalars where they have no other axis."""
+    batch = stack([{"x": np.zeros(2), "n": 1, "s": "a", "o": None}, {"x": np.ones(2), "n": 2, "s": "b", "o": None}])
+    first, second = split_rows(batch)
+    assert np.shares_memory(first["x"], batch["x"])
+    assert (type(second["n"]), second["n"], second["s"], second["o"]) == (np.int64, 2, "b", None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            {"x": np.zeros(2), "y": ["a", "b", "c"]},
+            "all leaves of a batch must have as many rows; ['x'] has 2 and ['y'] has 3. "
+            "Return leaves of one length from .map.",
+        ),
+        (
+            {"x": np.zeros(2), "y": np.array(1)},
+            "every leaf of a batch must have a row axis; ['y'] is a ndarray without one. "
+            "Return an array with one row an element from the merge, or remove the leaf in .map.",
+        ),
+        (
+            (np.zeros(2), "text"),
+            "every leaf of a batch must have a row axis; [1] is a str without one. "
+            "Return an array with one row an element from the merge, or remove the leaf in .map.",
+        ),
+        (
+            {"x": None},
+            "a batch must have an array, or a list of str or bytes, to tell its rows; got none of them.",
+        ),
+    ],
+)
+def test_a_batch_without_a_number_of_rows_is_refused(batch: Batch, message: str) -> None:
+    """The message names the leaves that disagree, or that have no rows."""
+    for count in (row_count, split_rows):
+        with pytest.raises(UsageError) as caught:
+            count(batch)
+        assert str(caught.value) == message
+
+
+def test_a_spec_says_what_an_element_is() -> None:
+    """The spec has the element's containers, with shape and dtype or the type of each leaf."""
+    element = {"image": np.zeros((2, 3), "u1"), "label": 3, "flag": True, "part": [np.float32(1), "a", b"b", None, 1.0]}
+    scalar = [LeafSpec((), np.dtype(name)) for name in ("i8", "?", "f4", "f8")]
+    assert element_spec(element) == {
+        "image": LeafSpec((2, 3), np.dtype("u1")),
+        "label": scalar[0],
+        "flag": scalar[1],
+        "part": [scalar[2], str, bytes, None, scalar[3]],
+    }
+
+
+def test_a_spec_refuses_what_cannot_be_a_leaf() -> None:
+    """The path and type of a leaf that can't be in a batch are named."""
+    with pytest.raises(UsageError, match=r"\['x'\] is a set\. Convert it in \.map"):
+        element_spec({"x": {1}})

@@ -1,0 +1,221 @@
+"""A batch holds each element in its row, whatever the element's structure, dtypes and memory."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.typing import NDArray
+
+from penstock._tree import Element, flatten, leaf_paths
+from penstock.batching import Stack, stack
+from penstock.errors import UsageError
+from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered
+
+
+def values_of(array: NDArray[Any]) -> list[bytes]:
+    """Return the bytes of the values: of each field alone, where there are fields."""
+    if array.dtype.names is not None:
+        return [part for name in array.dtype.names for part in values_of(array[name])]
+    return [array.tobytes()]
+
+
+@given(element_lists())
+def test_each_row_holds_its_element(elements: list[Element]) -> None:
+    """Every leaf of the batch has, in each row, exactly that element's leaf."""
+    batch = stack(elements)
+    for path in leaf_paths(flatten(elements[0])[1]):
+        for row, element in enumerate(elements):
+            column: Any = eval(f"batch{path}", {"batch": batch})
+            leaf: object = eval(f"element{path}", {"element": element})
+            if leaf is None:
+                assert column is None
+            elif isinstance(leaf, (str, bytes)):
+                assert type(column).__name__ == "list"
+                assert column[row] is leaf
+            else:
+                kind = {"bool": np.bool_, "int": np.int64, "float": np.float64}.get(type(leaf).__name__)
+                expected: NDArray[Any] = np.asarray(leaf, kind)
+                assert is_array(column)
+                assert column.dtype == expected.dtype
+                assert column.shape == (len(elements), *expected.shape)
+                assert values_of(column[row : row + 1]) == values_of(expected)
+
+
+@given(element_lists())
+def test_arrays_of_a_batch_are_new_and_in_order(elements: list[Element]) -> None:
+    """A batch's arrays are C-contiguous, writable, and share no memory with the elements."""
+    given_arrays = [leaf for element in elements for leaf in flatten(element)[0] if is_array(leaf)]
+    for column in flatten(stack(elements))[0]:
+        if is_array(column):
+            assert column.flags.c_contiguous
+            assert column.flags.writeable
+            assert not any(np.shares_memory(column, array) for array in given_arrays if array.size)
+
+
+def test_containers_are_kept() -> None:
+    """The batch has the containers of the elements, in the order of row 0's keys."""
+    batch = stack([{"b": [1, (2.0,)], "a": "x"}, {"a": "y", "b": [3, (4.0,)]}])
+    assert list(batch) == ["b", "a"]
+    assert batch["a"] == ["x", "y"]
+    assert batch["b"][0].tolist() == [1, 3]
+    assert batch["b"][1][0].tolist() == [2.0, 4.0]
+
+
+def test_python_numbers_have_fixed_dtypes() -> None:
+    """Python's numbers become int64, float64 and bool on every platform."""
+    batch = stack([(1, 1.0, True), (2, 2.0, False)])
+    assert [column.dtype for column in batch] == [np.dtype("int64"), np.dtype("float64"), np.dtype("bool")]
+
+
+def test_what_has_one_dtype_and_shape_agrees() -> None:
+    """An int, a NumPy int64 and an int64 array without axes are the same kind of leaf."""
+    assert stack([1, np.int64(2), np.array(3)]).tolist() == [1, 2, 3]
+
+
+def test_numpy_strings_are_a_list() -> None:
+    """NumPy's str scalars, whose dtype depends on their length, become a list as any str does."""
+    assert stack([np.str_("a"), np.str_("bcd"), "ef"]) == ["a", "bcd", "ef"]
+
+
+def test_bytes_between_fields_are_zero() -> None:
+    """A structured batch has no chance content: padding between fields is zero."""
+    elements = [numbered(PADDED, (2,), seed) for seed in range(3)]
+    batch = stack(elements)
+    zeroed = np.zeros((3, 2), PADDED)
+    for name in ("flag", "value"):
+        zeroed[name] = [element[name] for element in elements]
+    for name in ("x", "y"):
+        zeroed["inner"][name] = [element["inner"][name] for element in elements]
+    assert batch.tobytes() == zeroed.tobytes()
+
+
+class Exporter:
+    """A stand-in for a framework's tensor: it gives its array when asked."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values = values
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
+        return self.values
+
+
+class Capsule:
+    """A stand-in for a tensor that speaks DLPack alone."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values = values
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.values.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.values.__dlpack_device__()
+
+
+class OnDevice:
+    """A stand-in for a tensor whose values are elsewhere."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
+        raise RuntimeError("copy it to the host first")
+
+
+@pytest.mark.parametrize("tensor", [Exporter, Capsule])
+def test_what_exports_an_array_counts_as_it(tensor: type[Exporter | Capsule]) -> None:
+    """Tensors of frameworks are stacked as the arrays they export."""
+    batch = stack([{"x": tensor(np.arange(3, dtype=np.float32) + row)} for row in range(2)])
+    assert batch["x"].tolist() == [[0, 1, 2], [1, 2, 3]]
+    assert batch["x"].dtype == np.float32
+
+
+def test_an_exception_of_an_exporter_passes_through() -> None:
+    """What `__array__` raises arrives as itself, with a note of where."""
+    with pytest.raises(RuntimeError, match="copy it to the host first") as caught:
+        stack([{"x": Exporter(np.ones(2))}, {"x": OnDevice()}])
+    assert caught.value.__notes__ == ["This was raised by ['x'] of row 1, a OnDevice, when asked for its array."]
+
+
+def test_the_merge_value_stacks() -> None:
+    """`Stack()` is `stack` as a value: equal to another, and hashable."""
+    assert Stack()([1, 2]).tolist() == [1, 2]
+    assert {Stack(), Stack()} == {Stack()}
+
+
+IMAGE = np.zeros((2, 2), np.uint8)
+DTYPE = "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; "
+LEAF = "every leaf of a batch must be an array, a number, a str, bytes or None; "
+STRUCTURE = "the elements of a batch must have one structure; "
+MERGE = "or merge the elements yourself with .batch(n, merge=…)."
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        ([], "a batch must have at least one element; got none. Give the elements of its rows."),
+        (
+            [{"x": 1}, {"x": 2}, {"x": 3.0}, {"x": None}],
+            DTYPE + f"['x'] is int64 in row 0 and float64 in row 2. Convert it to one dtype in .map, {MERGE}",
+        ),
+        (
+            [1, True],
+            DTYPE + f"the element is int64 in row 0 and bool in row 1. Convert it to one dtype in .map, {MERGE}",
+        ),
+        (["a", b"a"], DTYPE + f"the element is str in row 0 and bytes in row 1. Make it the same in .map, {MERGE}"),
+        ([("a",), (None,)], DTYPE + f"[0] is str in row 0 and None in row 1. Make it the same in .map, {MERGE}"),
+        (
+            [np.array(1, ">i4"), np.array(1, "<i4")],
+            DTYPE + f"the element is >i4 in row 0 and int32 in row 1. Convert it to one dtype in .map, {MERGE}",
+        ),
+        (
+            [{"image": IMAGE}, {"image": IMAGE.astype("f4")}],
+            DTYPE + "['image'] is uint8 of shape (2, 2) in row 0 and float32 of shape (2, 2) in row 1. "
+            f"Convert it to one dtype in .map, {MERGE}",
+        ),
+        (
+            [{"image": IMAGE}, {"image": IMAGE[:1]}],
+            DTYPE + "['image'] is uint8 of shape (2, 2) in row 0 and uint8 of shape (1, 2) in row 1. "
+            f"Make it of one length in .map, pad it with .padded_batch(n), {MERGE}",
+        ),
+        (
+            [{"image": IMAGE}, {"image": IMAGE[:, :1]}],
+            DTYPE + "['image'] is uint8 of shape (2, 2) in row 0 and uint8 of shape (2, 1) in row 1. "
+            f"Make it of one shape in .map, {MERGE}",
+        ),
+        (
+            [{"a": 1}, {"a": 1, "b": 2}],
+            STRUCTURE + "the element has the key 'b' in row 1 but not in row 0. "
+            f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
+        ),
+        ([{"x": 1}, {"x": 2}, {"x": {3}}], LEAF + f"['x'] of row 2 is a set. Convert it in .map, {MERGE}"),
+        ([re.compile("")], LEAF + f"the element of row 0 is a re.Pattern. Convert it in .map, {MERGE}"),
+        (
+            [np.array([None])],
+            LEAF + "the element of row 0 is an array of dtype object, which holds references. "
+            f"Convert it in .map, {MERGE}",
+        ),
+        (
+            [[2**63]],
+            LEAF + f"[0] of row 0 is an int of 64 bits, which int64 cannot hold. Convert it in .map, {MERGE}",
+        ),
+        (
+            [np.ma.masked_array([1], [True])],
+            LEAF + f"the element of row 0 is a masked array, whose mask would be lost. Convert it in .map, {MERGE}",
+        ),
+    ],
+)
+def test_a_fault_is_named(elements: list[Element], message: str) -> None:
+    """The message names the rule, the rows, the path, both values and the remedy."""
+    with pytest.raises(UsageError) as caught:
+        stack(elements)
+    assert str(caught.value) == message
+
+
+def test_forms_of_memory_differ() -> None:
+    """The generated arrays do cover memory that is out of order, read-only and unaligned."""
+    array = numbered(np.dtype("i4"), (2, 3), 5)
+    assert not formed(array, "fortran").flags.c_contiguous
+    assert not formed(array, "strided").flags.c_contiguous
+    assert formed(array, "reversed").strides[0] < 0
+    assert not formed(array, "unaligned").flags.aligned
+    assert not formed(array, "readonly").flags.writeable

@@ -1,0 +1,31 @@
+"""What holds for every test: nothing leaks, and properties are tried as the profile says.
+
+`HYPOTHESIS_PROFILE=soak` tries each property on 2,000 examples instead of the same 50 at every run.
+"""
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+from tests.leaks import nothing_leaks as nothing_leaks
+from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.leaks import servers_of_python as servers_of_python
+
+settings.register_profile(
+    "ci",
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "soak",
+    max_examples=2_000,
+    deadline=None,
+    print_blob=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

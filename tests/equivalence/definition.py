@@ -1,0 +1,66 @@
+"""What a loader must yield, told by the definition alone, and how to compare it to the byte."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at, elements
+from penstock._graph._length import length
+
+
+def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
+    """Yield all elements of an epoch, in order, by the plain definition."""
+    count = length(dataset.node)
+    if count is None:
+        yield from elements(dataset.node, epoch, 0, Context())
+    else:
+        yield from (element_at(dataset.node, epoch, position, Context()) for position in range(count))
+
+
+def outcomes(batches: Iterable[Any]) -> list[Any]:
+    """Return the digest of each batch, and, where the iteration raises, the error that ends it."""
+    found: list[Any] = []
+    try:
+        found.extend(map(digest, batches))
+    except ValueError as error:
+        found.append((type(error), str(error)))
+    return found
+
+
+def raised(found: list[Any]) -> bool:
+    """Return whether outcomes end with an error."""
+    return (
+        bool(found)
+        and isinstance(found[-1], tuple)
+        and isinstance(found[-1][0], type)
+        and issubclass(found[-1][0], ValueError)
+    )
+
+
+def digest(element: Any) -> Any:
+    """Return a value that is equal only for elements of the same structure, types, dtypes, shapes and bytes."""
+    if isinstance(element, dict):
+        return {"dict": [(key, digest(value)) for key, value in element.items()]}
+    if isinstance(element, list | tuple):
+        return (type(element), [digest(value) for value in element])
+    if isinstance(element, np.ndarray | np.generic):
+        array = np.asarray(element)
+        return (type(element), array.dtype.str, array.shape, array.tobytes())
+    return (type(element), element)
+
+
+def digests(batches: Any) -> list[Any]:
+    """Return the digest of each."""
+    return [digest(batch) for batch in batches]
+
+
+def rows(batch: Any, start: int, stop: int) -> Any:
+    """Return rows [start, stop) of a batch, as new arrays."""
+    if isinstance(batch, dict):
+        return {key: rows(value, start, stop) for key, value in batch.items()}
+    if isinstance(batch, list):
+        return batch[start:stop]
+    return np.array(batch[start:stop])

@@ -1,0 +1,181 @@
+"""Random datasets for property tests: chains of verbs over small sources, of every size that has bitten anyone."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import penstock as ps
+
+SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
+SEEDS = st.integers(-(2**63), 2**63)
+
+
+def add_one(element: Any) -> Any:
+    """Return a new element with every number one larger."""
+    if isinstance(element, dict):
+        return {key: add_one(value) for key, value in element.items()}
+    return element + 1
+
+
+def jitter(element: Any, rng: np.random.Generator) -> Any:
+    """Return the element with noise that is exact in float64, from several kinds of draws."""
+    return {"element": element, "noise": rng.random(), "draw": int(rng.integers(1 << 40)), "few": rng.random(3)}
+
+
+def with_seed(element: Any, seed: int) -> Any:
+    """Return the element with what was derived for it."""
+    return {"element": element, "seed": seed >> 1}
+
+
+def with_origin(element: Any, origin: ps.Origin) -> Any:
+    """Return the element with its origin."""
+    fields = dataclasses.asdict(origin)
+    return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
+
+
+def flat_sum(element: Any) -> int:
+    """Return a number that depends on all of an element's content."""
+    if isinstance(element, dict):
+        return sum(flat_sum(value) for value in element.values())
+    return int(np.sum(np.asarray(element, np.float64)) * 1000) % 1_000_003
+
+
+def keeps_two_of_three(element: Any) -> bool:
+    """Return a pseudo-random but pure verdict."""
+    return flat_sum(element) % 3 != 0
+
+
+def fails_sometimes(element: Any) -> Any:
+    """Raise for about a quarter of all elements, the same ones every time."""
+    if flat_sum(element) % 4 == 1:
+        raise ValueError("corrupt")
+    return element
+
+
+def totals(elements: list[Any]) -> Any:
+    """Merge a batch into something other than a stack."""
+    return {"totals": np.array([flat_sum(element) for element in elements], np.int64)}
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> ps.Dataset:
+    """Draw a small source and a seed."""
+    size = draw(SIZES)
+    seed = draw(SEEDS)
+    match draw(st.integers(0, 2)):
+        case 0:
+            return ps.range(size, seed=seed)
+        case 1:
+            arrays = {"x": np.arange(size * 3, dtype=np.float32).reshape(size, 3), "y": np.arange(size, dtype=np.int16)}
+            return ps.read(arrays, seed=seed)
+        case _:
+            return ps.read([{"number": number, "text": str(number)} for number in range(size)], seed=seed).map(
+                lambda record: {"number": record["number"], "half": record["number"] / 2}, name="halve"
+            )
+
+
+@st.composite
+def reordered(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
+    """Draw one verb that changes the order or the choice of elements of an indexable dataset."""
+    size = len(dataset)
+    match draw(st.integers(0, 9)):
+        case 0 | 1 | 2:
+            return dataset.shuffle()
+        case 3:
+            start, stop = draw(st.integers(-size - 1, size + 1)), draw(st.integers(-size - 1, size + 1))
+            return dataset[start : stop : draw(st.sampled_from([None, 1, 2, -1, -3]))]
+        case 4:
+            count = draw(st.integers(1, 4))
+            return dataset.shard(draw(st.integers(0, count - 1)), count)
+        case 5:
+            return dataset.split({"train": 0.7, "val": 0.3}, seed=draw(SEEDS))[draw(st.sampled_from(["train", "val"]))]
+        case 6:
+            return dataset.repeat(draw(st.integers(1, 3)), reshuffle=draw(st.booleans()))
+        case 7 if size:
+            return dataset.select(draw(st.lists(st.integers(-size, size - 1), max_size=12)))
+        case 8:
+            return dataset.subset(draw(st.integers(0, size)))
+        case _:
+            return dataset.epoch(draw(st.integers(0, 5)))
+
+
+@st.composite
+def mapped(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
+    """Draw one verb that changes elements."""
+    match draw(st.integers(0, 4)):
+        case 0:
+            return dataset.map(add_one)
+        case 1:
+            return dataset.random_map(jitter)
+        case 2:
+            return dataset.random_map(with_seed, rng="seed")
+        case 3:
+            return dataset.map_with_origin(with_origin)
+        case _:
+            return dataset.map(fails_sometimes, on_error=ps.Substitute(attempts=64))
+
+
+@st.composite
+def indexable(draw: st.DrawFn) -> ps.Dataset:
+    """Draw a dataset whose elements have positions, before any batch."""
+    dataset = draw(sources())
+    for _ in range(draw(st.integers(0, 4))):
+        step = reordered if draw(st.booleans()) else mapped
+        following = draw(step(dataset))
+        dataset = following if len(following) <= 400 else dataset
+    return dataset
+
+
+REMAINDERS = st.sampled_from(["keep", "drop", "pad"])
+
+
+@st.composite
+def batched(draw: st.DrawFn) -> ps.Dataset:
+    """Draw a dataset of batches whose size divides by 1, 2, 3 and 4 ranks or is small."""
+    dataset = draw(indexable())
+    merge = draw(st.sampled_from([None, None, totals]))
+    dataset = dataset.batch(draw(st.sampled_from([1, 2, 3, 4, 5, 12, 24])), remainder=draw(REMAINDERS), merge=merge)
+    for _ in range(draw(st.integers(0, 2))):
+        match draw(st.integers(0, 4)):
+            case 0:
+                dataset = dataset.map(add_one)
+            case 1:
+                dataset = dataset.random_map(jitter)
+            case 2:
+                dataset = draw(reordered(dataset))
+            case 3:
+                dataset = dataset.map_with_origin(with_origin)
+            case _:
+                pass
+    return dataset
+
+
+@st.composite
+def ordered(draw: st.DrawFn) -> ps.Dataset:
+    """Draw a dataset that can only be read in order: filters and folds over an indexable one."""
+    dataset = draw(indexable())
+    dataset = (
+        dataset.filter(keeps_two_of_three)
+        if draw(st.booleans())
+        else dataset.map(fails_sometimes, name="fails", on_error="skip")
+    )
+    batches = 0
+    for _ in range(draw(st.integers(0, 4))):
+        match draw(st.integers(0, 4)):
+            case 0:
+                dataset = dataset.map(add_one)
+            case 1:
+                dataset = dataset.random_map(jitter)
+            case 2:
+                dataset = dataset.filter(keeps_two_of_three)
+            case 3:
+                dataset = dataset.batch(draw(st.integers(1, 5)), remainder=draw(REMAINDERS))
+                batches += 1
+            case _ if batches:
+                dataset = dataset.unbatch()
+                batches -= 1
+            case _:
+                pass
+    return dataset

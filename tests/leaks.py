@@ -1,0 +1,140 @@
+"""Nothing is left behind: around every test, what the process holds before and after is the same.
+
+Held things are threads, child processes, file descriptors, entries of /dev/shm and leased slots. What was only
+garbage is collected first. Then the check waits, for a bounded time, until nothing is left: a descriptor or process
+that is being closed goes away a moment after the call that closed it, and no event tells that the last is gone. It is
+the one place where the tests look repeatedly.
+
+A test that failed isn't checked: its traceback still holds the frames, and with them what they own.
+"""
+
+import gc
+import multiprocessing.resource_tracker
+import os
+import sys
+import threading
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+PATIENCE_SECONDS = 2.0
+STEP_SECONDS = 0.02
+
+_failed = pytest.StashKey[bool]()
+
+
+def held() -> dict[str, str]:
+    """Return what this process holds now, each with a description for the reader."""
+    return {**_threads(), **_processes(), **_descriptors(), **_shared_memory(), **_leased_slots()}
+
+
+def left_behind(before: Mapping[str, str], patience_seconds: float) -> list[str]:
+    """Return the descriptions of what is held now and was not `before`, after waiting for it to go away."""
+    never_set = threading.Event()
+    for _ in range(round(patience_seconds / STEP_SECONDS)):
+        gc.collect()
+        left = _beyond(before)
+        if not left:
+            return left
+        never_set.wait(STEP_SECONDS)
+    return _beyond(before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember whether the test failed, for the fixture's teardown."""
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True, scope="session")
+def servers_of_python() -> None:
+    """Start what Python starts once and keeps to the end, so that no single test is blamed for it."""
+    if sys.platform != "win32":
+        multiprocessing.resource_tracker.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request: pytest.FixtureRequest, servers_of_python: None) -> Generator[None]:  # noqa: ARG001 - started before the test
+    """Fail a test that leaves something behind, with the list of it."""
+    before = held()
+    yield
+    if request.node.stash.get(_failed, False):
+        return
+    left = left_behind(before, PATIENCE_SECONDS)
+    if left:
+        listed = "\n".join(f"  - {description}" for description in left)
+        pytest.fail(f"the test left behind:\n{listed}", pytrace=False)
+
+
+def _beyond(before: Mapping[str, str]) -> list[str]:
+    return [description for identity, description in sorted(held().items()) if identity not in before]
+
+
+def _threads() -> dict[str, str]:
+    return {
+        f"thread {id(thread)}": f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}, still running"
+        for thread in threading.enumerate()
+    }
+
+
+def _processes() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for child in psutil.Process().children(recursive=True):
+        try:
+            description = f"{_command(child)}, still running"
+        except psutil.ZombieProcess:
+            description = "ended but never waited for"
+        except psutil.NoSuchProcess:
+            continue
+        found[f"process {child.pid}"] = f"child process {child.pid} {description}"
+    return found
+
+
+def _command(process: psutil.Process) -> str:
+    return f"({' '.join(process.cmdline())[:120] or process.name()})"
+
+
+def _descriptors() -> dict[str, str]:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():  # only Linux lists them; elsewhere the other checks remain
+        return {}
+    found: dict[str, str] = {}
+    for entry in os.listdir(folder):
+        try:
+            target = os.readlink(folder / entry)
+        except OSError:  # the descriptor that listed the folder
+            continue
+        found[f"descriptor {entry} {target}"] = f"file descriptor {entry} -> {target}, still open"
+    return found
+
+
+def _shared_memory() -> dict[str, str]:
+    folder = Path("/dev/shm")
+    if not folder.exists():
+        return {}
+    # Other processes of the machine have entries too; ours are those of this user that appear and stay.
+    return {
+        f"shared memory {entry.name}": f"shared memory {entry.path} of {size} bytes, not unlinked"
+        for entry in os.scandir(folder)
+        if (size := _size_if_own(entry)) is not None
+    }
+
+
+def _size_if_own(entry: os.DirEntry[str]) -> int | None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return status.st_size if status.st_uid == os.getuid() else None
+
+
+def _leased_slots() -> dict[str, str]:
+    """Ask `penstock.transport.leased_slots()`, if anything has imported it and it exists."""
+    count_leased = getattr(sys.modules.get("penstock.transport"), "leased_slots", None)
+    if count_leased is None:
+        return {}
+    return {f"slot {number}": f"leased slot (number {number + 1} of those held)" for number in range(count_leased())}

@@ -1,0 +1,52 @@
+"""The order of a permutation, written from its specification alone, slowly: what the native core must equal."""
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mix(value: int) -> int:
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _hash(value: int) -> int:
+    value = (value * 0x7FEB352D) % 2**32
+    value = ((value ^ (value >> 15)) * 0x846CA68B) % 2**32
+    return value ^ (value >> 16)
+
+
+class PermutationOracle:
+    """The key at any position, by the textbook."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length = length
+        self.state = _mix(_mix(seed + _GOLDEN) ^ _mix(length + 0x243F6A8885A308D3))
+        if length <= 65536:
+            self.table = list(range(length))
+            numbers = [_mix(self.state + j * _GOLDEN) for j in range(1, length)]
+            for number, last in zip(numbers, range(length - 1, 0, -1), strict=True):
+                other = number * (last + 1) // 2**64
+                self.table[last], self.table[other] = self.table[other], self.table[last]
+        else:
+            self.round_keys = [_mix(self.state + j * _GOLDEN) >> 32 for j in range(1, 9)]
+            bits = next(bits for bits in range(63) if 2**bits >= length)
+            self.left_bits = bits // 2
+            self.right_bits = bits - bits // 2
+
+    def key_at(self, position: int) -> int:
+        """Return the key at one position."""
+        if self.length <= 65536:
+            return self.table[position]
+        value = position
+        while True:
+            left, right = divmod(value, 1 << self.right_bits)
+            for number, round_key in enumerate(self.round_keys):
+                if number % 2 == 0:
+                    left ^= _hash(right ^ round_key) % (1 << self.left_bits)
+                else:
+                    right ^= _hash(left ^ round_key) % (1 << self.right_bits)
+            value = (left << self.right_bits) + right
+            if value < self.length:
+                return value

@@ -1,0 +1,382 @@
+"""Every sampler is a frozen value whose scalar and block forms are one function."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sampling import (
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    Sampler,
+    ScalarSampler,
+    Select,
+    Shuffle,
+    Slice,
+    apply_block,
+)
+
+seeds = st.integers(0, 2**64 - 1)
+lengths = st.one_of(st.integers(1, 20), st.integers(65530, 65540), st.integers(1, 2**40))
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """A user's sampler, with the scalar form alone."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return what stands at a position."""
+        return epoch, (position + epoch) % self.length
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Slice:
+    """Draw a slice forwards or backwards."""
+    start, length = draw(st.integers(0, 2**40)), draw(lengths)
+    step = draw(st.one_of(st.integers(-9, -1), st.integers(1, 9)))
+    return Slice(start + (9 * length if step < 0 else 0), step, length)
+
+
+OURS: dict[str, st.SearchStrategy[Sampler]] = {
+    "Shuffle": st.builds(Shuffle, lengths, seeds),
+    "Reorder": st.builds(Reorder, lengths, seeds),
+    "Slice": slices(),
+    "Select": st.lists(st.integers(0, 2**62), min_size=1, max_size=9).map(lambda keys: Select(np.array(keys))),
+    "Repeat": st.builds(Repeat, lengths, st.one_of(st.none(), st.integers(1, 5)), reshuffle=st.booleans()),
+    "FixedEpoch": st.builds(FixedEpoch, lengths, st.integers(0, 2**62)),
+}
+OURS["FixedOrder"] = st.builds(FixedOrder, st.one_of(*OURS.values()), st.integers(1, 4))
+ALL: dict[str, st.SearchStrategy[ScalarSampler]] = {
+    **OURS,
+    "a user's": st.builds(Rotated, lengths),
+    "FixedOrder of a user's": st.builds(FixedOrder, st.builds(Rotated, lengths), st.integers(1, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", ALL)
+@given(data=st.data())
+def test_scalar_and_block_forms_agree(kind: str, data: st.DataObject) -> None:
+    """A block holds the scalar form's answers, whether its epochs are all the same, in runs or mixed."""
+    sampler = data.draw(ALL[kind])
+    few_epochs = st.sampled_from(data.draw(st.sampled_from([[0], [7], [0, 1], [5, 2, 0, 2**31]])))
+    pairs = data.draw(st.lists(st.tuples(few_epochs, st.integers(0, len(sampler) - 1)), max_size=30))
+    epochs = np.array([epoch for epoch, _ in pairs], np.int64)
+    positions = np.array([position for _, position in pairs], np.int64)
+    given_epochs, given_positions = epochs.copy(), positions.copy()
+    result_epochs, keys = apply_block(sampler, epochs, positions)
+    assert result_epochs.dtype == keys.dtype == np.int64
+    answers = list(zip(result_epochs.tolist(), keys.tolist(), strict=True))
+    assert answers == [sampler(epoch, position) for epoch, position in pairs]
+    assert np.array_equal(epochs, given_epochs)
+    assert np.array_equal(positions, given_positions)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@given(data=st.data())
+def test_a_sampler_is_a_value(kind: str, data: st.DataObject) -> None:
+    """Pickled and copied samplers are equal to the first, and hash alike."""
+    sampler = data.draw(ALL[kind])
+    for twin in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        assert twin == sampler
+        assert hash(twin) == hash(sampler)
+
+
+@pytest.mark.parametrize("kind", OURS)
+@given(row=st.integers(0, 9), data=st.data())
+def test_positions_outside_are_index_errors(kind: str, row: int, data: st.DataObject) -> None:
+    """Neither form answers for a position outside: it would be another part's element."""
+    sampler = data.draw(OURS[kind])
+    length = len(sampler)
+    outside = data.draw(st.one_of(st.integers(-(2**63), -1), st.integers(length, 2**63 - 1)))
+    positions = np.zeros(10, np.int64)
+    positions[row] = outside
+    mixed = np.array([0, 0, 0, 1, 1, 0, 0, 0, 0, 0])
+    message = rf"^position must be in \[0, {length}\); got position={outside}$"
+    for epochs in (np.zeros(10, np.int64), np.ones(10, np.int64), mixed):
+        with pytest.raises(IndexError, match=message):
+            sampler.block(epochs, positions)
+    for epoch in (0, 1):
+        with pytest.raises(IndexError, match=message):
+            sampler(epoch, outside)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [Shuffle(0, 1), Reorder(0, 1), Slice(0, 1, 0), Select(np.array([], np.int64)), Repeat(0, None), FixedEpoch(0, 1)],
+)
+def test_samplers_of_nothing(sampler: Sampler) -> None:
+    """A sampler may be empty: its length is 0, an empty block stays empty, and no position exists."""
+    nothing = np.array([], np.int64)
+    assert len(sampler) == 0
+    epochs, keys = apply_block(sampler, nothing, nothing)
+    assert epochs.shape == keys.shape == (0,)
+    with pytest.raises(IndexError):
+        sampler(0, 0)
+
+
+def test_every_sampler_is_one_by_the_protocol() -> None:
+    """Ours have both forms; a user's with the scalar form alone is a ScalarSampler; what has neither is none."""
+    assert isinstance(Shuffle(3, 1), Sampler)
+    assert isinstance(Rotated(3), ScalarSampler)
+    assert not isinstance(Rotated(3), Sampler)
+    assert not isinstance([1, 2], ScalarSampler)
+    with pytest.raises(FrozenInstanceError):
+        cast("Any", Shuffle(3, 1)).length = 4
+
+
+@given(lengths, seeds, st.integers(0, 2**40), st.data())
+def test_shuffle_is_a_permutation_of_the_hashed_seed(length: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    """Shuffle keeps the epoch, and its orders are permutations: all keys of an epoch are in range and different."""
+    shuffle = Shuffle(length, seed)
+    positions = np.array(data.draw(st.lists(st.integers(0, length - 1), max_size=30, unique=True)), np.int64)
+    epochs, keys = shuffle.block(np.full_like(positions, epoch), positions)
+    assert (epochs == epoch).all()
+    assert ((keys >= 0) & (keys < length)).all()
+    assert len(set(keys.tolist())) == len(positions)
+
+
+@given(lengths, seeds, st.integers(0, 3), st.data())
+def test_reorder_keeps_epoch_0_and_then_shuffles(length: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    """Reorder is the identity in epoch 0 and Shuffle in all others."""
+    position = data.draw(st.integers(0, length - 1))
+    expected = (0, position) if epoch == 0 else Shuffle(length, seed)(epoch, position)
+    assert Reorder(length, seed)(epoch, position) == expected
+
+
+optional_ints = st.one_of(st.none(), st.integers(-25, 25))
+
+
+@given(st.builds(slice, optional_ints, optional_ints, optional_ints.filter(lambda step: step != 0)), st.integers(0, 20))
+def test_from_slice_takes_what_a_list_would(positions: slice, parent_length: int) -> None:
+    """Slice.from_slice takes the same elements in the same order as slicing a list does."""
+    taken = Slice.from_slice(positions, parent_length)
+    assert [taken(4, position) for position in range(len(taken))] == [
+        (4, key) for key in range(parent_length)[positions]
+    ]
+
+
+@given(st.integers(1, 20), st.data())
+def test_select_takes_what_numpy_would(parent_length: int, data: st.DataObject) -> None:
+    """Select.from_positions takes the same elements as NumPy's indexing, by lists, arrays and masks."""
+    indices = data.draw(st.lists(st.integers(-parent_length, parent_length - 1), max_size=10))
+    mask = data.draw(st.lists(st.booleans(), min_size=parent_length, max_size=parent_length))
+    parent = np.arange(parent_length)
+    expected = parent[np.array(indices, np.int64)].tolist()
+    assert Select.from_positions(indices, parent_length).keys.tolist() == expected
+    assert Select.from_positions(np.array(indices, np.int32), parent_length).keys.tolist() == expected
+    assert Select.from_positions(mask, parent_length).keys.tolist() == parent[np.array(mask)].tolist()
+    assert Select.from_positions(np.array(mask), parent_length).keys.tolist() == parent[np.array(mask)].tolist()
+
+
+def test_select_is_independent_of_the_array_it_was_made_from() -> None:
+    """Select copies its keys, and neither they nor a pickled copy's can be written to."""
+    keys = np.array([4, 4, 1])
+    select = Select(keys)
+    keys[0] = 9
+    assert select.keys.tolist() == [4, 4, 1]
+    for one in (select, pickle.loads(pickle.dumps(select)), copy.deepcopy(select)):
+        with pytest.raises(ValueError, match="read-only"):
+            one.keys[0] = 9
+    assert select != Select(np.array([4, 1, 4]))
+    assert select != (4, 4, 1)
+    assert len({select, Select(cast("Any", np.array([4, 4, 1], np.uint8)))}) == 1
+
+
+@given(st.integers(1, 7), st.integers(1, 5), st.integers(0, 4))
+def test_repeat_counts_passes_through_the_epochs(length: int, times: int, epoch: int) -> None:
+    """Epoch after epoch, the passes are the parent's epochs 0, 1, 2 and so on; without reshuffling, one epoch again."""
+    again = Repeat(length, times)
+    passes = [(epoch * times + number, key) for number in range(times) for key in range(length)]
+    assert [again(epoch, position) for position in range(len(again))] == passes
+    same = Repeat(length, times, reshuffle=False)
+    assert [same(epoch, position) for position in range(len(same))] == [(epoch, key) for _, key in passes]
+    epochs, keys = again.block(np.full(len(again), epoch), np.arange(len(again)))
+    assert list(zip(epochs.tolist(), keys.tolist(), strict=True)) == passes
+
+
+@pytest.mark.parametrize(
+    ("length", "passes"), [(0, 2**31), (1, 2**31), (10, 2**31), (2**31, 2**31), (2**31 + 1, 2**31 - 1), (2**62, 1)]
+)
+def test_endless_repetition_has_a_length(length: int, passes: int) -> None:
+    """Endless means as many passes as positions can count, at most 2**31."""
+    repeat = Repeat(length, None)
+    assert repeat.endless
+    assert not Repeat(length, 1).endless
+    assert repeat.passes == passes
+    assert len(repeat) == length * passes <= 2**62
+
+
+@given(st.integers(1, 9), seeds, st.integers(1, 4), st.integers(0, 20), st.data())
+def test_fixed_order_repeats_the_order_and_counts_the_epoch(
+    length: int, seed: int, cycle: int, epoch: int, data: st.DataObject
+) -> None:
+    """The order comes again every `cycle` epochs, while the epoch is the real one."""
+    position = data.draw(st.integers(0, length - 1))
+    shuffle = Shuffle(length, seed)
+    fixed = FixedOrder(shuffle, cycle)
+    assert len(fixed) == length
+    assert fixed(epoch, position) == (epoch, shuffle(epoch % cycle, position)[1])
+
+
+def test_one_epoch_for_ever() -> None:
+    """FixedEpoch answers with its epoch whichever is asked for, and its positions are the parent's."""
+    fixed = FixedEpoch(3, epoch=5)
+    assert [fixed(epoch, position) for epoch in (0, 9) for position in range(3)] == [(5, 0), (5, 1), (5, 2)] * 2
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A sampler of a user's who got something wrong."""
+
+    answer: object
+    block_answer: object = None
+
+    def __len__(self) -> int:
+        return 3
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the wrong answer."""
+        del epoch, position
+        return cast("tuple[int, int]", self.answer)
+
+
+@dataclass(frozen=True)
+class WrongBlock(Wrong):
+    """The same for the block form."""
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the wrong keys."""
+        del positions
+        return epochs, cast("NDArray[np.int64]", self.block_answer)
+
+
+@pytest.mark.parametrize("answer", [3, (3,), (0, 1, 2), (0, 1.0), (0, None), None, (0, 2**63)])
+def test_a_users_scalar_form_must_give_two_integers(answer: object) -> None:
+    """Anything but (epoch, key) is a UsageError that names the sampler and what it returned."""
+    sampler = Wrong(answer)
+    with pytest.raises(UsageError) as caught:
+        apply_block(sampler, np.zeros(2, np.int64), np.arange(2))
+    expected = f"a sampler must return two integers, (epoch, key); {sampler!r} returned {answer!r}. Return both."
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            np.arange(3),
+            "block must return as many epochs and keys as it was given positions; .* given 2 and returned 2 e",
+        ),
+        (
+            np.zeros(2),
+            r"the keys of a sampler's block must be an int64 array of one axis; got dtype float64 and shape \(2,\)",
+        ),
+        (np.zeros((2, 1), np.int64), r"the keys .* got dtype int64 and shape \(2, 1\)"),
+    ],
+)
+def test_a_users_block_form_must_give_int64_arrays(keys: NDArray[np.int64], message: str) -> None:
+    """Arrays of another length, type or shape than they should be are a UsageError."""
+    with pytest.raises(UsageError, match=message):
+        apply_block(WrongBlock(None, keys), np.zeros(2, np.int64), np.arange(2))
+
+
+LENGTH_RULE = "length must be an integer in [0, 2**62]; got length={}. Pass the parent's len()."
+SEED_RULE = "seed must be an integer in [0, 2**64); got seed={}. Pass any such number and keep it."
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "negative length": (lambda: Shuffle(-1, 0), LENGTH_RULE.format(-1)),
+    "negative seed": (lambda: Shuffle(3, -1), SEED_RULE.format(-1)),
+    "length over 2**62": (lambda: Reorder(2**62 + 1, 0), LENGTH_RULE.format(2**62 + 1)),
+    "seed over 64 bits": (lambda: Reorder(3, 2**64), SEED_RULE.format(2**64)),
+    "negative start": (lambda: Slice(-1, 1, 3), "start must be an integer in [0, 2**62]; got start=-1. Count from 0."),
+    "step 0": (
+        lambda: Slice(0, 0, 3),
+        "step must not be 0; got step=0. To take one element many times use Select or Repeat.",
+    ),
+    "negative length of a slice": (lambda: Slice(0, 1, -1), LENGTH_RULE.format(-1)),
+    "last key below 0": (
+        lambda: Slice(1, -1, 3),
+        "the last key must be in [0, 2**62]; got -1 from Slice(start=1, step=-1, length=3). Make length smaller.",
+    ),
+    "slice with step 0": (
+        lambda: Slice.from_slice(slice(None, None, 0), 3),
+        "step must not be 0; got slice(None, None, 0). Leave it out to take every element.",
+    ),
+    "negative key": (
+        lambda: Select(np.array([3, -2])),
+        "keys must not be negative; got -2 at position 1. Use Select.from_positions to count from the parent's end.",
+    ),
+    "keys that are floats": (
+        lambda: Select(cast("Any", np.array([0.5]))),
+        "keys must be an int64 array of one axis; got dtype float64 and shape (1,). "
+        "Convert it with numpy.asarray(keys, numpy.int64).",
+    ),
+    "position past the end": (
+        lambda: Select.from_positions([0, 5], 5),
+        "positions must be in [-5, 5); got 5 as number 1 of them. Take only positions that the parent has.",
+    ),
+    "position before the start": (
+        lambda: Select.from_positions([-6], 5),
+        "positions must be in [-5, 5); got -6 as number 0 of them. Take only positions that the parent has.",
+    ),
+    "mask of another length": (
+        lambda: Select.from_positions([True, False], 5),
+        "a mask must have one bool for each of the 5 elements; got shape (2,). Compute it over the whole parent.",
+    ),
+    "no times": (
+        lambda: Repeat(5, 0),
+        "times must be an integer in [1, 2**62]; got times=0. Pass None to repeat without end.",
+    ),
+    "too many times": (
+        lambda: Repeat(5, 2**61),
+        f"length * times must be at most 2**62; got length=5, times={2**61}. Pass times=None to repeat without end.",
+    ),
+    "epoch too large": (
+        lambda: Repeat(5, 2)(2**62, 0),
+        f"epoch must be in [0, {2**62 - 2}] where 2 passes make one; got epoch={2**62}. Repeat fewer times.",
+    ),
+    "epoch too large in a block": (
+        lambda: Repeat(5, 2).block(np.array([0, 2**62]), np.array([0, 0])),
+        f"epoch must be in [0, {2**62 - 2}] where 2 passes make one; got epoch={2**62}. Repeat fewer times.",
+    ),
+    "negative epoch": (
+        lambda: FixedEpoch(5, -1),
+        "epoch must be an integer in [0, 2**62]; got epoch=-1. Count from 0.",
+    ),
+    "cycle 0": (
+        lambda: FixedOrder(Shuffle(5, 1), 0),
+        "cycle must be an integer in [1, 2**62]; got cycle=0. Pass 1 for the same order always.",
+    ),
+    "no sampler": (
+        lambda: FixedOrder(cast("Any", [1, 2])),
+        "sampler must have a length and be called as sampler(epoch, position); got [1, 2]. "
+        "Pass one such as penstock.sampling.Shuffle(length, seed).",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_wrong_arguments_are_named(mistake: str) -> None:
+    """What a sampler cannot be made of is a UsageError that says the rule, the value and the remedy."""
+    make, message = WRONG[mistake]
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert str(caught.value) == message

@@ -1,0 +1,40 @@
+"""Every example in a docstring runs; `ps` is Penstock and `np` is NumPy without an import."""
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def _modules() -> list[str]:
+    found = pkgutil.walk_packages(penstock.__path__, "penstock.", onerror=_reraise)
+    return ["penstock", *(module.name for module in found if not module.name.endswith((".__main__", "._native")))]
+
+
+def _reraise(name: str) -> None:
+    raise ImportError(f"the package {name} cannot be imported")
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module's examples print what they say, in an empty folder; names of the module itself may be used too."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("penstock"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    monkeypatch.chdir(tmp_path)
+    given = {**vars(module), "ps": penstock, "np": np}
+    printed: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    for example in doctest.DocTestFinder(exclude_empty=True).find(module, globs=given):
+        runner.run(example, out=printed.append)
+    assert runner.failures == 0, "".join(printed)

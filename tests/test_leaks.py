@@ -1,0 +1,127 @@
+"""The leak check itself: what is planted is found, in the test that planted it, and tidy tests pass."""
+
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+
+PLANTED = {
+    "thread": (
+        """
+        import threading
+        kept = threading.Event()
+        def test_plants():
+            threading.Thread(target=kept.wait, name="forgotten", daemon=True).start()
+        """,
+        "*thread 'forgotten' (daemon), still running*",
+    ),
+    "descriptor": (
+        """
+        import os
+        def test_plants():
+            os.open(__file__, os.O_RDONLY)
+        """,
+        "*file descriptor * -> *test_descriptor.py, still open*",
+    ),
+    "process": (
+        """
+        import subprocess, sys
+        kept = []
+        def test_plants():
+            kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        """,
+        "*child process * (*input()*), still running*",
+    ),
+    "zombie": (
+        """
+        import os
+        def test_plants():
+            if os.fork() == 0:
+                os._exit(0)
+        """,
+        "*child process * ended but never waited for*",
+    ),
+    "shared memory": (
+        """
+        from multiprocessing import shared_memory
+        kept = []
+        def test_plants():
+            kept.append(shared_memory.SharedMemory(create=True, size=64))
+        """,
+        "*shared memory /dev/shm/* of 64 bytes, not unlinked*",
+    ),
+    "slot": (
+        """
+        import sys, types
+        transport = types.SimpleNamespace(leased=0)
+        transport.leased_slots = lambda: transport.leased
+        sys.modules["penstock.transport"] = transport
+        def test_plants():
+            transport.leased += 1
+        """,
+        "*leased slot (number 1 of those held)*",
+    ),
+}
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A test run of its own, in another process, under the same leak check."""
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    names = "nothing_leaks, pytest_runtest_makereport, servers_of_python"
+    pytester.makeconftest(f"import tests.leaks\ntests.leaks.PATIENCE_SECONDS = 0.1\nfrom tests.leaks import {names}")
+    return pytester
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_leak_is_reported(inner: pytest.Pytester, kind: str) -> None:
+    """Whatever a test leaves behind is named in an error of that test."""
+    if kind in {"descriptor", "shared memory"} and not Path("/proc/self/fd").exists():
+        pytest.skip("descriptors and shared memory are only listed on Linux")
+    source, message = PLANTED[kind]
+    inner.makepyfile(**{f"test_{kind.replace(' ', '_')}": source})
+    result = inner.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_plants*", "the test left behind:", message])
+
+
+def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
+    """A thread, a process and a file that the test itself ends are no leak."""
+    inner.makepyfile("""
+        import subprocess, sys, threading
+        def test_is_tidy(tmp_path):
+            thread = threading.Thread(target=print)
+            thread.start()
+            subprocess.run([sys.executable, "-c", ""], check=True)
+            with open(tmp_path / "file", "w"):
+                thread.join()
+    """)
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_garbage_is_no_leak(inner: pytest.Pytester) -> None:
+    """What only a reference cycle still holds is collected before the check."""
+    inner.makepyfile("""
+        import os
+        class Owner:
+            def __init__(self):
+                self.itself = self
+                self.descriptor = os.open(__file__, os.O_RDONLY)
+            def __del__(self):
+                os.close(self.descriptor)
+        def test_drops_a_cycle():
+            Owner()
+    """)
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_failed_test_is_reported_once(inner: pytest.Pytester) -> None:
+    """A failing test shows its own failure, without the leaks that follow from it."""
+    inner.makepyfile("""
+        import os
+        def test_fails():
+            os.open(__file__, os.O_RDONLY)
+            assert False
+    """)
+    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=1)

@@ -1,0 +1,185 @@
+"""Elements are taken apart and put together again without loss."""
+
+import pickle
+from collections import OrderedDict, defaultdict
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._tree import Element, align_leaves, describe_difference, flatten, leaf_paths, map_leaves, unflatten
+from penstock.errors import UsageError
+
+
+class Box(NamedTuple):
+    """A named tuple among the containers."""
+
+    corner: object
+    size: object
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A dataclass among the containers."""
+
+    image: object
+    label: object = 0
+
+
+leaves = st.none() | st.integers() | st.text(max_size=3) | st.floats(allow_nan=False)
+keys = st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.text(max_size=1))
+elements: st.SearchStrategy[Element] = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.dictionaries(keys, inner, max_size=3),
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.builds(Box, inner, inner),
+        st.builds(Sample, inner, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(elements)
+def test_unflatten_is_the_inverse_of_flatten(element: Element) -> None:
+    """An element put together from its own leaves equals it, in type and in the order of its keys."""
+    parts, structure = flatten(element)
+    assert repr(unflatten(structure, parts)) == repr(element)
+
+
+@given(elements)
+def test_paths_lead_to_the_leaves(element: Element) -> None:
+    """Each path, written behind the element, is a Python expression for its leaf."""
+    parts, structure = flatten(element)
+    paths = leaf_paths(structure)
+    assert len(parts) == structure.num_leaves
+    assert [eval(f"element{path}", {"element": element}) for path in paths] == parts
+
+
+@given(elements)
+def test_a_structure_is_a_value(element: Element) -> None:
+    """Structures of equal elements are equal and hash alike, and survive pickling."""
+    structure = flatten(element)[1]
+    again = pickle.loads(pickle.dumps(structure))
+    assert again == structure
+    assert hash(again) == hash(structure)
+    assert flatten(map_leaves(lambda _: 0, element))[1] == structure
+
+
+@given(elements, elements)
+def test_a_difference_is_described_exactly_if_there_is_one(first: Element, second: Element) -> None:
+    """The description is empty for equal structures and only for these."""
+    first_structure, second_structure = flatten(first)[1], flatten(second)[1]
+    assert (describe_difference(first_structure, second_structure) == "") == (first_structure == second_structure)
+
+
+@given(elements.flatmap(lambda element: st.tuples(st.just(element), st.randoms(use_true_random=False))))
+def test_leaves_are_aligned_across_another_order_of_keys(drawn: tuple[Element, Element]) -> None:
+    """An element whose dicts are reordered gives its leaves in the structure's order."""
+    element, generator = drawn
+
+    def reorder(part: Element) -> Element:
+        if type(part).__name__ == "dict":
+            order = list(part)
+            generator.shuffle(order)
+            return {key: reorder(part[key]) for key in order}
+        return [reorder(value) for value in part] if type(part).__name__ == "list" else part
+
+    parts, structure = flatten(element)
+    other_parts, other_structure = flatten(reorder(element))
+    assert align_leaves(structure, other_parts, other_structure) == parts
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"a": 1}, {"b": 1}), ({"a": 1}, {"a": [1]}), ([1], [1, 2]), ([1], (1,)), (Box(1, 2), (1, 2)), ({"a": {}}, {})],
+)
+def test_leaves_of_another_structure_are_not_aligned(first: Element, second: Element) -> None:
+    """Any difference but the order of keys means that there is no alignment."""
+    parts, structure = flatten(second)
+    assert align_leaves(flatten(first)[1], parts, structure) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "difference"),
+    [
+        ({"a": 1}, {"b": 1}, "the element has the key 'a' in row 0 but not in row 3"),
+        ({"m": {"a": 1}}, {"m": {"a": 1, "b": 2}}, "['m'] has the key 'b' in row 3 but not in row 0"),
+        ({"m": [1, 2]}, {"m": [1, 2, 3]}, "['m'] is a list of 2 in row 0 and a list of 3 in row 3"),
+        ([1, (2,)], [1, [2]], "[1] is a tuple of 1 in row 0 and a list of 1 in row 3"),
+        (Sample({"x": 1}), Sample(1), ".image is a dict in row 0 and a leaf in row 3"),
+        (Sample(Box(1, {2: 3})), Sample(Box(1, {4: 3})), ".image.size has the key 2 in row 0 but not in row 3"),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "the keys of the element are in another order in row 3 than in row 0"),
+    ],
+)
+def test_a_difference_names_the_path(first: Element, second: Element, difference: str) -> None:
+    """The phrase says where the two first differ, and what is there in each."""
+    assert describe_difference(flatten(first)[1], flatten(second)[1], ("row 0", "row 3")) == difference
+
+
+def test_subclasses_of_containers_count_as_what_they_are_made_from() -> None:
+    """A subclass of dict, list or tuple is taken apart as that, and rebuilt as that."""
+    element: Element = [OrderedDict(b=1, a=2), defaultdict(int, c=3)]
+    assert map_leaves(str, element) == [{"b": "1", "a": "2"}, {"c": "3"}]
+    assert [type(part) for part in map_leaves(str, element)] == [dict, dict]
+
+
+@pytest.mark.parametrize("leaf", [np.zeros(3), "text", b"bytes", None, 1.5, {1, 2}, Box, range(3)])
+def test_everything_else_is_a_leaf(leaf: object) -> None:
+    """What is no container is one leaf, as it is."""
+    parts, structure = flatten(leaf)
+    assert parts[0] is leaf
+    assert leaf_paths(structure) == ("",)
+
+
+def test_a_predicate_can_keep_a_container_whole() -> None:
+    """A part for which `is_leaf` holds is not taken apart."""
+    names = ["a", "b"]
+    assert flatten({"x": names}, lambda part: part is names)[0] == [names]
+
+
+def test_a_dataclass_is_rebuilt_through_its_constructor() -> None:
+    """The constructor runs once, with the new leaves."""
+    calls: list[object] = []
+
+    @dataclass
+    class Checked:
+        value: object
+
+        def __post_init__(self) -> None:
+            calls.append(self.value)
+
+    element = Checked(1)
+    assert map_leaves(lambda leaf: leaf + 1, element) == Checked(2)
+    assert calls[:2] == [1, 2]
+
+
+def test_a_dataclass_that_its_fields_cannot_rebuild_is_refused() -> None:
+    """Fields that the constructor doesn't take, and arguments that are no fields, are errors with a remedy."""
+
+    @dataclass
+    class Derived:
+        value: int = field(init=False, default=0)
+
+    @dataclass
+    class Scaled:
+        value: int
+        scale: InitVar[int]
+
+        def __post_init__(self, scale: int) -> None:
+            self.value *= scale
+
+    with pytest.raises(UsageError, match=r"Derived\.value has init=False\. Return a dict or a named tuple"):
+        flatten({"x": Derived()})
+    with pytest.raises(UsageError, match=r"Scaled\(\) can't be called with them alone \(.*'scale'.*\)\. Return a dict"):
+        flatten(Scaled(1, 2))
+
+
+def test_a_wrong_number_of_leaves_is_refused() -> None:
+    """`unflatten` wants exactly the structure's leaves."""
+    with pytest.raises(UsageError, match="as many as the structure's, 2; got 3"):
+        unflatten(flatten([1, 2])[1], [1, 2, 3])

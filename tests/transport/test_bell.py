@@ -1,0 +1,182 @@
+"""The bell wakes its one waiter, coalesces rings, and lets every Ctrl-C through."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from types import FrameType
+
+import pytest
+
+from penstock.transport._bell import Bell
+
+
+def test_a_ring_before_the_wait_ends_it() -> None:
+    """A ring is kept until it is cleared, so a waiter that comes late doesn't miss it."""
+    bell = Bell()
+    bell.ring()
+    assert bell.wait()
+    assert bell.wait(timeout_seconds=0)
+    bell.clear()
+    assert not bell.wait(timeout_seconds=0)
+
+
+def test_many_rings_are_cleared_at_once_and_the_next_counts() -> None:
+    """Rings coalesce up to a clear, and the first one after it makes the descriptor readable again."""
+    bell = Bell()
+    for _ in range(10_000):
+        bell.ring()
+    bell.clear()
+    assert not bell.wait(timeout_seconds=0)
+    bell.ring()
+    assert bell.wait(timeout_seconds=0)
+
+
+def test_clearing_a_quiet_bell_does_nothing() -> None:
+    """Clear never blocks, and a ring after it counts."""
+    bell = Bell()
+    bell.clear()
+    bell.clear()
+    bell.ring()
+    assert bell.wait()
+
+
+def test_the_descriptor_can_be_selected_on() -> None:
+    """An event loop sees the ring by the descriptor alone."""
+    bell = Bell()
+    assert select.select([bell], [], [], 0)[0] == []
+    bell.ring()
+    assert select.select([bell], [], [], 0)[0] == [bell]
+
+
+def test_a_thread_that_waits_is_woken_by_another() -> None:
+    """Two threads hand a token to and fro through two bells, so each wait ends by the other's ring alone."""
+    there, back = Bell(), Bell()
+    tokens = 0
+
+    def answer() -> None:
+        nonlocal tokens
+        for _ in range(500):
+            there.wait()
+            there.clear()
+            tokens += 1
+            back.ring()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for sent in range(1, 501):
+        there.ring()
+        back.wait()
+        back.clear()
+        assert tokens == sent
+    thread.join()
+
+
+def test_a_bell_closes_its_descriptors() -> None:
+    """Nothing stays open when the last reference is gone, the descriptors of a wait on the main thread included."""
+
+    def use() -> None:
+        bell = Bell()
+        bell.ring()
+        bell.wait()
+
+    use()
+    before = _open_descriptors()
+    for _ in range(20):
+        use()
+    assert _open_descriptors() == before
+
+
+def test_the_former_wakeup_descriptor_is_restored_and_told() -> None:
+    """An event loop that watches for signals gets those that arrived during a wait, and those after it."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    bell = Bell()
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        bell.ring()
+
+    former_handler = signal.signal(signal.SIGUSR1, ring)
+    former = signal.set_wakeup_fd(write_end)
+    try:
+        killer = threading.Thread(target=signal.raise_signal, args=(signal.SIGUSR1,))
+        killer.start()
+        assert bell.wait()
+        killer.join()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.set_wakeup_fd(former) == write_end
+        assert os.read(read_end, 16) == bytes([signal.SIGUSR1] * 2)
+    finally:
+        signal.set_wakeup_fd(former)
+        signal.signal(signal.SIGUSR1, former_handler)
+        os.close(read_end)
+        os.close(write_end)
+
+
+# Both ways in which a signal reaches a process: to whichever thread the system picks, and to a thread that isn't main.
+@pytest.mark.parametrize("send", ["os.kill(os.getpid(), signal.SIGINT)", "signal.raise_signal(signal.SIGINT)"])
+def test_no_interrupt_is_lost_at_any_point_of_a_wait(send: str) -> None:
+    """Each of many Ctrl-C, sent by a thread at arbitrary points, ends exactly one wait; a lost one hangs the run."""
+    program = f"""
+        import os, signal, threading
+        from penstock.transport._bell import Bell
+
+        ROUNDS = 1500
+        go = threading.Semaphore(0)
+        bell = Bell()
+
+        def interrupt():
+            for spin in range(ROUNDS):
+                go.acquire()
+                for _ in range(spin * 7 % 400):
+                    pass
+                {send}
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        interrupted = 0
+        for _ in range(ROUNDS):
+            try:
+                go.release()
+                while True:
+                    bell.wait()
+            except KeyboardInterrupt:
+                interrupted += 1
+        thread.join()
+        print(interrupted)
+    """
+    assert _run(program).stdout == "1500\n"
+
+
+def test_an_interrupt_ends_the_process_from_within_a_wait() -> None:
+    """A Ctrl-C that nobody catches ends the process as Python always does, while other threads sleep in claim_wait."""
+    program = """
+        import os, signal, threading
+        from penstock.transport._ring import SlotRing
+
+        ring = SlotRing(max_blocks=1)
+        ring.arm(0, number=0, blocks=1)
+        claim = ring.claim(worker=0)
+        workers = [threading.Thread(target=ring.claim_wait, args=(i,), daemon=True) for i in range(1, 4)]
+        for worker in workers:
+            worker.start()
+        threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT), daemon=True).start()
+        ring.wait_ready(0)
+    """
+    result = _run(program)
+    assert "KeyboardInterrupt" in result.stderr
+    assert result.returncode in {-signal.SIGINT, 130}
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))

@@ -1,0 +1,229 @@
+"""A lease comes back exactly once, when the last view over it dies, wherever and however that happens."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from typing import cast
+
+import numpy as np
+import pytest
+
+from penstock.errors import UsageError
+from penstock.transport._bell import Bell
+from penstock.transport._memory import ALIGNMENT, Memory, aligned, array_over
+
+
+def bytes_of(holder: object) -> memoryview:
+    """Return a view of a buffer; that it is one can't be said of a native class before Python 3.12."""
+    return memoryview(cast("bytes", holder))
+
+
+@pytest.mark.parametrize("prefault", [False, True])
+@pytest.mark.parametrize("size_bytes", [0, 1, 64, 5_000_000])
+def test_regions_are_aligned_and_zero(size_bytes: int, prefault: bool) -> None:  # noqa: FBT001 - pytest passes by name
+    """A region starts on a 64-byte boundary, has the size asked for, is all zeroes and can be written to."""
+    region = Memory().allocate(size_bytes, prefault=prefault)
+    array = array_over(region, (size_bytes,), np.uint8)
+    assert array.ctypes.data % ALIGNMENT == 0
+    assert array.flags.writeable
+    assert not array.any()
+    array[...] = 255
+    assert bytes(bytes_of(region)) == b"\xff" * size_bytes
+
+
+def test_aligned_rounds_up_to_the_next_multiple() -> None:
+    """The aligned size is the smallest multiple of 64 that is not below the size."""
+    assert [aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
+
+
+def test_an_array_outlives_memory_and_region() -> None:
+    """What is written stays readable when only an array is left."""
+    memory = Memory()
+    array = array_over(memory.allocate(4096), (512,), np.int64)
+    lease = memory.lease(memory.allocate(4096), slot=0)
+    leased = array_over(lease, (512,), np.int64)
+    array[...] = leased[...] = np.arange(512)
+    del memory, lease
+    gc.collect()
+    assert array.tolist() == leased.tolist() == list(range(512))
+
+
+def test_the_last_of_many_views_returns_the_lease() -> None:
+    """Slices, transposes, reshapes, memoryviews and arrays built on those hold the lease; the last one returns it."""
+    memory = Memory()
+    lease = memory.lease(memory.allocate(4096), slot=9)
+    array = array_over(lease, (8, 16), np.float32)
+    views: list[object] = [array[2:4], array.T, array.reshape(-1)[::3], bytes_of(array), array.view(np.uint8)]
+    views.append(np.frombuffer(bytes_of(lease), np.uint8))
+    views.append(np.asarray(bytes_of(lease)[5:9]))
+    del lease, array
+    while views:
+        assert memory.released() == []
+        assert (memory.leased, memory.returned) == (1, 0)
+        del views[0]
+    assert memory.released() == [9]
+    assert (memory.leased, memory.returned) == (1, 1)
+
+
+def test_several_leaves_share_one_lease() -> None:
+    """Arrays at different offsets of one lease see their own bytes, and return it together."""
+    memory = Memory()
+    lease = memory.lease(memory.allocate(256), slot=1, start_bytes=64, size_bytes=192)
+    image = array_over(lease, (64,), np.uint8)
+    label = array_over(lease, (2,), np.int64, start_bytes=64)
+    image[...] = 7
+    label[...] = (1, 2)
+    assert np.frombuffer(bytes_of(lease), np.uint8)[:80].tolist() == [7] * 64 + [1, *[0] * 7, 2, *[0] * 7]
+    del lease, image
+    assert memory.released() == []
+    del label
+    assert memory.released() == [1]
+
+
+def test_released_keeps_the_order_and_gives_each_once() -> None:
+    """Slots come back in the order in which their leases were dropped."""
+    memory = Memory()
+    region = memory.allocate(640)
+    leases = {slot: memory.lease(region, slot, start_bytes=64 * slot, size_bytes=64) for slot in range(10)}
+    for slot in (3, 9, 0):
+        del leases[slot]
+    assert memory.released() == [3, 9, 0]
+    assert memory.released() == []
+    leases.clear()
+    assert memory.released() == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_a_cycle_returns_its_lease_when_it_is_collected() -> None:
+    """A batch in a reference cycle holds its slot until the collector runs, and then returns it."""
+
+    class Holder:
+        pass
+
+    memory = Memory()
+    holder = Holder()
+    vars(holder)["self"] = holder
+    vars(holder)["batch"] = array_over(memory.lease(memory.allocate(64), slot=4), (64,), np.uint8)
+    alive = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert alive() is None
+    assert memory.released() == [4]
+
+
+def test_threads_may_drop_views_at_any_time() -> None:
+    """Leases dropped by several threads while the owner drains come back once each, and the counts are exact."""
+    memory = Memory()
+    region = memory.allocate(64)
+    seen: list[int] = []
+
+    def drop(first: int) -> None:
+        for slot in range(first, first + 1000):
+            array_over(memory.lease(region, slot), (64,), np.uint8)[::2].sum()
+
+    threads = [threading.Thread(target=drop, args=(1000 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen += memory.released()
+    for thread in threads:
+        thread.join()
+    seen += memory.released()
+    assert sorted(seen) == list(range(4000))
+    assert memory.leased == memory.returned == 4000
+
+
+def test_a_return_rings_the_bell() -> None:
+    """Who waits for a free slot is woken by the drop, on whatever thread it happens."""
+    bell = Bell()
+    memory = Memory(bell=bell)
+    held = [memory.lease(memory.allocate(64), slot=2)]
+    assert not bell.wait(timeout_seconds=0)
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    assert bell.wait()
+    thread.join()
+    assert memory.released() == [2]
+
+
+def test_a_return_after_all_owners_are_gone_is_harmless() -> None:
+    """A view that outlives the memory, its bell and the owner's thread is dropped without a word."""
+    memory = Memory(bell=Bell())
+    array = array_over(memory.lease(memory.allocate(64), slot=0), (64,), np.uint8)
+    del memory
+    gc.collect()
+    array[...] = 1
+    del array
+
+
+def test_views_may_live_to_the_end_of_the_interpreter() -> None:
+    """Batches held by globals, cycles and running threads at exit end the process silently, with status 0."""
+    program = """
+        import sys, threading
+        import numpy as np
+        from penstock.transport._bell import Bell
+        from penstock.transport._memory import Memory, array_over
+
+        bell = Bell()
+        memory = Memory(bell=bell)
+        region = memory.allocate(1 << 16)
+        kept = [array_over(memory.lease(region, slot), (64,), "u1") for slot in range(10)]
+        sys.kept = kept
+        kept.append(kept)
+        held = array_over(memory.lease(region, 11), (64,), "u1")
+        threading.Thread(target=lambda view: threading.Event().wait(), args=(held,), daemon=True).start()
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("slot", "start_bytes", "size_bytes"), [(-1, 0, 64), (0, -1, 8), (0, 0, 65), (0, 64, 1), (0, 65, None), (0, 0, -1)]
+)
+def test_a_lease_outside_its_region_is_refused(slot: int, start_bytes: int, size_bytes: int | None) -> None:
+    """The message names the rule and the bytes asked for, and nothing is counted."""
+    memory = Memory()
+    with pytest.raises(
+        UsageError, match=rf"a lease must lie inside its region .* got slot={slot}, bytes \[{start_bytes},"
+    ):
+        memory.lease(memory.allocate(64), slot, start_bytes=start_bytes, size_bytes=size_bytes)
+    assert memory.leased == 0
+
+
+def test_a_negative_size_is_refused() -> None:
+    """The message names the value."""
+    with pytest.raises(UsageError, match=r"size_bytes must not be negative; got -1"):
+        Memory().allocate(-1)
+
+
+def test_torch_tensors_hold_the_lease() -> None:
+    """Tensors from NumPy and from DLPack, and views of them, share the memory and return the lease with the last."""
+    torch = pytest.importorskip("torch")
+    memory = Memory()
+    array = array_over(memory.lease(memory.allocate(4096), slot=5), (16, 16), np.float32)
+    tensors = [torch.from_numpy(array), torch.from_dlpack(array)]
+    tensors += [tensors[0][3:5].t(), tensors[1].reshape(-1)[::2]]
+    tensors[0][0, 0] = 3.0
+    assert array[0, 0] == tensors[1][0, 0] == 3.0
+    del array
+    while tensors:
+        assert memory.released() == []
+        del tensors[0]
+    assert memory.released() == [5]
+
+
+def test_dlpack_consumers_hold_the_lease() -> None:
+    """An array that NumPy imports through DLPack keeps the lease of the array it came from."""
+    memory = Memory()
+    array = array_over(memory.lease(memory.allocate(4096), slot=6), (1024,), np.int32)
+    imported = np.from_dlpack(array)
+    array[7] = 42
+    del array
+    assert imported[7] == 42
+    assert memory.released() == []
+    del imported
+    assert memory.released() == [6]

@@ -1,0 +1,331 @@
+"""The slot ring hands out each block once, earliest batch first, and says ready exactly when all blocks are written."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from penstock.errors import UsageError
+from penstock.transport._ring import Claim, SlotRing
+
+
+def test_blocks_are_claimed_once_and_earliest_batch_first() -> None:
+    """The batch with the lowest number comes first, whatever slot it lies in, and its blocks in their order."""
+    ring = SlotRing(max_blocks=2)
+    ring.arm(0, number=9, blocks=1)
+    ring.arm(5, number=3, blocks=2)
+    ring.arm(2, number=4, blocks=1)
+    claims = [ring.claim(worker=1) for _ in range(5)]
+    assert [(c.slot, c.number, c.block, c.merge) for c in claims if c is not None] == [
+        (5, 3, 0, False),
+        (5, 3, 1, False),
+        (2, 4, 0, False),
+        (0, 9, 0, False),
+    ]
+    assert claims[4] is None
+
+
+def test_the_merge_comes_after_all_rows_and_before_ready() -> None:
+    """The merge can be claimed once every row block is done, by anyone, and only it makes the slot ready."""
+    ring = SlotRing(max_blocks=4)
+    ring.arm(0, number=0, blocks=2, merge=True)
+    first, second = ring.claim(1), ring.claim(2)
+    assert first is not None
+    assert second is not None
+    assert not ring.finish(0, first.block, 1)
+    assert ring.claim(1) is None
+    assert not ring.finish(0, second.block, 2)
+    merge = ring.claim(1)
+    assert merge is not None
+    assert (merge.merge, merge.block) == (True, 2)
+    assert ring.claim(2) is None
+    assert not ring.ready(0)
+    assert ring.finish(0, merge.block, 1)
+    assert ring.ready(0)
+
+
+def test_the_blocks_of_a_dead_worker_are_claimed_again() -> None:
+    """Release gives back exactly what that worker held, and counts it."""
+    ring = SlotRing(max_blocks=3)
+    ring.arm(0, number=0, blocks=3)
+    for worker in (1, 2, 1):
+        ring.claim(worker)
+    assert ring.release_worker(1) == 2
+    assert ring.release_worker(1) == 0
+    again = [ring.claim(3), ring.claim(3)]
+    assert [claim.block for claim in again if claim is not None] == [0, 2]
+    assert ring.claim(3) is None
+
+
+def test_a_cancelled_slot_drains_and_can_be_armed_again() -> None:
+    """After cancel nothing is claimed; the slot is drained once the claimed block is finished, or its worker gone."""
+    ring = SlotRing(max_blocks=2)
+    for ending in ("finish", "release"):
+        ring.arm(0, number=0, blocks=2, merge=True)
+        assert ring.claim(1) is not None
+        assert not ring.cancel(0)
+        assert ring.claim(2) is None
+        assert not ring.drained(0)
+        if ending == "finish":
+            ring.finish(0, 0, 1)
+        else:
+            ring.release_worker(1)
+        assert ring.drained(0)
+        assert not ring.ready(0)
+        ring.wait_drained(0)
+        ring.retire(0)
+    ring.arm(0, number=1, blocks=1)
+    assert ring.cancel(0)
+
+
+def test_each_arming_is_a_new_generation() -> None:
+    """A slot's claims say how often it had been armed, so that no two batches are mixed up."""
+    ring = SlotRing(max_blocks=1)
+    for generation in (1, 2, 3):
+        ring.arm(0, number=generation, blocks=1)
+        claim = ring.claim(1)
+        assert claim is not None
+        assert claim.generation == generation
+        ring.finish(0, 0, 1)
+        ring.retire(0)
+
+
+@pytest.mark.parametrize("act", ["finish", "retire", "cancel", "arm"])
+def test_calls_out_of_turn_are_refused(act: str) -> None:
+    """A call that the slot's state doesn't allow raises, and changes nothing."""
+    ring = SlotRing(max_blocks=1)
+    if act == "cancel":
+        with pytest.raises(RuntimeError, match="only an armed slot can be cancelled"):
+            ring.cancel(0)
+    ring.arm(0, number=0, blocks=1)
+    ring.claim(1)
+    if act == "arm":
+        with pytest.raises(RuntimeError, match="only an idle slot can be armed"):
+            ring.arm(0, number=1, blocks=1)
+    if act == "retire":
+        with pytest.raises(RuntimeError, match="only a slot that is ready or drained can be retired"):
+            ring.retire(0)
+    with pytest.raises(RuntimeError, match="only the worker that holds a block can finish it"):
+        ring.finish(0, 0, 2)
+    assert ring.finish(0, 0, 1)
+    with pytest.raises(RuntimeError, match="only the worker that holds a block can finish it"):
+        ring.finish(0, 0, 1)
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    """Every number is checked before it reaches the words."""
+    with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):
+        SlotRing(max_blocks=0)
+    with pytest.raises(UsageError, match=r"capacity must be in \[1, 1024\] slots; got 1025"):
+        SlotRing(max_blocks=1, capacity=1025)
+    ring = SlotRing(max_blocks=2, capacity=4)
+    for slot, number, blocks in ((4, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 3)):
+        with pytest.raises(UsageError, match=rf"got slot={slot}, number={number}, blocks={blocks}"):
+            ring.arm(slot, number, blocks)
+    with pytest.raises(IndexError):
+        ring.ready(4)
+    with pytest.raises(IndexError):
+        ring.finish(0, 3, 1)
+    with pytest.raises(IndexError):
+        ring.claim(1 << 22)
+
+
+def test_claim_wait_wakes_for_arm_merge_release_and_stop() -> None:
+    """A sleeping worker gets what becomes claimable by each of the ways there are, and None at the stop."""
+    ring = SlotRing(max_blocks=1)
+    got: list[Claim | None] = []
+    arrived = threading.Semaphore(0)
+
+    def work() -> None:
+        while True:
+            got.append(ring.claim_wait(worker=1))
+            arrived.release()
+            if got[-1] is None:
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ring.arm(0, number=0, blocks=1, merge=True)
+    arrived.acquire()
+    ring.finish(0, 0, 1)
+    arrived.acquire()
+    ring.finish(0, 1, 1)
+    ring.retire(0)
+    ring.stop()
+    thread.join()
+    assert [None if claim is None else (claim.block, claim.merge) for claim in got] == [(0, False), (1, True), None]
+    assert ring.stopped
+    assert ring.claim_wait(worker=1) is None
+
+
+def test_wait_ready_ends_with_the_batch_or_the_stop() -> None:
+    """The owner's wait gives True for a batch that was completed and False when the ring was stopped instead."""
+    ring = SlotRing(max_blocks=1)
+    ring.arm(0, number=0, blocks=1)
+    ring.claim(1)
+    finisher = threading.Thread(target=ring.finish, args=(0, 0, 1))
+    finisher.start()
+    assert ring.wait_ready(0)
+    finisher.join()
+    ring.retire(0)
+    ring.arm(0, number=1, blocks=1)
+    stopper = threading.Thread(target=ring.stop)
+    stopper.start()
+    assert not ring.wait_ready(0)
+    stopper.join()
+
+
+def test_batches_made_by_threads_are_complete_and_in_order() -> None:
+    """Four workers fill 600 batches of 5 blocks; each batch that is ready holds its own rows and no other's."""
+    slots, blocks, batches = 3, 5, 600
+    ring = SlotRing(max_blocks=blocks, capacity=slots)
+    rows = np.zeros((slots, blocks), np.int64)
+    sums = np.zeros(slots, np.int64)
+
+    def work(worker: int) -> None:
+        while (claim := ring.claim_wait(worker)) is not None:
+            if claim.merge:
+                sums[claim.slot] = rows[claim.slot].sum()
+            else:
+                rows[claim.slot, claim.block] = claim.number * blocks + claim.block
+            ring.finish(claim.slot, claim.block, worker)
+
+    with ThreadPoolExecutor(4) as pool:
+        workers = [pool.submit(work, worker) for worker in range(4)]
+        for number in range(batches + slots):
+            slot = number % slots
+            if number >= slots:
+                assert ring.wait_ready(slot)
+                expected = np.arange((number - slots) * blocks, (number - slots + 1) * blocks)
+                np.testing.assert_array_equal(rows[slot], expected)
+                assert sums[slot] == expected.sum()
+                ring.retire(slot)
+            ring.arm(slot, number, blocks, merge=True)
+        ring.stop()
+    assert [worker.result() for worker in workers] == [None] * 4
+
+
+@dataclass
+class ModelSlot:
+    """What the model knows of an armed slot; a block is "free", "done" or the worker that holds it."""
+
+    number: int
+    rows: int
+    blocks: list[str | int]
+    cancelled: bool = False
+
+    def open_blocks(self) -> list[int]:
+        """Return the blocks that could be claimed now."""
+        if self.cancelled:
+            return []
+        free = [row for row in range(self.rows) if self.blocks[row] == "free"]
+        merge_is_open = all(row == "done" for row in self.blocks[: self.rows]) and self.blocks[self.rows :] == ["free"]
+        return [self.rows] if merge_is_open else free
+
+    def is_through(self) -> bool:
+        """Return whether every block is done."""
+        return all(block == "done" for block in self.blocks)
+
+
+class RingMachine(RuleBasedStateMachine):
+    """Random calls in one thread, against a plain model."""
+
+    claims: Bundle[tuple[ModelSlot, int, Claim]] = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = SlotRing(max_blocks=3, capacity=4)
+        self.slots: dict[int, ModelSlot] = {}
+        self.number = 0
+
+    @rule(slot=st.integers(0, 3), blocks=st.integers(1, 3), merge=st.booleans())
+    def arm(self, slot: int, blocks: int, merge: bool) -> None:  # noqa: FBT001 - Hypothesis passes by name
+        """An idle slot is armed with the next batch."""
+        if slot in self.slots:
+            return
+        self.ring.arm(slot, self.number, blocks, merge=merge)
+        self.slots[slot] = ModelSlot(self.number, blocks, ["free"] * (blocks + merge))
+        self.number += 1
+
+    @rule(target=claims, worker=st.integers(0, 3))
+    def claim(self, worker: int) -> MultipleResults[tuple[ModelSlot, int, Claim]]:
+        """Claim: the first open block of the earliest batch.
+
+        Returns:
+            The claim with its slot and worker, for `finish`; nothing if there was none.
+        """
+        claim = self.ring.claim(worker)
+        candidates = [(state.number, slot) for slot, state in self.slots.items() if state.open_blocks()]
+        if not candidates:
+            assert claim is None
+            return multiple()
+        number, slot = min(candidates)
+        assert claim is not None
+        assert (claim.slot, claim.block, claim.number) == (slot, self.slots[slot].open_blocks()[0], number)
+        self.slots[slot].blocks[claim.block] = worker
+        return multiple((self.slots[slot], worker, claim))
+
+    @rule(held=consumes(claims))
+    def finish(self, held: tuple[ModelSlot, int, Claim]) -> None:
+        """A held block is finished, unless its worker was released in the meantime."""
+        state, worker, claim = held
+        if state.blocks[claim.block] != worker:
+            return
+        complete = self.ring.finish(claim.slot, claim.block, worker)
+        state.blocks[claim.block] = "done"
+        assert complete == state.is_through()
+
+    @rule(worker=st.integers(0, 3))
+    def release(self, worker: int) -> None:
+        """A worker dies; what it held is free, or done where the slot is cancelled."""
+        held = 0
+        for state in self.slots.values():
+            held += state.blocks.count(worker)
+            given_back = "done" if state.cancelled else "free"
+            state.blocks = [given_back if block == worker else block for block in state.blocks]
+        assert self.ring.release_worker(worker) == held
+
+    @precondition(lambda self: bool(self.slots))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """A slot is given up."""
+        slot = data.draw(st.sampled_from(sorted(self.slots)))
+        state = self.slots[slot]
+        state.cancelled = True
+        state.blocks = ["done" if block == "free" else block for block in state.blocks]
+        assert self.ring.cancel(slot) == state.is_through()
+
+    @rule()
+    def retire(self) -> None:
+        """Every slot that is through becomes idle."""
+        for slot in [slot for slot, state in self.slots.items() if state.is_through()]:
+            self.ring.retire(slot)
+            del self.slots[slot]
+
+    @invariant()
+    def ready_and_drained_agree(self) -> None:
+        """Ready and drained are what the model says, for every slot."""
+        for slot in range(4):
+            state = self.slots.get(slot)
+            through = state is not None and state.is_through()
+            cancelled = state is not None and state.cancelled
+            assert self.ring.ready(slot) == (through and not cancelled)
+            assert self.ring.drained(slot) == (through and cancelled)
+
+
+RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRing = RingMachine.TestCase
