@@ -11,14 +11,14 @@ struct's layout is not NumPy's promise: it is compared with the public `state` f
 import collections.abc
 import contextlib
 import ctypes
-import random  # noqa: TID251 - `globals=True` seeds the generators that existing augmentations draw from
+import random
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.random import Generator, Philox, get_state, set_state  # noqa: TID251 - the one place that needs them
-from numpy.random import seed as seed_numpy  # noqa: TID251 - likewise
+from numpy.random import Generator, Philox, get_state, set_state
+from numpy.random import seed as seed_numpy
 
 from penstock._graph._seed_position import SeedPosition, SeedPositions
 from penstock._seeds import MASK, derive

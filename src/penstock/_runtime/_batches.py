@@ -18,6 +18,7 @@ from penstock.batching._write import RowStacker
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
+from penstock.sources import can_read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +117,7 @@ def reads_directly(program: Batches) -> Read | None:
     step = program.rows
     while isinstance(step, Reindex):
         step = step.parent
-    return step if isinstance(step, Read) and callable(getattr(step.source, "read_into", None)) else None
+    return step if isinstance(step, Read) and can_read_into(step.source) else None
 
 
 def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Integers:

@@ -159,14 +159,14 @@ class Crew:
         return None
 
     def _run(self, job: Job, claim: Claim, context: Context) -> None:
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.thread_time()
         try:
             if claim.merge:
                 with self._merging:
                     job.run_merge(context)
             else:
                 rows = job.run_block(claim.block, context)
-                self.learned.timed(rows, time.perf_counter() - started)
+                self.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
         except BaseException as error:  # noqa: BLE001 - raised by the consumer, in its own thread
             job.error = error
 

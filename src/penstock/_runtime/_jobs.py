@@ -70,14 +70,18 @@ class Learned:
         self.is_irregular = False
         """Whether rows were met that don't fit the layout; batches are then merged from elements."""
         self.row_seconds: float | None = None
-        """The time it takes one worker to compute a row."""
+        """The time from a row's start to its end, waiting for storage or for the interpreter included."""
+        self.row_cpu_seconds: float | None = None
+        """The processor's time for a row."""
 
-    def timed(self, rows: int, seconds: float) -> None:
+    def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""
         if rows:
-            each = seconds / rows
-            known = self.row_seconds
-            self.row_seconds = each if known is None else known + self._SMOOTHING * (each - known)
+            self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
+            self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
+
+    def _smoothed(self, known: float | None, found: float) -> float:
+        return found if known is None else known + self._SMOOTHING * (found - known)
 
 
 class BatchJob:

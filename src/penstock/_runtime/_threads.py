@@ -20,8 +20,8 @@ from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import Course, EndOfEpoch
 from penstock._tree import is_array, map_leaves
 
-_JOB_SECONDS: Final = 0.002  # a job of several small batches is at most about this much work
-_BLOCK_SECONDS: Final = 0.0005  # so that claiming a block, some microseconds, stays below 2 %
+_JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
+_BLOCK_SECONDS: Final = 0.005  # so that scheduling a block, about 100 microseconds of Python, stays below 2 %
 _SMALL_BATCHES_BYTES: Final = 16_000_000
 _MOST_UNITS: Final = 64
 _SMALL_LEAF_BYTES: Final = 65_536
@@ -115,10 +115,7 @@ class _Cutter:
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
     def _block_rows(self, rows: int) -> int:
-        seconds = self._learned.row_seconds
-        fair = -(-rows // (2 * self._workers))
-        enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
-        return max(min(enough, rows), -(-rows // BLOCKS), 1)
+        return block_rows(rows, self._workers, self._learned)
 
 
 class ThreadOrderedStream:
@@ -210,7 +207,16 @@ class _SpanCutter:
         count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        fair = -(-len(span) // (2 * self._workers))
-        block = fair if seconds is None else max(min(fair, int(_BLOCK_SECONDS / max(seconds, 1e-9))), 1)
-        block = max(block, -(-len(span) // BLOCKS), 1)
-        return SpanJob(self._program, self._plan.shard, self._epoch, span, block)
+        rows = block_rows(len(span), self._workers, self._learned)
+        return SpanJob(self._program, self._plan.shard, self._epoch, span, rows)
+
+
+def block_rows(rows: int, workers: int, learned: Learned) -> int:
+    """Return how many of a job's rows make a block: two blocks a worker, or more where rows take long.
+
+    It is the processor's time that counts here: rows that wait for storage are better spread than put together.
+    """
+    fair = -(-rows // (2 * workers))
+    seconds = learned.row_cpu_seconds
+    enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
+    return max(min(enough, fair), -(-rows // BLOCKS), 1)
