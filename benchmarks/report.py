@@ -30,6 +30,8 @@ def table(scenario: Scenario, results: tuple[Result, ...], missing: Sequence[str
     coverage = median_interval([0.0] * rounds).coverage
     title = f"{scenario.name}: {scenario.question}"
     note = f"{rounds} rounds; intervals of the median cover it with a probability of {100 * coverage:.0f} %"
+    if rounds == 1:
+        note = "one round: a trial of the code, not a measurement"
     absent = [f"not installed: {', '.join(missing)}"] if missing else []
     return "\n".join([title, note, *_busy(), *lines, *absent])
 
