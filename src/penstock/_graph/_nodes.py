@@ -7,7 +7,7 @@ function, a merge function.
 Coordinates: a node is evaluated at (epoch, position), position in [0, length of the node).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ Element: TypeAlias = Any
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 RandomForm: TypeAlias = Literal["none", "generator", "seed", "globals", "origin"]
-Merge: TypeAlias = Callable[[Sequence[Element]], Element]
+Merge: TypeAlias = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Iterators over one epoch of a loader, for `for` and `async for`; both only receive from a stream.
+"""The iterator over one epoch of a loader; it only receives from a stream.
 
 Guarantees:
   - Batches come in order, each exactly once; the loader counts a batch when it is handed out.
@@ -6,11 +6,10 @@ Guarantees:
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
-import asyncio
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from penstock._loader._progress import Progress
 from penstock._runtime._streams import Course, EndOfEpoch, Stream
@@ -63,9 +62,8 @@ class LoaderIterator:
         self._open()
 
     def _open(self) -> None:
-        self._course = self._progress.begin()
-        self._stream = self._open_stream(self._course)
-        self._index = 0
+        self._stream = self._open_stream(self._progress.begin())
+        self._next = self._stream.next
         self._ended = False
         self._finalizer = weakref.finalize(self, self._stream.close)
 
@@ -74,42 +72,34 @@ class LoaderIterator:
 
     def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
         asked = time.perf_counter()
-        self._check()
+        if self._ended or self._retired:
+            self._refuse()
         try:
-            batch, cursor = self._stream.next()
+            batch, cursor = self._next()
         except EndOfEpoch:
             self._end()
             raise StopIteration from None
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
-        self._progress.handed_out(self._course.unit(self._index), cursor)
-        self._index += 1
+        self._progress.handed_out(cursor)
         self._clock.count(asked, time.perf_counter())
         return batch
 
-    def _check(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self._retired:
             raise ClosedError(self._retired)
-        if self._ended:
-            raise StopIteration
+        raise StopIteration
 
     def _end(self) -> None:
         self._ended = True
         self._progress.ended()
         self.close()
 
-    async def next_async(self) -> Any:  # noqa: ANN401 - the user's batch
-        """Return the next batch, waiting in the running event loop.
-
-        Raises:
-            StopAsyncIteration: at the end of the epoch.
-        """
-        try:
-            while not self._ended and not self._retired and not self._stream.is_ready():
-                await _readable(self._stream.fileno())
-            return next(self)
-        except StopIteration:
-            raise StopAsyncIteration from None
+    @property
+    def may_wait(self) -> int | None:
+        """A descriptor to wait for, readable when `next` may return without waiting; None where it would at once."""
+        idle = self._ended or self._retired or self._stream.is_ready()
+        return None if idle else self._stream.fileno()
 
     def get_state(self) -> State:
         """Return where the loader is, as `Loader.state_dict` does."""
@@ -130,34 +120,3 @@ class LoaderIterator:
         """Close for good: from now on `next` raises a ClosedError that says why."""
         self._retired = self._retired or why
         self.close()
-
-
-class AsyncLoaderIterator:
-    """The same for `async for`."""
-
-    def __init__(self, iterator: LoaderIterator) -> None:
-        self._iterator = iterator
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
-        return await self._iterator.next_async()
-
-
-async def _readable(descriptor: int | None) -> None:
-    """Wait until a descriptor is readable."""
-    if descriptor is None:
-        return
-    loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(descriptor, _resolve, readable)
-    try:
-        await readable
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _resolve(readable: asyncio.Future[None]) -> None:
-    if not readable.done():
-        readable.set_result(None)

@@ -37,8 +37,8 @@ class Progress(Protocol):
         """Return the course of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
-        """Count one more batch."""
+    def handed_out(self, cursor: Cursor | None) -> None:
+        """Count one more batch of the course that was begun last."""
         ...
 
     def ended(self) -> None:
@@ -77,7 +77,7 @@ class IndexedProgress:
         drops = self._recuts and program.batch is not None and program.batch.remainder == "drop"
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
         self.next_step = 0
-        self._last: Unit | None = None
+        self._course: Course | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -85,7 +85,10 @@ class IndexedProgress:
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
-        return self.unit(self.next_step) if self._last is None else self._last
+        course = self._course
+        if course is None or self.next_step == course.first.step:
+            return self.unit(self.next_step)
+        return course.unit(self.next_step - 1 - course.first.step)
 
     def unit(self, step: int) -> Unit:
         """Return the place of any step."""
@@ -94,17 +97,17 @@ class IndexedProgress:
 
     def begin(self) -> Course:
         epoch, position = self._timeline.locate(self.next_step)
-        if position and self._last is not None:  # the epoch was left early
+        course = self._course
+        if position and course is not None and self.next_step > course.first.step:  # the epoch was left early
             epoch, position = epoch + 1, 0
             self._timeline = self._timeline.cut(self.next_step, epoch, position, self._stride)
-        self._last = None
         first = Unit(self.next_step, epoch, position, self._batch)
-        return Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
+        self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
+        return self._course
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
+    def handed_out(self, cursor: Cursor | None) -> None:
         del cursor
-        self._last = unit
-        self.next_step = unit.step + 1
+        self.next_step += 1
 
     def ended(self) -> None:
         pass
@@ -112,7 +115,7 @@ class IndexedProgress:
     def jump(self, step: int) -> None:
         self._timeline.locate(step)
         self.next_step = step
-        self._last = None
+        self._course = None
 
     def course(self, step: int) -> Course:
         if self.steps_per_epoch == 0:
@@ -134,7 +137,7 @@ class IndexedProgress:
             timeline = timeline.cut(state.step, state.epoch, state.position, self._stride)
         self._timeline = timeline
         self.next_step = state.step
-        self._last = None
+        self._course = None
 
 
 class OrderedProgress:
@@ -167,11 +170,11 @@ class OrderedProgress:
         # How many steps there will be is known when they are done.
         return Course(self._next(), 1 << 62, 0, self._cursor)
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
+    def handed_out(self, cursor: Cursor | None) -> None:
         if cursor is None:
             raise InternalError("an ordered dataset's batch comes with a cursor")
-        self._last = unit
-        self.next_step = unit.step + 1
+        self._last = self._next()
+        self.next_step += 1
         self._cursor = cursor
         self._remember()
 
