@@ -13,12 +13,13 @@ from penstock._graph._apply import Context
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan
+from penstock._runtime._batches import Course
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
+from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
 from penstock._runtime._queue import JobQueue
-from penstock._runtime._streams import Course, EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _BLOCK_SECONDS: Final = 0.005  # so that scheduling a block, about 100 microseconds of Python, stays below 2 %
@@ -41,7 +42,6 @@ class ThreadBatchStream:
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
-        self._done = 0  # batches of the course that were handed out
 
     def next(self) -> tuple[Element, Cursor | None]:
         job = self._job
@@ -50,11 +50,12 @@ class ThreadBatchStream:
             self._index = 0
             if job is None:
                 raise EndOfEpoch
-        unit = job.units[self._index]
-        batch = job.take(self._index, self._copied_bytes) if job.error is None else self._inline.batch(unit)
+        if job.error is None:
+            batch = job.take(self._index, self._copied_bytes)
+        else:
+            batch = self._inline.batch(job.course.unit(self._index))
         self._index += 1
-        self._done += 1
-        if self._index == len(job.units):
+        if self._index == job.course.steps:
             self._job = None
         return batch, None
 
@@ -87,9 +88,10 @@ class _Cutter:
         count = min(self._units_per_job(), self._course.steps - self._next)
         if count <= 0:
             return None
-        units = [self._course.unit(index) for index in range(self._next, self._next + count)]
+        course = self._course.part(self._next, count)
         self._next += count
-        return make_batch_job(self._plan, units, self._block_rows(count * self._rows), self._learned)
+        rows = block_rows(count * self._rows, self._workers, self._learned)
+        return BatchJob(self._plan, course, rows, self._learned)
 
     def _units_per_job(self) -> int:
         seconds = self._learned.row_seconds
@@ -100,9 +102,6 @@ class _Cutter:
         row_bytes = 0 if layout is None else layout.row_bytes
         by_bytes = _SMALL_BATCHES_BYTES / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
-
-    def _block_rows(self, rows: int) -> int:
-        return block_rows(rows, self._workers, self._learned)
 
 
 class ThreadOrderedStream:

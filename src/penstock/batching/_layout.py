@@ -66,7 +66,8 @@ class Layout:
         Returns:
             Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
         """
-        offsets, _ = self.leaf_offsets(rows)
+        # Where the arrays have memory of their own their places are not looked for: it costs as much as the arrays.
+        offsets = [None] * len(self.kinds) if buffer is None else self.leaf_offsets(rows)[0]
         columns: list[Column] = []
         for kind, offset in zip(self.kinds, offsets, strict=True):
             if kind is None:
