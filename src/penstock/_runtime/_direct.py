@@ -5,7 +5,7 @@ This is for the caller's thread, where memory of a batch's own is best: it is us
 
 from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Shard
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, direct_keys, reads_directly, row_coordinates, rows_of, rows_of_course
 from penstock.batching._layout import Layout
 from penstock.batching._leaf import LeafSpec
@@ -13,17 +13,18 @@ from penstock.errors import InternalError
 
 
 class DirectBatches:
-    """Some steps' batches, each read when it is taken. Made by `direct_batches`."""
+    """Some steps' batches, each read when it is taken. For rows that `reads_directly`, and no steps above."""
 
-    def __init__(self, program: Batches, shard: Shard, course: Course, layout: Layout) -> None:
-        read, batch = reads_directly(program), program.batch
-        if read is None or batch is None:
+    def __init__(self, plan: Plan, course: Course, layout: Layout) -> None:
+        program, shard = plan.program, plan.shard
+        read = reads_directly(program) if isinstance(program, Batches) else None
+        if read is None or not isinstance(program, Batches) or program.batch is None or program.above:
             raise InternalError("these rows are not read directly")
         self.course = course
-        self._program = program
+        self._program: Batches = program
         self._shard = shard
         self._layout = layout
-        self._batch = batch
+        self._batch = program.batch
         self._read_into = read.source.read_into
         runs, self._bounds = rows_of_course(program, shard, course)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
@@ -39,10 +40,6 @@ class DirectBatches:
         return with_mask(self._batch, batch, rows.data, rows.total)
 
 
-def direct_batches(program: Batches, shard: Shard, course: Course, layout: Layout) -> DirectBatches | None:
-    """Return the batches of a course, or None where rows aren't read directly, or batches have steps above them."""
-    if program.above or reads_directly(program) is None:
-        return None
-    if not all(isinstance(kind, LeafSpec) for kind in layout.kinds):
-        return None
-    return DirectBatches(program, shard, course, layout)
+def can_be_direct(layout: Layout) -> bool:
+    """Return whether all leaves of a row are arrays, as sources that fill rows have them."""
+    return all(isinstance(kind, LeafSpec) for kind in layout.kinds)

@@ -11,14 +11,14 @@ from penstock._graph._apply import Context, Place
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan, Shard
-from penstock._runtime._batches import Course
-from penstock._runtime._direct import DirectBatches, direct_batches
+from penstock._runtime._batches import Course, reads_directly
+from penstock._runtime._direct import DirectBatches, can_be_direct
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 from penstock.errors import InternalError
 
-_CHUNK_SECONDS: Final = 0.0005
+_CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
 _CHUNK_BYTES: Final = 1_000_000
 _MOST_UNITS: Final = 64
 _MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
@@ -69,6 +69,7 @@ class InlineStream:
         self._course = course
         self._learned = learned
         self._context = context
+        self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
         self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course; None: each singly
         self._first = 0
@@ -96,7 +97,7 @@ class InlineStream:
             raise EndOfEpoch
         self._first = index
         try:
-            self._chunk = self._direct(index) or self._computed(index)
+            self._chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
         except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
             self._give_up_chunk()
         else:
@@ -109,8 +110,10 @@ class InlineStream:
 
     def _direct(self, index: int) -> DirectBatches | None:
         layout = row_layout(self._program, self._learned)
+        if layout is None or not can_be_direct(layout):
+            return None
         course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
-        return None if layout is None else direct_batches(self._program, self._plan.shard, course, layout)
+        return DirectBatches(self._plan, course, layout)
 
     def _computed(self, index: int) -> BatchJob:
         started = time.perf_counter()
