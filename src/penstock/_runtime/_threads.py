@@ -5,6 +5,7 @@ would. So the batches before the failing one are delivered first, and the user's
 thread. The same path serves rows that don't fit the layout.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -22,8 +23,9 @@ from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
-_BLOCK_SECONDS: Final = 0.005  # so that scheduling a block, about 100 microseconds of Python, stays below 2 %
-_SMALL_BATCHES_BYTES: Final = 4_000_000  # of all slots together; about what stays in a cache
+_MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
+_LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
+_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
 _SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
@@ -198,11 +200,13 @@ class _SpanCutter:
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:
-    """Return how many of a job's rows make a block: two blocks a worker, or more where rows take long.
+    """Return how many of a job's rows make a block: two blocks a worker, more where rows take long, fewer for no time.
 
     It is the processor's time that counts here: rows that wait for storage are better spread than put together.
     """
-    fair = -(-rows // (2 * workers))
+    blocks = 2 * workers
     seconds = learned.row_cpu_seconds
-    enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
-    return max(min(enough, fair), -(-rows // BLOCKS), 1)
+    if seconds is not None:
+        least, most = rows * seconds / _MOST_BLOCK_SECONDS, rows * seconds / _LEAST_BLOCK_SECONDS
+        blocks = math.ceil(max(min(blocks, most), least))
+    return -(-rows // max(min(blocks, rows, BLOCKS), 1))
