@@ -15,7 +15,7 @@ from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
-from penstock.events import Observer, Skipped, Substituted, ignore
+from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
 
 
@@ -29,7 +29,12 @@ class _Dropped:
 DROPPED: Final = _Dropped()
 
 
-def nothing_yet(step: str) -> int:
+def _ignore(event: Event) -> None:
+    """Observe nothing."""
+    del event
+
+
+def _nothing_yet(step: str) -> int:
     """Count nothing."""
     del step
     return 0
@@ -40,8 +45,8 @@ class Context:
     """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
 
     generator: StepGenerator = field(default_factory=StepGenerator)
-    observe: Observer = ignore
-    substituted: Callable[[str], int] = nothing_yet
+    observe: Observer = _ignore
+    substituted: Callable[[str], int] = _nothing_yet
     """How many elements a step has replaced so far, for budgets."""
 
 

@@ -47,9 +47,19 @@ class Clock:
 
 
 class LoaderIterator:
-    """The batches of one epoch, or of the rest of one. Made by `iter(loader)`; `get_state` and `set_state` are its
-    loader's state under the names that the JAX world uses.
-    """  # noqa: D205 - one sentence, then the names
+    """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
+
+    `get_state` and `set_state` are the loader's state under the names that the JAX world uses.
+
+    Example:
+        >>> import penstock as ps
+        >>> batches = iter(ps.Loader(ps.range(6).batch(2)))
+        >>> first, state = next(batches), batches.get_state()
+        >>> second = next(batches)
+        >>> batches.set_state(state)
+        >>> next(batches).tolist() == second.tolist()
+        True
+    """
 
     def __init__(
         self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock
