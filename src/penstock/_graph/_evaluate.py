@@ -10,10 +10,10 @@ from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._apply import DROPPED, Context, Place, apply_one, whereabouts
 from penstock._graph._length import is_indexable, length, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
-from penstock._graph._seed_position import SeedPosition, key_block, row_seed_position, seed_position
+from penstock._graph._seed_position import key_block, row_seed_position, seed_position
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 from penstock.sources._reading import read_records
@@ -99,8 +99,7 @@ def keeps(step: Filter, element: Element, place: Place) -> bool:
     try:
         return bool(step.predicate(element))
     except Exception as error:
-        seed: SeedPosition = place.seed
-        error.add_note(f"in step {step.name!r} at epoch {seed.epoch}, position {seed.position}, key {place.key}")
+        error.add_note(whereabouts(step, place))
         raise
 
 
