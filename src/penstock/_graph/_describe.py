@@ -15,6 +15,7 @@ from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
+from penstock.batching._leaf import LeafKind, LeafSpec
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
 
@@ -93,11 +94,21 @@ def html_text(node: Node, spec: Element, first: list[Element]) -> str:
         first: the first elements, of which image-like leaves are drawn.
     """
     rows = "".join(
-        f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(str(leaf))}</td></tr>"
-        for path, leaf in zip(leaf_paths(spec), flatten(spec)[0], strict=True)
+        f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(leaf)}</td></tr>"
+        for path, leaf in _leaf_texts(spec)
     )
     images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
     return f"<pre>{html.escape(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
+
+
+def _leaf_texts(spec: Element) -> list[tuple[str, str]]:
+    """Return the path of each leaf of an element's structure, and what the leaf is."""
+    leaves, structure = flatten(spec, lambda part: isinstance(part, LeafSpec))
+    return [(path, _kind_text(kind)) for path, kind in zip(leaf_paths(structure), leaves, strict=True)]
+
+
+def _kind_text(kind: LeafKind) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _image(array: object, most: int = 8) -> str:
@@ -117,8 +128,9 @@ def _image(array: object, most: int = 8) -> str:
 def _png(image: NDArray[Any]) -> bytes:
     """Return an image as PNG (ISO/IEC 15948): 8 bits, grey or RGB, floats scaled from their own range."""
     if image.dtype != np.uint8:
+        image = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
         low, high = float(image.min()), float(image.max())
-        image = ((image.astype(np.float64) - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+        image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
     height, width = image.shape[:2]
     colour = 2 if image.ndim == 3 and image.shape[2] == 3 else 0
     lines = image.reshape(height, -1)
