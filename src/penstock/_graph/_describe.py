@@ -16,13 +16,15 @@ from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Rein
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
 from penstock.batching._leaf import LeafKind, LeafSpec
+from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
 
 
 def chain_text(node: Node) -> str:
     """Return the dataset as the chain of verbs that made it, as `read(…).shuffle().map(decode)`."""
-    return ".".join(verb for verb in map(verb_text, parents(node)) if verb)
+    verbs = [verb for verb in map(verb_text, parents(node)) if verb]
+    return verbs[0] + "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs[1:])
 
 
 def verb_text(node: Node) -> str:
@@ -51,8 +53,8 @@ def verb_text(node: Node) -> str:
 
 
 def source_text(source: object, limit: int = 60) -> str:
-    """Return a source's repr, cut to `limit` characters."""
-    text = type(source).__name__ if type(source) in {list, tuple} else repr(source)
+    """Return a source's repr on one line, cut to `limit` characters."""
+    text = type(source).__name__ if type(source) in {list, tuple} else name_of(source)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
