@@ -136,8 +136,8 @@ class Dataset:
             >>> list(ps.range(10).shard(1, 4))
             [1, 5, 9]
         """
-        need_count("count", count, 1)
-        if not 0 <= need_count("index", index) < count:
+        count, index = need_count("count", count, 1), need_count("index", index)
+        if index >= count:
             raise UsageError(f"index must be in [0, count); got index={index}, count={count}")
         total = need_finite(self._node, "shard()")
         return self._choose(Slice(index, count, len(range(index, total, count))), f"shard({index}, {count})")
@@ -151,7 +151,8 @@ class Dataset:
             [0, 1, 2]
         """
         total = need_indexable(self._node, "take()", "Use take before it.")
-        return self._choose(Slice(0, 1, min(need_count("count", count), total)), f"take({count})")
+        count = need_count("count", count)
+        return self._choose(Slice(0, 1, min(count, total)), f"take({count})")
 
     def skip(self, count: int) -> "Dataset":
         """Return all but the first `count` elements.
@@ -162,7 +163,8 @@ class Dataset:
             [3, 4]
         """
         total = need_finite(self._node, "skip()")
-        start = min(need_count("count", count), total)
+        count = need_count("count", count)
+        start = min(count, total)
         return self._choose(Slice(start, 1, total - start), f"skip({count})")
 
     def select(self, positions: Sequence[int]) -> "Dataset":
@@ -194,7 +196,7 @@ class Dataset:
             (8, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
         """
         total = need_finite(self._node, "split()")
-        dealt = self._reindex(FixedOrder(Shuffle(total, derive(seed, "split"))), "")
+        dealt = self._reindex(FixedOrder(Shuffle(total, derive(need_integer("seed", seed), "split"))), "")
         parts: dict[str, Dataset] = {}
         start = 0
         for name, count in split_counts(total, fractions).items():
@@ -214,7 +216,8 @@ class Dataset:
             10
         """
         total = need_finite(self._node, "subset()")
-        if need_count("count", count) > total:
+        count = need_count("count", count)
+        if count > total:
             raise UsageError(f"count must be at most the dataset's length; got count={count}, length={total}")
         node = self._permute(total, "subset", "").node
         return Dataset(Reindex(node, Slice(0, 1, count), f"subset({count})"))
@@ -233,7 +236,7 @@ class Dataset:
         """
         total = need_finite(self._node, "repeat()")
         if times is not None:
-            need_count("times", times)
+            times = need_count("times", times, 1)
         verb = f"repeat({'' if times is None else times})"
         return self._reindex(Repeat(total, times, reshuffle=reshuffle), verb)
 
@@ -247,7 +250,7 @@ class Dataset:
             True
         """
         total = need_indexable(self._node, "epoch()", "Use epoch before it.")
-        need_count("number", number)
+        number = need_count("number", number)
         return self._reindex(FixedEpoch(total, number), f"epoch({number})")
 
     # ------------------------------------------------------------------ elements
@@ -386,7 +389,7 @@ class Dataset:
             [[1, 0, 0], [2, 2, 0], [3, 3, 3]]
         """
         if length is not None:
-            need_count("length", length, 1)
+            length = need_count("length", length, 1)
         return self._batch(size, Pad(length, fill, mask), remainder, None)
 
     def unbatch(self) -> "Dataset":
@@ -507,7 +510,7 @@ class Dataset:
         return Dataset(step)
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset":
-        need_count("size", size, 1)
+        size = need_count("size", size, 1)
         if remainder not in {"keep", "drop", "pad"}:
             raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
         return Dataset(Batch(self._node, size, merge, remainder, mask))
@@ -541,7 +544,7 @@ def read(source: object, *, seed: int = 0) -> Dataset:
         >>> dataset[2]["x"].item(), len(dataset.shuffle().batch(4))
         (2.0, 2)
     """
-    need_integer("seed", seed)
+    seed = need_integer("seed", seed)
     opened = as_source(source)
     return Dataset(Read(opened, source_length(opened), seed))
 
