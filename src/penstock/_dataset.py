@@ -1,6 +1,7 @@
 """The chainable facade: every verb returns a new dataset with one more step; nothing is read until it is asked for."""
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, overload
 
@@ -30,6 +31,7 @@ from penstock._graph._rewrite import hold_order, varies_by_epoch
 from penstock._graph._verify import (
     finite_length,
     need_count,
+    need_end,
     need_finite,
     need_function,
     need_indexable,
@@ -461,10 +463,12 @@ class Dataset:
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
+            need_end(self._node, _counts_from_end(index), _slice_text(index))
             return self._choose(Slice.from_slice(index, total), _slice_text(index))
-        position = index.__index__()
+        position = operator.index(index)
+        need_end(self._node, position < 0, f"[{position}]")
         if not -total <= position < total:
-            raise IndexError(f"position must be in [-{total}, {total}); got {position}")
+            raise IndexError(f"position must be in [{-total}, {total}); got {position}")
         return element_at(self._node, 0, position % total, Context())
 
     def __iter__(self) -> Iterator[Any]:
@@ -563,6 +567,13 @@ def integers(*bounds: int, seed: int = 0) -> Dataset:
     """
     numbers = range(*bounds)
     return read(Range(numbers.start, numbers.stop, numbers.step), seed=seed)
+
+
+def _counts_from_end(index: slice) -> bool:
+    """Return whether a slice's bounds depend on where the elements end."""
+    backwards = index.step is not None and index.step < 0
+    first, last = (index.stop, index.start) if backwards else (index.start, index.stop)
+    return last is None or last < 0 or (first is not None and first < 0)
 
 
 def _slice_text(index: slice) -> str:

@@ -41,6 +41,15 @@ def need_finite(node: Node, verb: str) -> int:
     return count
 
 
+def need_end(node: Node, counts_from_end: bool, given: str) -> None:  # noqa: FBT001 - the question's answer
+    """Raise a GraphError if positions are counted from the end of a node that has none."""
+    if counts_from_end and is_endless(node):
+        raise GraphError(
+            f"{chain_text(node)} repeats without end, so positions can't be counted from there; got {given}. "
+            "Count from the start to a given stop, or use take(n) first."
+        )
+
+
 def need_count(name: str, value: object, least: int = 0) -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
     number = need_integer(name, value)
