@@ -35,9 +35,9 @@ def _ignore(event: Event) -> None:
     del event
 
 
-def _nothing_yet(step: str) -> int:
+def _nothing_yet(step: str, epoch: int, position: int) -> int:
     """Count nothing."""
-    del step
+    del step, epoch, position
     return 0
 
 
@@ -47,8 +47,8 @@ class Context:
 
     generator: StepGenerator = field(default_factory=StepGenerator)
     observe: Observer = _ignore
-    substituted: Callable[[str], int] = _nothing_yet
-    """How many elements a step has replaced so far, for budgets."""
+    substituted: Callable[[str, int, int], int] = _nothing_yet
+    """How many elements a step has replaced so far, besides the one at an epoch and position; for budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _after_error(step: Map, error: Exception, place: Place, context: Context, el
             context.observe(Skipped(step.name, *_where(place), _text(error)))
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
-            if budget is not None and context.substituted(step.name) >= budget:
+            if budget is not None and context.substituted(step.name, *place.seed[:2]) >= budget:
                 error.add_note(f"{whereabouts(step, place)}; the budget of {budget} substitutions is used up")
                 raise error
             return _substitute(step, attempts, error, place, context, element_at)
