@@ -36,6 +36,7 @@ from penstock._graph._verify import (
     need_function,
     need_indexable,
     need_integer,
+    need_name,
     refuse,
     verify_step,
 )
@@ -306,7 +307,7 @@ class Dataset:
             True
         """
         need_function("random_map", function)
-        if rng not in {"generator", "seed"}:
+        if rng not in ("generator", "seed"):
             raise UsageError(f'rng must be "generator" or "seed"; got rng={rng!r}')
         return self._map(function, name, "globals" if globals else rng, on_error)
 
@@ -332,7 +333,7 @@ class Dataset:
             [1, 3, 5]
         """
         need_function("filter", predicate)
-        return Dataset(Filter(self._node, predicate, name or function_name(predicate)))
+        return Dataset(Filter(self._node, predicate, function_name(predicate) if name is None else need_name(name)))
 
     # ------------------------------------------------------------------ batches
 
@@ -515,7 +516,7 @@ class Dataset:
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset":
         size = need_count("size", size, 1)
-        if remainder not in {"keep", "drop", "pad"}:
+        if remainder not in ("keep", "drop", "pad"):
             raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
         return Dataset(Batch(self._node, size, merge, remainder, mask))
 
@@ -523,6 +524,7 @@ class Dataset:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
         taken = {step.name for step in parents(self._node) if isinstance(step, Map | Reindex)}
         if explicit is not None:
+            need_name(explicit)
             if explicit in taken:
                 refuse(self._node, f"two steps can't share the name {explicit!r}; give one of them another name=")
             return explicit

@@ -72,6 +72,13 @@ def need_function(verb: str, function: object) -> None:
         raise UsageError(f"{verb} takes a function; got {function!r}")
 
 
+def need_name(name: object) -> str:
+    """Return `name` if it can name a step, else raise a UsageError."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"name must be a str of at least one character; got name={name!r}")
+    return name
+
+
 def verify_step(step: Map) -> None:
     """Raise if the step's `on_error` is none that is known or can't work over its parent."""
     if isinstance(step.on_error, Substitute):
@@ -79,7 +86,7 @@ def verify_step(step: Map) -> None:
         if step.on_error.budget is not None:
             need_count("budget", step.on_error.budget)
         need_indexable(step.parent, "on_error=Substitute(…)", 'Use on_error="skip" there.')
-    elif step.on_error not in {"raise", "skip"}:
+    elif step.on_error not in ("raise", "skip"):
         raise UsageError(f'on_error must be "raise", "skip" or ps.Substitute(…); got on_error={step.on_error!r}')
 
 

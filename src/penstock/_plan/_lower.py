@@ -40,7 +40,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     """Return where tasks run and by how many workers, from a loader's arguments."""
-    if workers not in {"auto", "threads", "processes"}:
+    if workers not in ("auto", "threads", "processes"):
         raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
     if num_workers == "auto":
         raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
