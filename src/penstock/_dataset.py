@@ -7,7 +7,7 @@ from typing import Any, Literal, SupportsIndex, overload
 
 from penstock._graph._apply import Context
 from penstock._graph._check import check_elements
-from penstock._graph._describe import chain_text, function_name, html_text, tree_text
+from penstock._graph._describe import function_name, html_text, tree_text, verb_text
 from penstock._graph._evaluate import element_at, elements
 from penstock._graph._fingerprint import fingerprint
 from penstock._graph._length import is_indexable, length
@@ -479,7 +479,9 @@ class Dataset:
         return self._node == other._node if isinstance(other, Dataset) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(chain_text(self._node))
+        # Without the source: it may be unhashable, and its repr may differ between equal ones.
+        read, *steps = parents(self._node)
+        return hash((length(read), tuple(map(verb_text, steps))))
 
     def __repr__(self) -> str:
         return tree_text(self._node)

@@ -55,6 +55,21 @@ class Read:
     length: int
     seed: int
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Read):
+            return NotImplemented
+        return (self.length, self.seed) == (other.length, other.seed) and _same_source(self.source, other.source)
+
+
+def _same_source(one: Any, other: Any) -> bool:  # noqa: ANN401 - any source
+    """Return whether two sources are one or equal. Those that can't tell, as lists of arrays, are not equal."""
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except (ValueError, TypeError, RuntimeError):  # what NumPy and torch say of a truth value with many elements
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Reindex:
