@@ -492,7 +492,7 @@ class Dataset:
             first.append(element)
             if len(first) == 8:
                 break
-        return html_text(self._node, element_spec(first[0]) if first else None, first)
+        return html_text(self._node, first)
 
     # ------------------------------------------------------------------ building
 

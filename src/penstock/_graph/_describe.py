@@ -15,7 +15,7 @@ from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
-from penstock.batching._leaf import LeafKind, LeafSpec
+from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
@@ -87,30 +87,32 @@ def tree_text(node: Node) -> str:
     return "\n".join(lines)
 
 
-def html_text(node: Node, spec: Element, first: list[Element]) -> str:
+def html_text(node: Node, first: list[Element]) -> str:
     """Return a small table for notebooks: the tree, the element's structure, and the first images.
 
     Args:
         node: the dataset.
-        spec: the structure of one element; None if it has no elements.
-        first: the first elements, of which image-like leaves are drawn.
+        first: the first elements; the structure is that of the first of them, and image-like leaves are drawn.
     """
     rows = "".join(
         f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(leaf)}</td></tr>"
-        for path, leaf in _leaf_texts(spec)
+        for path, leaf in (_leaf_texts(first[0]) if first else ())
     )
     images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
     return f"<pre>{html.escape(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
 
 
-def _leaf_texts(spec: Element) -> list[tuple[str, str]]:
-    """Return the path of each leaf of an element's structure, and what the leaf is."""
-    leaves, structure = flatten(spec, lambda part: isinstance(part, LeafSpec))
-    return [(path, _kind_text(kind)) for path, kind in zip(leaf_paths(structure), leaves, strict=True)]
+def _leaf_texts(element: Element) -> list[tuple[str, str]]:
+    """Return the path of each leaf of an element, and what the leaf is."""
+    leaves, structure = flatten(element)
+    return [(path, _leaf_text(leaf)) for path, leaf in zip(leaf_paths(structure), leaves, strict=True)]
 
 
-def _kind_text(kind: LeafKind) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind)
+def _leaf_text(leaf: object) -> str:
+    try:
+        return describe_kind(kind_of(as_value(leaf)))
+    except LeafError:  # such as an image that a later map makes an array of
+        return type(leaf).__qualname__
 
 
 def _image(array: object, most: int = 8) -> str:
