@@ -5,6 +5,9 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._graph._apply import Context
 from penstock._graph._check import check_elements
 from penstock._graph._describe import function_name, html_text, tree_text, verb_text
@@ -170,7 +173,7 @@ class Dataset:
         start = min(count, total)
         return self._choose(Slice(start, 1, total - start), f"skip({count})")
 
-    def select(self, positions: Sequence[int]) -> "Dataset":
+    def select(self, positions: Sequence[int] | Sequence[bool] | NDArray[np.integer | np.bool_]) -> "Dataset":
         """Return the elements at the given positions, in that order; a position may come more than once.
 
         Args:
