@@ -26,6 +26,9 @@ class _Dropped:
     def __repr__(self) -> str:
         return "DROPPED"
 
+    def __reduce__(self) -> str:
+        return "DROPPED"  # a copy of the mark is the mark
+
 
 DROPPED: Final = _Dropped()
 
