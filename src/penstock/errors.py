@@ -89,8 +89,8 @@ class MissingDependencyError(PenstockError, ImportError):
         self._what = what
         self.extra = extra
 
-    def __reduce__(self) -> tuple[Callable[[str], "MissingDependencyError"], tuple[str]]:
-        return functools.partial(MissingDependencyError, extra=self.extra), (self._what,)
+    def __reduce__(self) -> tuple[Callable[[str], "MissingDependencyError"], tuple[str], dict[str, object]]:
+        return functools.partial(MissingDependencyError, extra=self.extra), (self._what,), self.__dict__
 
 
 class InternalError(PenstockError, RuntimeError):
