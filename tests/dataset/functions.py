@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator  # noqa: TID251 - what random_map hands over
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 

@@ -45,7 +45,7 @@ def test_drop_can_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
-def test_the_mask_is_in_every_batch(remainder: Any) -> None:  # noqa: ANN401 - a Literal
+def test_the_mask_is_in_every_batch(remainder: Any) -> None:
     """It is a bool leaf, true for rows of data and false for padding, whatever the remainder."""
     records = ps.read({"x": np.arange(7)})
     for dataset in (records.batch(3, remainder=remainder, mask="data"), records.filter(bool).batch(3, mask="data")):

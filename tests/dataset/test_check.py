@@ -37,7 +37,7 @@ class Counter:
         return number + self.calls
 
 
-def normalise(array: Any) -> Any:  # noqa: ANN401 - an array
+def normalise(array: Any) -> Any:
     """Change an array in place."""
     array -= array.mean()
     return array
@@ -110,10 +110,10 @@ class Tensor:
     def __init__(self, number: int) -> None:
         self.array = np.full(3, number)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:  # noqa: ANN401 - NumPy's protocol
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.array
 
-    def __eq__(self, other: object) -> Any:  # noqa: ANN401 - as arrays do
+    def __eq__(self, other: object) -> Any:
         return self.array == np.asarray(other)
 
     def __hash__(self) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.random import Generator  # noqa: TID251 - what random_map hands over
+from numpy.random import Generator
 
 import penstock as ps
 from penstock._seeds import derive
@@ -151,7 +151,7 @@ def test_random_maps_above_a_filter_keep_their_numbers() -> None:
     assert kept == {number: value for number, value in every.items() if number % 2}
 
 
-def in_place(element: Any) -> Any:  # noqa: ANN401 - a dict of arrays
+def in_place(element: Any) -> Any:
     """Change a record and return it."""
     element["x"] += 1
     return element

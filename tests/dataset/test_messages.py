@@ -34,7 +34,7 @@ class NoLength:
         return key
 
 
-def anything(value: Any) -> Any:  # noqa: ANN401 - what may not be given
+def anything(value: Any) -> Any:
     """Return a value that the type checkers would refuse, too."""
     return value
 
@@ -222,12 +222,12 @@ class Short(Squares):
 class Wrong(Squares):
     """A source that returns another number of records than it was asked for."""
 
-    def read(self, keys: Any) -> list[int]:  # noqa: ANN401 - keys
+    def read(self, keys: Any) -> list[int]:
         """Return one record too many."""
         return [0] * (len(keys) + 1)
 
 
-def mixed(number: int) -> Any:  # noqa: ANN401 - elements that don't fit together
+def mixed(number: int) -> Any:
     """Return arrays of two shapes."""
     return np.zeros(2 + number % 2)
 

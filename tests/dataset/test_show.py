@@ -16,7 +16,7 @@ from penstock.errors import GraphError
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
 
 
-def decode(record: Any) -> Any:  # noqa: ANN401 - any record
+def decode(record: Any) -> Any:
     """Return the record."""
     return record
 

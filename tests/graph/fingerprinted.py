@@ -15,7 +15,7 @@ def classify(word: str) -> str:
     return "fruit" if word in {"apple", "pear", "plum", "fig"} else "other"
 
 
-def nested(words: list[str]) -> Any:  # noqa: ANN401 - a generator
+def nested(words: list[str]) -> Any:
     """Return a function's inner code with a set in it."""
     return [word for word in words if word in {"a", "b", "c", "d"}]
 

@@ -37,13 +37,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def decode(record: Any) -> dict[str, Any]:  # noqa: ANN401 - a record of an image folder
+def decode(record: Any) -> dict[str, Any]:
     """Return an image's pixels and label."""
     pixels = np.asarray(PILLOW.open(io.BytesIO(record["bytes"])).convert("RGB"))
     return {"image": pixels, "label": record["label"]}
 
 
-def is_readable(record: Any) -> bool:  # noqa: ANN401 - a record of an image folder
+def is_readable(record: Any) -> bool:
     """Return whether an image decodes, or raise."""
     return bool(decode(record)["image"].size)
 

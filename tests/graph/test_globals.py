@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy import random as numpy_random  # noqa: TID251 - what is seeded
 
 import penstock as ps
 from penstock._seeds import derive
@@ -14,19 +13,19 @@ from penstock.errors import UsageError
 
 def augment(number: int) -> tuple[int, float, float, int]:
     """Draw from the global generators, as older augmentations do."""
-    return number, random.random(), float(numpy_random.random()), random.getrandbits(70)
+    return number, random.random(), float(np.random.random()), random.getrandbits(70)  # noqa: NPY002 - what is seeded
 
 
 def fail(number: int) -> int:
     """Draw, then raise."""
     random.random()
-    numpy_random.random()
+    np.random.random()  # noqa: NPY002 - what is seeded
     raise ValueError(f"corrupt {number}")
 
 
 def global_states() -> tuple[Any, Any]:
     """Return the states of both global generators, in a form that can be compared."""
-    name, keys, *rest = numpy_random.get_state()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - what is seeded
     return random.getstate(), (name, np.asarray(keys).tolist(), rest)
 
 
@@ -35,7 +34,7 @@ def test_draws_follow_from_the_element() -> None:
     dataset = ps.range(6, seed=3).random_map(augment, globals=True)
     elements = list(dataset)
     random.seed(1)
-    numpy_random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - what is seeded
     assert [dataset[position] for position in reversed(range(6))] == elements[::-1]
     with ps.Loader(dataset.batch(4, merge=list)) as loader:
         assert [row for batch in loader for row in batch] == elements
@@ -49,16 +48,16 @@ def test_the_seed_is_the_elements() -> None:
     seed = derive(derive(3, "mine"), 0, 4, 0)
     expected = random.Random(seed)
     first = expected.random()
-    assert element == (4, first, numpy_random.RandomState(seed % 2**32).random_sample(), expected.getrandbits(70))
+    assert element == (4, first, np.random.RandomState(seed % 2**32).random_sample(), expected.getrandbits(70))  # noqa: TID251 - what is seeded
 
 
 @pytest.mark.parametrize("function", [augment, fail])
-def test_states_are_put_back(function: Any) -> None:  # noqa: ANN401 - either function
+def test_states_are_put_back(function: Any) -> None:
     """What the training script draws next is what it would have drawn without the loader, also after an exception."""
     dataset = ps.range(6).random_map(function, globals=True)
     random.seed(5)
-    numpy_random.seed(5)
-    numpy_random.standard_normal()  # keeps a second number, which is part of the state
+    np.random.seed(5)  # noqa: NPY002 - what is seeded
+    np.random.standard_normal()  # keeps a second number, which is part of the state  # noqa: NPY002 - what is seeded
     before = global_states()
     if function is fail:
         with pytest.raises(ValueError, match="corrupt 2"):
@@ -79,7 +78,7 @@ class TestTorch:
     """Where torch is loaded, its generator is seeded, too."""
 
     @staticmethod
-    def torch() -> Any:  # noqa: ANN401 - torch is optional
+    def torch() -> Any:
         """Return torch, or skip the test."""
         return pytest.importorskip("torch")
 
@@ -87,7 +86,7 @@ class TestTorch:
         """The stream is the one that `torch.manual_seed` starts with the element's seed, without its sign bit."""
         torch = self.torch()
 
-        def augment_with_torch(number: int) -> Any:  # noqa: ANN401 - a list of floats
+        def augment_with_torch(number: int) -> Any:
             return [number, *torch.rand(3).tolist()]
 
         dataset = ps.range(4, seed=3).random_map(augment_with_torch, globals=True, name="mine")

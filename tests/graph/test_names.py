@@ -123,7 +123,7 @@ def test_the_order_of_a_shuffle_derives_from_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", 5, b"mine"])
-def test_a_name_is_a_str(name: Any) -> None:  # noqa: ANN401 - what may not be given
+def test_a_name_is_a_str(name: Any) -> None:
     """Numbers and empty names are refused by every verb that takes one."""
     dataset = ps.range(9)[1:]
     verbs: list[Any] = [dataset.map, dataset.random_map, dataset.map_with_origin, dataset.filter]

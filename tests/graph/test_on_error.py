@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from numpy.random import Generator  # noqa: TID251 - what random_map hands over
+from numpy.random import Generator
 
 import penstock as ps
 from penstock._seeds import derive

@@ -112,7 +112,7 @@ def test_the_slow_way_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch) ->
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """If what is stored doesn't show in the public state, the struct isn't written to again."""
 
-    def store_counter(struct: Any, words: bytes) -> None:  # noqa: ANN401 - the module's own
+    def store_counter(struct: Any, words: bytes) -> None:
         if damage == "counter":
             words = bytes(reversed(words))
         vars(struct)["_counter"][:] = words

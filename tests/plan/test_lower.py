@@ -11,7 +11,7 @@ from penstock._plan._plan import Batches, Folded, Limits, Plan, Shard
 from tests.dataset.functions import double, is_odd
 
 
-def plan_of(dataset: ps.Dataset, **changed: Any) -> Plan:  # noqa: ANN401 - the arguments of `lower`
+def plan_of(dataset: ps.Dataset, **changed: Any) -> Plan:
     """Return the plan of a dataset with the loader's defaults, or others."""
     arguments: dict[str, Any] = {
         "place": "inline", "num_workers": 0, "shard": None, "prefetch": 2, "memory": None, "copy": False,

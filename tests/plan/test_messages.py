@@ -16,17 +16,17 @@ BATCHES = NUMBERS.batch(4)
 Case = tuple[Callable[[], object], type[PenstockError], tuple[str, ...]]
 
 
-def anything(value: Any) -> Any:  # noqa: ANN401 - what may not be given
+def anything(value: Any) -> Any:
     """Return a value that the type checkers would refuse, too."""
     return value
 
 
-def refused(dataset: Any, words: str, *more: str, **arguments: Any) -> Case:  # noqa: ANN401 - a loader's arguments
+def refused(dataset: Any, words: str, *more: str, **arguments: Any) -> Case:
     """Return the case of a loader that a UsageError refuses."""
     return lambda: ps.Loader(dataset, **arguments), UsageError, (words, *more)
 
 
-def not_built(dataset: ps.Dataset, words: str, *more: str, **arguments: Any) -> Case:  # noqa: ANN401 - a loader's arguments
+def not_built(dataset: ps.Dataset, words: str, *more: str, **arguments: Any) -> Case:
     """Return the case of a dataset that can't be run so: a GraphError."""
     return lambda: ps.Loader(dataset, **arguments), GraphError, (words, *more)
 
