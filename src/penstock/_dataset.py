@@ -467,10 +467,10 @@ class Dataset:
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
-            need_end(self._node, _counts_from_end(index), _slice_text(index))
+            need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
             return self._choose(Slice.from_slice(index, total), _slice_text(index))
         position = operator.index(index)
-        need_end(self._node, position < 0, f"[{position}]")
+        need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
             raise IndexError(f"position must be in [{-total}, {total}); got {position}")
         return element_at(self._node, 0, position % total, Context())

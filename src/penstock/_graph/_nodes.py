@@ -61,7 +61,7 @@ class Read:
         return (self.length, self.seed) == (other.length, other.seed) and _same_source(self.source, other.source)
 
 
-def _same_source(one: Any, other: Any) -> bool:  # noqa: ANN401 - any source
+def _same_source(one: object, other: object) -> bool:
     """Return whether two sources are one or equal. Those that can't tell, as lists of arrays, are not equal."""
     if one is other:
         return True

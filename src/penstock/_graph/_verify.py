@@ -41,7 +41,7 @@ def need_finite(node: Node, verb: str) -> int:
     return count
 
 
-def need_end(node: Node, counts_from_end: bool, given: str) -> None:  # noqa: FBT001 - the question's answer
+def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
     """Raise a GraphError if positions are counted from the end of a node that has none."""
     if counts_from_end and is_endless(node):
         raise GraphError(
