@@ -312,6 +312,10 @@ class Dataset:
         need_function("random_map", function)
         if rng not in ("generator", "seed"):
             raise UsageError(f'rng must be "generator" or "seed"; got rng={rng!r}')
+        if globals and rng != "generator":
+            raise UsageError(
+                f"globals=True hands nothing to the function, so rng={rng!r} has no use. Leave one of them out."
+            )
         return self._map(function, name, "globals" if globals else rng, on_error)
 
     def map_with_origin(
