@@ -16,7 +16,7 @@ class TooDarkError(Exception):
         self.darkness = darkness
 
 
-def refuses_seven(numbers: list[int]) -> Any:  # noqa: ANN401 - a batch can be anything
+def refuses_seven(numbers: list[int]) -> Any:
     """Merge numbers, of which 7 must not be one."""
     if 7 in numbers:
         raise TooDarkError(7, len(numbers))
@@ -38,7 +38,7 @@ BATCHES = {
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", BATCHES)
 def test_an_error_in_a_merge_function_names_its_batch(kind: str, workers: int) -> None:
-    """A merge function's own exception arrives as itself, with a note of the batch; the batch before it is delivered."""
+    """A merge function's own exception arrives as itself with a note of the batch; the one before is delivered."""
     found: list[Any] = []
     with ps.Loader(BATCHES[kind], num_workers=workers) as loader, pytest.raises(TooDarkError) as raised:
         found.extend(loader)
