@@ -2,7 +2,7 @@
 
 Guarantees:
   - Batches come in order, each exactly once; the loader counts a batch when it is handed out.
-  - After an exception the same batch is tried again by the next call, or skipped by `loader.seek`.
+  - After an exception, Ctrl-C included, the same batch is tried again by the next call, or skipped by `loader.seek`.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from penstock._loader._progress import Progress
+from penstock._runtime._batches import Unit
 from penstock._runtime._streams import Course, EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError
@@ -60,31 +61,50 @@ class LoaderIterator:
         self._open_stream = open_stream
         self._clock = clock
         self._retired = ""
-        self._open()
+        self._begin()
 
-    def _open(self) -> None:
+    def _begin(self) -> None:
         self._course = self._progress.begin()
-        self._stream = self._open_stream(self._course)
-        self._index = 0
+        self._cursor = self._course.cursor
         self._ended = False
+        self._open(self._course)
+
+    def _open(self, course: Course) -> None:
+        self._stream = self._open_stream(course)
         self._finalizer = weakref.finalize(self, self._stream.close)
+        self._interrupted = False
+
+    @property
+    def _index(self) -> int:
+        """The next batch's number in the course."""
+        return self._progress.next_step - self._course.first.step
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
-        asked = time.perf_counter()
         self._check()
         try:
-            batch, cursor = self._stream.next()
+            return self._receive()
         except EndOfEpoch:
             self._end()
             raise StopIteration from None
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
-        self._progress.handed_out(self._course.unit(self._index), cursor)
-        self._index += 1
+        except Exception as error:
+            _add_note(error, self._course.unit(self._index))
+            raise
+        except BaseException:
+            self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
+            raise
+
+    def _receive(self) -> Any:  # noqa: ANN401 - the user's batch
+        asked = time.perf_counter()
+        batch, cursor = self._stream.next()
         self._clock.count(asked, time.perf_counter())
+        unit = self._course.unit(self._index)
+        self._cursor = cursor
+        self._progress.handed_out(unit, cursor)  # last, so that an interrupt comes before it or finds it done
         return batch
 
     def _check(self) -> None:
@@ -92,6 +112,10 @@ class LoaderIterator:
             raise ClosedError(self._retired)
         if self._ended:
             raise StopIteration
+        if self._interrupted:
+            self.close()
+            first, index = self._course, self._index
+            self._open(Course(first.unit(index), first.steps - index, first.stride, self._cursor))
 
     def _end(self) -> None:
         self._ended = True
@@ -120,7 +144,7 @@ class LoaderIterator:
         self.close()
         self._loader.load_state_dict(state)
         self._retired = ""
-        self._open()
+        self._begin()
 
     def close(self) -> None:
         """Stop what computes ahead for this iterator; batches handed out stay valid."""
@@ -143,6 +167,12 @@ class AsyncLoaderIterator:
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
         return await self._iterator.next_async()
+
+
+def _add_note(error: Exception, unit: Unit) -> None:
+    note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
+    if note not in getattr(error, "__notes__", ()):  # the same object may be raised again and again
+        error.add_note(note)
 
 
 async def _readable(descriptor: int | None) -> None:

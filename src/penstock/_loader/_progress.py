@@ -128,8 +128,8 @@ class IndexedProgress:
         rows = (self._timeline.total - position) % self._stride
         if 0 < rows < self._least_rows:
             raise StateError(
-                f"cut into batches of {self._stride} from position {position} on, epoch {epoch} ends with one of {rows} "
-                f"rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch size or "
+                f"cut into batches of {self._stride} from position {position} on, epoch {epoch} ends with one of "
+                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch size or "
                 'number of ranks, or use remainder="drop" or remainder="pad".'
             )
 

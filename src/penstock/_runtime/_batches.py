@@ -17,6 +17,7 @@ from penstock.batching import Stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
+from penstock.sources._as_source import can_read_into
 
 
 class Unit(NamedTuple):
@@ -112,7 +113,7 @@ def reads_directly(program: Batches) -> Read | None:
     step = program.rows
     while isinstance(step, Reindex):
         step = step.parent
-    return step if isinstance(step, Read) and callable(getattr(step.source, "read_into", None)) else None
+    return step if isinstance(step, Read) and can_read_into(step.source) else None
 
 
 def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Integers:

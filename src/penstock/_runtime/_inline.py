@@ -24,7 +24,7 @@ from penstock._runtime._batches import (
     rows_of,
 )
 from penstock.batching._layout import Layout, layout_of
-from penstock.sources._reading import read_records
+from penstock.sources._reading import is_transient, read_records
 
 _KEYS_AHEAD = 4096  # rows whose keys are computed at once; a few microseconds' worth
 
@@ -46,8 +46,18 @@ class InlineBatches:
             units_left: how many steps the epoch has from this one on.
         """
         rows = rows_of(self._program, self._shard, unit)
-        if self._direct is not None:
+        if self._direct is None:
+            return self._merged(unit, rows)
+        try:
             return self._direct.batch(unit, rows, units_left, self._context)
+        except Exception as error:  # noqa: BLE001 - raised below, unless reading one by one names the key, or heals it
+            failure = error
+        batch = self._merged(unit, rows)
+        if not is_transient(failure):
+            raise failure
+        return batch
+
+    def _merged(self, unit: Unit, rows: Rows) -> Element:
         elements = evaluate_rows(self._program, [(rows, 0, rows.total)], self._context)
         return merge(self._program, rows, unit, elements, self._context)
 
@@ -81,7 +91,10 @@ class _DirectReader:
         """Return the keys of one step's rows, from those computed ahead where the step is the one expected."""
         count = rows.total
         if self._keys is None or unit != self._next or self._used + count > len(self._keys):
-            self._keys = self._compute_keys(unit, rows, units_left)
+            try:
+                self._keys = self._compute_keys(unit, rows, units_left)
+            except Exception:  # noqa: BLE001 - it may be a later step's, whose turn has not come
+                self._keys = self._compute_keys(unit, rows, 1)
             self._used = 0
         start = self._used
         self._used = start + count
