@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.leaks import nothing_leaks as nothing_leaks
 from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
-from tests.leaks import servers_of_python as servers_of_python
+from tests.leaks import settled_process as settled_process
 
 settings.register_profile(
     "ci",

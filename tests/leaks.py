@@ -51,14 +51,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(autouse=True, scope="session")
-def servers_of_python() -> None:
-    """Start what Python starts once and keeps to the end, so that no single test is blamed for it."""
+def settled_process() -> Generator[None]:
+    """Start what Python starts once and keeps to the end, so that no single test is blamed for it.
+
+    What the imports made is set aside from the collector: with the frameworks loaded, each collection would otherwise
+    walk through millions of their objects.
+    """
     if sys.platform != "win32":
         multiprocessing.resource_tracker.ensure_running()
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
-def nothing_leaks(request: pytest.FixtureRequest, servers_of_python: None) -> Generator[None]:  # noqa: ARG001 - started before the test
+def nothing_leaks(request: pytest.FixtureRequest, settled_process: None) -> Generator[None]:  # noqa: ARG001 - started before the test
     """Fail a test that leaves something behind, with the list of it."""
     before = held()
     yield

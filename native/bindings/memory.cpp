@@ -51,6 +51,7 @@ void bind_memory(nb::module_& module) {
             return std::make_shared<ReturnedLeases>(bell.is_none() ? std::weak_ptr<Bell>() : core_bell(bell));
         },
         "bell"_a.none(), "A new collection; the bell, if any, is rung at each return.");
+    module.def("living_leases", &Lease::living, "How many leases there are in this process now.");
     module.def(
         "lease",
         [](std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,

@@ -15,8 +15,7 @@ void bind_stack(nb::module_& module);
 }  // namespace penstock::bindings
 
 NB_MODULE(_native, module) {
-    // A worker thread that is stuck in a user's function, or that a fork left behind, still holds objects of ours when
-    // the interpreter exits. That is no fault of theirs to be told of on the user's screen.
+    // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
     nb::set_leak_warnings(false);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
     penstock::bindings::bind_bell(module);

@@ -16,31 +16,24 @@ std::shared_ptr<Bell> core_bell(nb::handle bell);
 namespace {
 
 // The core trusts its callers; a number from Python that lies outside would be an access outside the words.
-void check_slot(const Ring& ring, std::uint64_t slot) {
+Ring& with_slot(Ring& ring, std::uint64_t slot) {
     if (slot >= ring.layout().capacity) throw std::out_of_range("slot must be below the ring's capacity");
+    return ring;
 }
 
 void check_worker(std::uint64_t worker) {
     if (worker > RingWords::max_worker) throw std::out_of_range("worker must be below 2**22");
 }
 
-template <auto method>
-auto of_slot(Ring& ring, std::uint64_t slot) {
-    check_slot(ring, slot);
-    return (ring.*method)(slot);
-}
-
 void arm(Ring& ring, std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge) {
-    check_slot(ring, slot);
     if (blocks < 1 || blocks > ring.layout().blocks) throw std::out_of_range("blocks must be in [1, max_blocks]");
-    ring.arm(slot, number, blocks, merge);
+    with_slot(ring, slot).arm(slot, number, blocks, merge);
 }
 
 bool finish(Ring& ring, std::uint64_t slot, std::uint64_t block, std::uint64_t worker) {
-    check_slot(ring, slot);
     check_worker(worker);
     if (block > ring.layout().blocks) throw std::out_of_range("block must be in [0, max_blocks]");
-    return ring.finish(slot, block, worker);
+    return with_slot(ring, slot).finish(slot, block, worker);
 }
 
 std::optional<Claim> claim(Ring& ring, std::uint64_t worker) {
@@ -84,10 +77,18 @@ void bind_ring(nb::module_& module) {
              "Claims a block without waiting; None if there is none, or the ring is stopped.")
         .def("claim_wait", &claim_wait, "worker"_a, "Claims a block; None once the ring is stopped.")
         .def("finish", &finish, "slot"_a, "block"_a, "worker"_a, "A claimed block is written.")
-        .def("ready", &of_slot<&Ring::ready>, "slot"_a, "Whether every block was written.")
-        .def("drained", &of_slot<&Ring::drained>, "slot"_a, "Whether a cancelled slot has no writer left.")
-        .def("retire", &of_slot<&Ring::retire>, "slot"_a, "Takes a ready or drained slot back.")
-        .def("cancel", &of_slot<&Ring::cancel>, "slot"_a, "Gives an armed slot up; whether it is drained already.")
+        .def(
+            "ready", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).ready(slot); }, "slot"_a,
+            "Whether every block was written.")
+        .def(
+            "drained", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).drained(slot); }, "slot"_a,
+            "Whether a cancelled slot has no writer left.")
+        .def(
+            "retire", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).retire(slot); }, "slot"_a,
+            "Takes a ready or drained slot back.")
+        .def(
+            "cancel", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).cancel(slot); }, "slot"_a,
+            "Gives an armed slot up; whether it is drained already.")
         .def("release_worker", &Ring::release_worker, "worker"_a, "Gives a dead worker's blocks to others.")
         .def("stop", &Ring::stop, "Ends every claim_wait.")
         .def("stopped", &Ring::stopped, "Whether stop was called.");

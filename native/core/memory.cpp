@@ -12,6 +12,8 @@ namespace penstock {
 
 namespace {
 
+std::atomic<std::uint64_t> living_leases{0};
+
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 void fault_in(std::byte* data, std::size_t size) {
@@ -76,6 +78,14 @@ Lease::Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size
         throw std::out_of_range("a lease must lie inside its region");
     }
     entry_ = returns_->open(slot);
+    living_leases.fetch_add(1);
 }
+
+Lease::~Lease() {
+    living_leases.fetch_sub(1);
+    returns_->close(std::move(entry_));
+}
+
+std::uint64_t Lease::living() { return living_leases.load(); }
 
 }  // namespace penstock

@@ -68,13 +68,16 @@ class Lease {
   public:
     Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
           std::uint64_t slot);
-    ~Lease() { returns_->close(std::move(entry_)); }
+    ~Lease();
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
     std::byte* data() const { return region_->data() + start_; }
     std::size_t size() const { return size_; }
     std::uint64_t slot() const { return entry_->slot; }
+
+    // How many leases there are in this process now, whoever gave them.
+    static std::uint64_t living();
 
   private:
     std::shared_ptr<Region> region_;

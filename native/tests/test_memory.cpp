@@ -42,6 +42,7 @@ void leases_come_back_in_order() {
     auto second = std::make_unique<Lease>(region, 64, 192, returns, 3);
     expect(first->slot() == 7 && second->data() == region->data() + 64 && second->size() == 192,
            "a lease says its place");
+    expect(Lease::living() == 2, "two leases live");
     expect(returns->leased() == 2 && returns->returned() == 0 && returns->take().empty(), "nothing is returned yet");
     second.reset();
     first.reset();
@@ -112,6 +113,7 @@ int main() {
     a_lease_outlives_all_else();
     a_return_rings_the_bell();
     threads_drop_at_once();
+    expect(Lease::living() == 0, "no lease is left");
     std::printf("memory: %d failures\n", failures);
     return failures == 0 ? 0 : 1;
 }

@@ -63,6 +63,16 @@ class Dataset:
     Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,
     picklable if their functions are. Indexing, `len` and iteration follow Python and speak of epoch 0; a `Loader` goes
     through the epochs.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.range(10, seed=7).shuffle().map(float)
+        >>> dataset
+        map(float): 10
+          └ shuffle(): 10
+            └ read(Range(0, 10, 1)): 10
+        >>> dataset[2:4][0] == dataset[2], sorted(dataset)[:3]
+        (True, [0.0, 1.0, 2.0])
     """
 
     __slots__ = ("_node",)

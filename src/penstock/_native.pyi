@@ -1,17 +1,16 @@
 """The native core of Penstock. Use it through its Python wrappers."""
 
+import typing
 from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
 
-
 class Bell:
     """A file descriptor that becomes readable when it is rung."""
 
     def __init__(self) -> None: ...
-
     def ring(self) -> None:
         """Makes the descriptor readable."""
 
@@ -29,7 +28,7 @@ class RowTable:
     Rows of equal size at equal strides in one or more pieces of memory, copied by key.
     """
 
-    def __init__(self, pieces: list, row_bytes: int, stride_bytes: int) -> None:
+    def __init__(self, pieces: list[typing.Any], row_bytes: int, stride_bytes: int) -> None:
         """
         Number the rows that fit into each uint8 array of `pieces`, one piece after another, and keep the arrays.
         """
@@ -37,7 +36,11 @@ class RowTable:
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def gather(self, keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')]) -> None:
+    def gather(
+        self,
+        keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        out: Annotated[NDArray[numpy.uint8], dict(order="C", device="cpu")],
+    ) -> None:
         """
         Copy the rows of `keys` into `out`, C-contiguous and of exactly their bytes. Larger copies run without the GIL. Raises IndexError, with `out` untouched, where a key isn't in [0, len(self)).
         """
@@ -83,6 +86,9 @@ def region(size_bytes: int, prefault: bool) -> Region:
 def returned_leases(bell: object | None) -> ReturnedLeases:
     """A new collection; the bell, if any, is rung at each return."""
 
+def living_leases() -> int:
+    """How many leases there are in this process now."""
+
 def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int) -> Lease:
     """Leases a part of a region."""
 
@@ -90,19 +96,26 @@ class Permutation:
     """A keyed bijection of [0, length), computed per position."""
 
     def __init__(self, length: int, key: int) -> None: ...
-
     def key_at(self, position: int) -> int:
         """Return the key at `position`, which must be in range."""
 
     def position_of(self, key: int) -> int:
         """Return the position of `key`, which must be in range."""
 
-    def keys_at(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    def keys_at(
+        self,
+        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
         """
         Fill `keys` until the first position out of range, and return how many were filled.
         """
 
-    def positions_of(self, keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    def positions_of(
+        self,
+        keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
         """
         Fill `positions` until the first key out of range, and return how many were filled.
         """
@@ -136,7 +149,6 @@ class Ring:
     """The claim protocol over private memory."""
 
     def __init__(self, capacity: int, blocks: int, bell: object) -> None: ...
-
     def arm(self, slot: int, number: int, blocks: int, merge: bool) -> None:
         """Hands a batch to the workers."""
 
@@ -172,17 +184,32 @@ class Ring:
     def stopped(self) -> bool:
         """Whether stop was called."""
 
-def write_integers(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+def write_integers(
+    items: Sequence[object],
+    begin: int,
+    out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    start: int,
+) -> int:
     """
     Write exact ints of 64 bits; return the index of the first item that is none, or -1.
     """
 
-def write_floats(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+def write_floats(
+    items: Sequence[object],
+    begin: int,
+    out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
+    start: int,
+) -> int:
     """
     Write exact floats; return the index of the first item that is none, or -1.
     """
 
-def write_booleans(items: Sequence[object], begin: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], start: int) -> int:
+def write_booleans(
+    items: Sequence[object],
+    begin: int,
+    out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order="C", device="cpu")],
+    start: int,
+) -> int:
     """Write bools; return the index of the first item that is none, or -1."""
 
 def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
+from penstock.transport import leased_slots
 from penstock.transport._bell import Bell
 from penstock.transport._memory import ALIGNMENT, Memory, aligned, array_over
 
@@ -49,6 +50,18 @@ def test_an_array_outlives_memory_and_region() -> None:
     del memory, lease
     gc.collect()
     assert array.tolist() == leased.tolist() == list(range(512))
+
+
+def test_all_leases_of_the_process_are_counted() -> None:
+    """The count rises with each lease of any memory and falls when it is dropped, even after its memory."""
+    before = leased_slots()
+    memories = [Memory(), Memory()]
+    leases = [memory.lease(memory.allocate(64), slot=0) for memory in memories]
+    assert leased_slots() == before + 2
+    memories.clear()
+    assert leased_slots() == before + 2
+    leases.clear()
+    assert leased_slots() == before
 
 
 def test_the_last_of_many_views_returns_the_lease() -> None:

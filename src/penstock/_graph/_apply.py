@@ -5,7 +5,7 @@ A user's own exception passes through with its type and traceback; a note says w
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
@@ -15,7 +15,7 @@ from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
-from penstock.events import Observer, Skipped, Substituted, ignore
+from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
 
 
@@ -29,7 +29,12 @@ class _Dropped:
 DROPPED: Final = _Dropped()
 
 
-def nothing_yet(step: str) -> int:
+def _ignore(event: Event) -> None:
+    """Observe nothing."""
+    del event
+
+
+def _nothing_yet(step: str) -> int:
     """Count nothing."""
     del step
     return 0
@@ -40,8 +45,8 @@ class Context:
     """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
 
     generator: StepGenerator = field(default_factory=StepGenerator)
-    observe: Observer = ignore
-    substituted: Callable[[str], int] = nothing_yet
+    observe: Observer = _ignore
+    substituted: Callable[[str], int] = _nothing_yet
     """How many elements a step has replaced so far, for budgets."""
 
 
@@ -62,12 +67,12 @@ class Places(Protocol):
         """Return the place of the block's element `index`."""
         ...
 
-    def seeds(self, start: int, /) -> SeedPositions:
-        """Return the seed positions of the block's elements from `start` on."""
+    def seeds(self) -> SeedPositions:
+        """Return the seed positions of the block's elements."""
         ...
 
-    def keys(self, start: int, /) -> Integers:
-        """Return the keys of the block's elements from `start` on."""
+    def keys(self) -> Integers:
+        """Return the keys of the block's elements."""
         ...
 
 
@@ -93,32 +98,28 @@ def apply_block(
     """Return `apply_one` of every element of a block, computed at once where that is possible."""
     if step.form == "globals":
         return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
-    results: list[Element] = []
-    while len(results) < len(elements):
-        start = len(results)
-        rest = elements[start:] if start else elements
-        with contextlib.suppress(Exception):  # the failing element is computed again below, alone
-            # What was computed before an error stays in the list. A StopIteration from the function ends `map` too.
-            results.extend(map(step.function, rest, *_arguments(step, places, start, context)))
-        if len(results) < len(elements):
-            index = len(results)
-            results.append(apply_one(step, elements[index], places.place(index), context, element_at))
-    return results
+    with contextlib.suppress(Exception):  # computed again below, one by one, where on_error is followed
+        return _apply_at_once(step, elements, places, context)
+    return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
 
 
-def _arguments(step: Map, places: Places, start: int, context: Context) -> Sequence[Iterable[Any]]:
-    """Return what a step's function gets beside the element, for the block's elements from `start` on."""
+def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, context: Context) -> list[Element]:
+    """Return the function of every element, in one comprehension: Python calls it there at the least cost."""
+    function = step.function
     match step.form:
         case "none" | "globals":
-            return ()
+            return [function(element) for element in elements]
         case "generator":
-            return (context.generator.streams(step.seed, places.seeds(start)),)
+            streams = context.generator.streams(step.seed, places.seeds())
+            return [function(element, rng) for element, rng in zip(elements, streams, strict=True)]
         case "seed":
-            return (derive_block(step.seed, *places.seeds(start)).tolist(),)
+            seeds = derive_block(step.seed, *places.seeds()).tolist()
+            return [function(element, seed) for element, seed in zip(elements, seeds, strict=True)]
         case "origin":
-            seeds = places.seeds(start)
-            columns = (*seeds[:2], places.keys(start), derive_block(step.seed, *seeds), seeds.ordinals)
-            return (map(Origin, *(column.tolist() for column in columns)),)
+            seeds = places.seeds()
+            columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
+            origins = map(Origin, *(column.tolist() for column in columns))
+            return [function(element, origin) for element, origin in zip(elements, origins, strict=True)]
         case _:
             assert_never(step.form)
 

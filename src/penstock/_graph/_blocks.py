@@ -50,26 +50,26 @@ class BlockPlaces:
 
     def place(self, index: int) -> Place:
         """Return the place of the block's element `index`."""
-        seeds, keys = self.seeds(0), self.keys(0)
+        seeds, keys = self.seeds(), self.keys()
         seed = SeedPosition(*(int(part[index]) for part in seeds))
         return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]))
 
     def all(self) -> list[Place]:
         """Return the places of all the block's elements."""
-        seeds = map(SeedPosition, *(part.tolist() for part in self.seeds(0)))
-        return list(map(Place, self._epochs.tolist(), self._positions.tolist(), seeds, self.keys(0).tolist()))
+        seeds = map(SeedPosition, *(part.tolist() for part in self.seeds()))
+        return list(map(Place, self._epochs.tolist(), self._positions.tolist(), seeds, self.keys().tolist()))
 
-    def seeds(self, start: int) -> SeedPositions:
-        """Return the seed positions of the block's elements from `start` on."""
+    def seeds(self) -> SeedPositions:
+        """Return the seed positions of the block's elements."""
         if self._seeds is None:
             self._seeds = seed_position_block(self._node, self._epochs, self._positions)
-        return SeedPositions(*(part[start:] for part in self._seeds))
+        return self._seeds
 
-    def keys(self, start: int) -> Integers:
-        """Return the keys of the block's elements from `start` on."""
+    def keys(self) -> Integers:
+        """Return the keys of the block's elements."""
         if self._keys is None:
             self._keys = key_block(self._node, self._epochs, self._positions)
-        return self._keys[start:]
+        return self._keys
 
 
 def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:
@@ -111,13 +111,10 @@ def _keep(elements: list[Element], kept: Integers | None, mask: list[bool]) -> B
 
 
 def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:
-    results: list[bool] = []
-    with contextlib.suppress(Exception):  # the failing element is judged again below, alone, which adds the note
-        results.extend(map(bool, map(step.predicate, elements)))
-    while len(results) < len(elements):
-        index = len(results)
-        results.append(keeps(step, elements[index], places.place(index)))
-    return results
+    with contextlib.suppress(Exception):  # judged again below, one by one, which adds the note
+        predicate = step.predicate
+        return [bool(predicate(element)) for element in elements]
+    return [keeps(step, element, places.place(index)) for index, element in enumerate(elements)]
 
 
 def _batches(step: Batch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
@@ -133,13 +130,13 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
     return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
 
 
-def merge_block(step: Batch, rows: list[Element], size: int, *, mask: bool = True) -> Element:
+def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
     """Return the rows merged, as `merge_rows` defines it, by the fast path where the merge is plain stacking."""
     count = len(rows)
     if step.remainder == "pad":
         rows = rows + [rows[-1]] * (size - count)
     batch = fast_stack(rows) if isinstance(step.merge, Stack) else step.merge(rows)
-    return with_mask(step, batch, count, len(rows)) if mask else batch
+    return with_mask(step, batch, count, len(rows))
 
 
 def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:

@@ -51,15 +51,14 @@ def verb_text(node: Node) -> str:
 
 def source_text(source: object, limit: int = 60) -> str:
     """Return a source's repr, cut to `limit` characters."""
-    text = type(source).__name__ if isinstance(source, list | tuple) else repr(source)
+    text = type(source).__name__ if type(source) in {list, tuple} else repr(source)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return what a function calls itself: its qualified name, or its class's for other callables."""
-    inner = function.func if _is_partial(function) else None
-    if inner is not None:
-        return function_name(inner)
+    if _is_partial(function):
+        return function_name(function.func)
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -7,7 +7,7 @@ function, a merge function.
 Coordinates: a node is evaluated at (epoch, position), position in [0, length of the node).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ Element: TypeAlias = Any
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 RandomForm: TypeAlias = Literal["none", "generator", "seed", "globals", "origin"]
-Merge: TypeAlias = Callable[[Sequence[Element]], Element]
+Merge: TypeAlias = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,13 @@ class Origin:
         key: the address of its record in the source; a batch has its first row's.
         seed: a 64-bit seed of this element's own, for this step.
         ordinal: which row of a batch that was taken apart again; 0 elsewhere.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8, seed=7).shuffle().batch(4))
+        >>> origin = loader.origin(step=3, row=1)
+        >>> (origin.epoch, origin.position) == (1, 5), origin.key == loader.batch_at(3)[1]
+        (True, np.True_)
     """
 
     epoch: int

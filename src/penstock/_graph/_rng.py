@@ -11,17 +11,18 @@ struct's layout is not NumPy's promise: it is compared with the public `state` f
 import collections.abc
 import contextlib
 import ctypes
-import random  # noqa: TID251 - `globals=True` seeds the generators that existing augmentations draw from
+import functools
+import random
 import sys
-from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-from numpy.random import Generator, Philox, get_state, set_state  # noqa: TID251 - the one place that needs them
-from numpy.random import seed as seed_numpy  # noqa: TID251 - likewise
 
 from penstock._graph._seed_position import SeedPosition, SeedPositions
 from penstock._seeds import MASK, derive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _WORDS: Final = 4
 _COUNTER_BYTES: Final = 8 * _WORDS
@@ -31,24 +32,37 @@ class StepGenerator:
     """A reused `Generator`, set to one element's stream after the other. One thread at a time."""
 
     def __init__(self) -> None:
-        self._bits = Philox(key=0)
-        self._generator = Generator(self._bits)
         self._keys: dict[int, tuple[int, int]] = {}
-        self._struct = _PhiloxStruct(self._bits)
-        self._quick = self._struct.is_as_expected(self._bits)
 
-    def at(self, seed: int, position: SeedPosition) -> Generator:
+    # Made when they are first asked for: NumPy loads its generators only then, and many datasets draw nothing.
+
+    @functools.cached_property
+    def _bits(self) -> "np.random.Philox":
+        return np.random.Philox(key=0)
+
+    @functools.cached_property
+    def _generator(self) -> "np.random.Generator":
+        return np.random.Generator(self._bits)
+
+    @functools.cached_property
+    def _struct(self) -> "_PhiloxStruct | None":
+        """The C struct behind the bit generator; None if it isn't laid out as expected."""
+        struct = _PhiloxStruct(self._bits)
+        return struct if struct.is_as_expected(self._bits) else None
+
+    def at(self, seed: int, position: SeedPosition) -> "np.random.Generator":
         """Return the generator, set to the stream of `position` below a step's `seed`; valid until it is set again."""
         epoch, place, ordinal = position
         self._bits.state = philox_state(self._key(seed), (0, ordinal, place, epoch))
         return self._generator
 
-    def streams(self, seed: int, positions: SeedPositions) -> Iterator[Generator]:
+    def streams(self, seed: int, positions: SeedPositions) -> "Iterator[np.random.Generator]":
         """Yield the generator for each element of a block, set to its stream when it is asked for.
 
         The same bytes as `at` gives, at a fraction of its cost.
         """
-        if not self._quick:
+        struct = self._struct
+        if struct is None:
             for position in zip(*(part.tolist() for part in positions), strict=True):
                 yield self.at(seed, SeedPosition(*position))
             return
@@ -57,7 +71,7 @@ class StepGenerator:
         counters[:, 2] = positions.positions
         counters[:, 3] = positions.epochs
         words = counters.tobytes()
-        generator, store = self._generator, self._struct.store_counter
+        generator, store = self._generator, struct.store_counter
         self._bits.state = philox_state(self._key(seed), (0, 0, 0, 0))
         for start in range(0, len(words), _COUNTER_BYTES):
             store(words[start : start + _COUNTER_BYTES])
@@ -96,7 +110,7 @@ class _PhiloxFields(ctypes.Structure):
 class _PhiloxStruct:
     """The C struct behind a Philox bit generator: its counter, and what it keeps of the last block drawn."""
 
-    def __init__(self, bits: Philox) -> None:
+    def __init__(self, bits: "np.random.Philox") -> None:
         address = cast("int", bits.ctypes.state_address)
         fields = _PhiloxFields.from_address(address)
         start, end = _PhiloxFields.buffer_position.offset, ctypes.sizeof(_PhiloxFields)
@@ -111,7 +125,7 @@ class _PhiloxStruct:
         self._counter[:] = words
         self._drawn[:] = self._spent
 
-    def is_as_expected(self, bits: Philox) -> bool:
+    def is_as_expected(self, bits: "np.random.Philox") -> bool:
         """Return whether the struct has the layout that `store_counter` assumes, judged by the public state."""
         key, counter = (11, 12), (13, 14, 15, 16)
         words = np.array(counter, np.uint64).tobytes()
@@ -143,16 +157,16 @@ def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
     """
     torch: Any = sys.modules.get("torch")  # whoever hasn't loaded it doesn't draw from it
     python_state = random.getstate()
-    numpy_state = get_state()
+    numpy_state = np.random.get_state()
     torch_state = torch.get_rng_state() if torch is not None else None
     random.seed(seed)
-    seed_numpy(seed & 0xFFFFFFFF)
+    np.random.seed(seed & 0xFFFFFFFF)
     if torch is not None:
         torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
     try:
         yield
     finally:
         random.setstate(python_state)
-        set_state(numpy_state)
+        np.random.set_state(numpy_state)
         if torch is not None:
             torch.set_rng_state(torch_state)

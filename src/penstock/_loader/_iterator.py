@@ -1,4 +1,4 @@
-"""Iterators over one epoch of a loader, for `for` and `async for`; both only receive from a stream.
+"""The iterator over one epoch of a loader; it only receives from a stream.
 
 Guarantees:
   - Batches come in order, each exactly once; the loader counts a batch when it is handed out.
@@ -6,7 +6,6 @@ Guarantees:
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
-import asyncio
 import time
 import weakref
 from collections.abc import Callable
@@ -49,9 +48,19 @@ class Clock:
 
 
 class LoaderIterator:
-    """The batches of one epoch, or of the rest of one. Made by `iter(loader)`; `get_state` and `set_state` are its
-    loader's state under the names that the JAX world uses.
-    """  # noqa: D205 - one sentence, then the names
+    """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
+
+    `get_state` and `set_state` are the loader's state under the names that the JAX world uses.
+
+    Example:
+        >>> import penstock as ps
+        >>> batches = iter(ps.Loader(ps.range(6).batch(2)))
+        >>> first, state = next(batches), batches.get_state()
+        >>> second = next(batches)
+        >>> batches.set_state(state)
+        >>> next(batches).tolist() == second.tolist()
+        True
+    """
 
     def __init__(
         self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock
@@ -61,79 +70,57 @@ class LoaderIterator:
         self._open_stream = open_stream
         self._clock = clock
         self._retired = ""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._course = self._progress.begin()
-        self._cursor = self._course.cursor
         self._ended = False
-        self._open(self._course)
+        self._open(self._progress.begin())
 
     def _open(self, course: Course) -> None:
         self._stream = self._open_stream(course)
-        self._finalizer = weakref.finalize(self, self._stream.close)
+        self._next = self._stream.next
         self._interrupted = False
-
-    @property
-    def _index(self) -> int:
-        """The next batch's number in the course."""
-        return self._progress.next_step - self._course.first.step
+        self._finalizer = weakref.finalize(self, self._stream.close)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
-        self._check()
+        asked = time.perf_counter()
+        if self._ended or self._retired or self._interrupted:
+            self._refuse_or_reopen()
         try:
-            return self._receive()
+            batch, cursor = self._next()
+            self._clock.count(asked, time.perf_counter())
+            self._progress.handed_out(cursor)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
             self._end()
             raise StopIteration from None
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
         except Exception as error:
-            _add_note(error, self._course.unit(self._index))
+            _add_note(error, self._progress.rest().first)
             raise
         except BaseException:
             self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
             raise
-
-    def _receive(self) -> Any:  # noqa: ANN401 - the user's batch
-        asked = time.perf_counter()
-        batch, cursor = self._stream.next()
-        self._clock.count(asked, time.perf_counter())
-        unit = self._course.unit(self._index)
-        self._cursor = cursor
-        self._progress.handed_out(unit, cursor)  # last, so that an interrupt comes before it or finds it done
         return batch
 
-    def _check(self) -> None:
+    def _refuse_or_reopen(self) -> None:
         if self._retired:
             raise ClosedError(self._retired)
         if self._ended:
             raise StopIteration
-        if self._interrupted:
-            self.close()
-            first, index = self._course, self._index
-            self._open(Course(first.unit(index), first.steps - index, first.stride, self._cursor))
+        self.close()
+        self._open(self._progress.rest())
 
     def _end(self) -> None:
         self._ended = True
         self._progress.ended()
         self.close()
 
-    async def next_async(self) -> Any:  # noqa: ANN401 - the user's batch
-        """Return the next batch, waiting in the running event loop.
-
-        Raises:
-            StopAsyncIteration: at the end of the epoch.
-        """
-        try:
-            while not self._ended and not self._retired and not self._stream.is_ready():
-                await _readable(self._stream.fileno())
-            return next(self)
-        except StopIteration:
-            raise StopAsyncIteration from None
+    @property
+    def may_wait(self) -> int | None:
+        """A descriptor to wait for, readable when `next` may return without waiting; None where it would at once."""
+        idle = self._ended or self._interrupted or self._retired or self._stream.is_ready()
+        return None if idle else self._stream.fileno()
 
     def get_state(self) -> State:
         """Return where the loader is, as `Loader.state_dict` does."""
@@ -144,7 +131,8 @@ class LoaderIterator:
         self.close()
         self._loader.load_state_dict(state)
         self._retired = ""
-        self._begin()
+        self._ended = False
+        self._open(self._progress.begin())
 
     def close(self) -> None:
         """Stop what computes ahead for this iterator; batches handed out stay valid."""
@@ -156,38 +144,7 @@ class LoaderIterator:
         self.close()
 
 
-class AsyncLoaderIterator:
-    """The same for `async for`."""
-
-    def __init__(self, iterator: LoaderIterator) -> None:
-        self._iterator = iterator
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
-        return await self._iterator.next_async()
-
-
 def _add_note(error: Exception, unit: Unit) -> None:
     note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
     if note not in getattr(error, "__notes__", ()):  # the same object may be raised again and again
         error.add_note(note)
-
-
-async def _readable(descriptor: int | None) -> None:
-    """Wait until a descriptor is readable."""
-    if descriptor is None:
-        return
-    loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(descriptor, _resolve, readable)
-    try:
-        await readable
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _resolve(readable: asyncio.Future[None]) -> None:
-    if not readable.done():
-        readable.set_result(None)

@@ -11,7 +11,7 @@ import numpy as np
 from penstock._dataset import Dataset
 from penstock._graph._nodes import Map, Origin, parents, root
 from penstock._graph._verify import need_count
-from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
+from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, OrderedProgress, Progress
 from penstock._plan._lower import Workers, choose_place, lower, parse_memory
 from penstock._plan._plan import Batches, Limits, Plan, Shard
@@ -114,6 +114,8 @@ class Loader:
         return iterator
 
     def __aiter__(self) -> AsyncIterator[Any]:
+        from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import
+
         return AsyncLoaderIterator(iter(self))
 
     def __len__(self) -> int:

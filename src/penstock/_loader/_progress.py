@@ -38,8 +38,12 @@ class Progress(Protocol):
         """Return the course of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
-        """Count one more batch."""
+    def rest(self) -> Course:
+        """Return what is left of the course that was begun last."""
+        ...
+
+    def handed_out(self, cursor: Cursor | None) -> None:
+        """Count one more batch of the course that was begun last."""
         ...
 
     def ended(self) -> None:
@@ -80,7 +84,7 @@ class IndexedProgress:
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
         self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
         self.next_step = 0
-        self._last: Unit | None = None
+        self._course: Course | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -88,7 +92,10 @@ class IndexedProgress:
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
-        return self.unit(self.next_step) if self._last is None else self._last
+        course = self._course
+        if course is None or self.next_step == course.first.step:
+            return self.unit(self.next_step)
+        return course.unit(self.next_step - 1 - course.first.step)
 
     def unit(self, step: int) -> Unit:
         """Return the place of any step."""
@@ -97,17 +104,24 @@ class IndexedProgress:
 
     def begin(self) -> Course:
         epoch, position = self._timeline.locate(self.next_step)
-        if position and self._last is not None:  # the epoch was left early
+        course = self._course
+        if position and course is not None and self.next_step > course.first.step:  # the epoch was left early
             epoch, position = epoch + 1, 0
             self._timeline = self._timeline.cut(self.next_step, epoch, position, self._stride)
-        self._last = None
         first = Unit(self.next_step, epoch, position, self._batch)
-        return Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
+        self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
+        return self._course
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
+    def rest(self) -> Course:
+        course = self._course
+        if course is None:
+            raise InternalError("no course was begun")
+        index = self.next_step - course.first.step
+        return Course(course.unit(index), course.steps - index, course.stride, None)
+
+    def handed_out(self, cursor: Cursor | None) -> None:
         del cursor
-        self._last = unit
-        self.next_step = unit.step + 1
+        self.next_step += 1
 
     def ended(self) -> None:
         pass
@@ -122,15 +136,15 @@ class IndexedProgress:
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
         self.next_step = step
-        self._last = None
+        self._course = None
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
         rows = (self._timeline.total - position) % self._stride
         if 0 < rows < self._least_rows:
             raise StateError(
                 f"cut into batches of {self._stride} from position {position} on, epoch {epoch} ends with one of "
-                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch size or "
-                'number of ranks, or use remainder="drop" or remainder="pad".'
+                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch "
+                'size or number of ranks, or use remainder="drop" or remainder="pad".'
             )
 
     def course(self, step: int) -> Course:
@@ -196,16 +210,19 @@ class OrderedProgress:
             self._run += 1
             self._next_epoch()
         self._last = None
+        return self.rest()
+
+    def rest(self) -> Course:
         # How many steps there will be is known when they are done.
         return Course(self._next(), 1 << 62, 0, self._cursor)
 
-    def handed_out(self, unit: Unit, cursor: Cursor | None) -> None:
+    def handed_out(self, cursor: Cursor | None) -> None:
         if cursor is None:
             raise InternalError("an ordered dataset's batch comes with a cursor")
-        self._known[unit.step + 1] = _Known(self._epoch, cursor, self._run)
-        self._last = unit
-        self._cursor = cursor
-        self.next_step = unit.step + 1
+        last = self._next()
+        self._known[last.step + 1] = _Known(self._epoch, cursor, self._run)
+        # An interrupt finds all of these done, or none.
+        self._last, self._cursor, self.next_step = last, cursor, last.step + 1
         self._forget()
 
     def ended(self) -> None:

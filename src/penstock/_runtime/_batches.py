@@ -3,21 +3,25 @@
 Pure functions of the plan and the place; inline, a thread and later a process all call them, on any worker.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
-from penstock._graph._blocks import evaluate_block, merge_block
+from penstock._graph._blocks import evaluate_block
 from penstock._graph._evaluate import element_at, with_mask
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
 from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
+from penstock.batching._write import RowStacker
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
-from penstock.sources._as_source import can_read_into
+from penstock.sources import can_read_into
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Unit(NamedTuple):
@@ -125,19 +129,23 @@ def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Inte
     return positions
 
 
-def merge(program: Batches, rows: Rows, unit: Unit, elements: list[Element], context: Context) -> Element:
-    """Return a step's batch from the elements of its rows, the steps above the batch applied."""
-    if program.batch is None:
-        return elements[0]
-    merged = with_mask(program.batch, _merged(program, elements), rows.data, rows.total)
-    return apply_above(program, rows, unit, merged, context)
+class Merger:
+    """Merges batch after batch; where the merge is plain stacking it keeps the layout from one to the next."""
 
+    def __init__(self, program: Batches, context: Context) -> None:
+        self._program = program
+        self._context = context
+        merge = None if program.batch is None else program.batch.merge
+        self._merge: Callable[[list[Element]], Element] | None = RowStacker() if isinstance(merge, Stack) else merge
 
-def _merged(program: Batches, elements: list[Element]) -> Element:
-    if program.batch is None:
-        raise InternalError("there is no batch to merge into")
-    # Padding is there already, as rows that repeat the last one; the mask differs by rank.
-    return merge_block(program.batch, elements, len(elements), mask=False)
+    def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
+        """Return a step's batch from the elements of its rows, the steps above the batch applied."""
+        program = self._program
+        if program.batch is None or self._merge is None:
+            return elements[0]
+        # Padding is there already, as rows that repeat the last one.
+        merged = with_mask(program.batch, self._merge(elements), rows.data, rows.total)
+        return apply_above(program, rows, unit, merged, self._context)
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:

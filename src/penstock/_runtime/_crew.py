@@ -209,14 +209,14 @@ class Crew:
         if self._worker_error is not None:
             job.failed = True
             return
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.thread_time()
         try:
             if claim.merge:
                 with self._merging:
                     job.run_merge(context)
             else:
                 rows = job.run_block(claim.block, context)
-                self.learned.timed(rows, time.perf_counter() - started)
+                self.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
         except BaseException:  # noqa: BLE001 - the consumer meets it again, in its own thread
             job.failed = True
 

@@ -14,20 +14,20 @@ from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._plan._plan import Batches, Folded, Plan, Shard
 from penstock._runtime._batches import (
+    Merger,
     Rows,
     Unit,
     apply_above,
     direct_keys,
     evaluate_rows,
-    merge,
     reads_directly,
     row_coordinates,
     rows_of,
 )
 from penstock._runtime._ordered import evaluate_span
+from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._rows import take_rows
 from penstock.batching._write import LayoutMismatch, write_rows
 from penstock.errors import InternalError
 from penstock.transport._memory import Lease
@@ -70,31 +70,37 @@ class Learned:
         self.is_irregular = False
         """Whether rows were met that don't fit the layout; batches are then merged from elements."""
         self.row_seconds: float | None = None
-        """The time it takes one worker to compute a row."""
+        """The time from a row's start to its end, waiting for storage or for the interpreter included."""
+        self.row_cpu_seconds: float | None = None
+        """The processor's time for a row."""
 
-    def timed(self, rows: int, seconds: float) -> None:
+    def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""
         if rows:
-            each = seconds / rows
-            known = self.row_seconds
-            self.row_seconds = each if known is None else known + self._SMOOTHING * (each - known)
+            self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
+            self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
+
+    def _smoothed(self, known: float | None, found: float) -> float:
+        return found if known is None else known + self._SMOOTHING * (found - known)
 
 
 class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the slot's memory."""
 
-    def __init__(self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int, learned: Learned) -> None:
+    def __init__(
+        self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int | None, learned: Learned
+    ) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._program: Batches = plan.program
         self._learned = learned
-        self._block_rows = block_rows
         self.units = units
         self._rows = rows
         self._starts = [0]
         for each in rows:
             self._starts.append(self._starts[-1] + each.total)
-        self.blocks = max(-(-self.row_count // block_rows), 1)
+        self._block_rows = max(self.row_count, 1) if block_rows is None else block_rows
+        self.blocks = max(-(-self.row_count // self._block_rows), 1)
         self.failed = False
         self._layout = row_layout(self._program, learned)
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
@@ -112,11 +118,11 @@ class BatchJob:
         """How much memory its rows need in the slot; 0 where they are kept as elements."""
         return 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
 
-    def use(self, lease: Lease) -> None:
-        """Lay the rows' columns over leased memory; the lease lives as long as any view of them."""
+    def use(self, lease: Lease | None) -> None:
+        """Lay the rows' columns over leased memory, which lives as long as a view of them; None for its own memory."""
         if self._layout is not None:
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
-            self._columns = self._layout.columns(self.row_count, cast("memoryview", lease))
+            self._columns = self._layout.columns(self.row_count, cast("memoryview | None", lease))
 
     def run_block(self, block: int, context: Context) -> int:
         start = block * self._block_rows
@@ -162,8 +168,9 @@ class BatchJob:
         if self._layout is None:
             elements = [element for part in self._elements for element in part]
             self._elements = []
+            merge = Merger(self._program, context)
             self._results = [
-                merge(self._program, rows, unit, elements[start : start + rows.total], context)
+                merge(rows, unit, elements[start : start + rows.total])
                 for unit, rows, start in zip(self.units, self._rows, self._starts, strict=False)
             ]
         else:
@@ -172,18 +179,34 @@ class BatchJob:
                 for index, (unit, rows) in enumerate(zip(self.units, self._rows, strict=True))
             ]
 
-    def take(self, index: int) -> Element:
-        """Return the batch of the job's step `index`: views of the slot's memory, or what the merge made."""
-        return self._results[index] if self.has_merge else self._stacked(index)
+    def take(self, index: int, copied_bytes: int = 0) -> Element:
+        """Return the batch of the job's step `index`.
 
-    def _stacked(self, index: int) -> Element:
+        Args:
+            index: which of its steps.
+            copied_bytes: arrays up to this size are copied out of the job's memory, so that they don't keep it.
+        """
+        if not self.has_merge:
+            return self._stacked(index, copied_bytes)
+        batch = self._results[index]
+        return map_leaves(lambda leaf: _copied(leaf, copied_bytes), batch) if self._columns and copied_bytes else batch
+
+    def _stacked(self, index: int, copied_bytes: int = 0) -> Element:
         layout, batch, rows = self._layout, self._program.batch, self._rows[index]
         if layout is None or batch is None:
             raise InternalError("only batches with a layout lie stacked in memory")
-        stacked = layout.batch(self._columns)
+        leaves = self._columns
         if len(self._rows) > 1:
-            stacked = take_rows(stacked, self._starts[index], self._starts[index + 1])
-        return with_mask(batch, stacked, rows.data, rows.total)
+            start, stop = self._starts[index], self._starts[index + 1]
+            leaves = [leaf if leaf is None else leaf[start:stop] for leaf in leaves]
+        if copied_bytes:
+            leaves = [_copied(leaf, copied_bytes) for leaf in leaves]
+        stacked = layout.batch(leaves)
+        return stacked if batch.mask is None else with_mask(batch, stacked, rows.data, rows.total)
+
+
+def _copied(leaf: object, most_bytes: int) -> object:
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= most_bytes else leaf
 
 
 class SpanJob:
@@ -223,8 +246,8 @@ def row_layout(program: Batches, learned: Learned) -> Layout | None:
     return learned.layout
 
 
-def make_batch_job(plan: Plan, units: list[Unit], block_rows: int, learned: Learned) -> BatchJob:
-    """Return the job of some consecutive steps."""
+def make_batch_job(plan: Plan, units: list[Unit], block_rows: int | None, learned: Learned) -> BatchJob:
+    """Return the job of some consecutive steps, in blocks of `block_rows` rows; None for a single block."""
     if not isinstance(plan.program, Batches):
         raise InternalError("an ordered dataset has no batches of its own")
     rows = [rows_of(plan.program, plan.shard, unit) for unit in units]

@@ -131,7 +131,7 @@ class JobQueue(Generic[AnyJob]):
             warnings.warn(
                 f"{crew.regions_in_use} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
-                stacklevel=6,
+                stacklevel=5,
             )
         self._most_regions = crew.regions_in_use + self._window
         self._arm()

@@ -6,6 +6,7 @@ from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import origin, rows_of
 from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
+from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import Course, InlineStream, OrderedStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
@@ -17,6 +18,7 @@ class Runtime:
     def __init__(self, plan: Plan) -> None:
         self.recorder = Recorder()
         self._plan = plan
+        self._learned = Learned()
         self._crew: Crew | None = None  # started when the first stream is opened
 
     def open_stream(self, course: Course) -> Stream:
@@ -32,7 +34,10 @@ class Runtime:
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
-        return self._inline(course).next()[0]
+        plan = self._plan
+        if isinstance(plan.program, Batches):
+            return InlineBatches(plan.program, plan.shard, self._context()).batch(course.first)
+        return OrderedStream(plan.program, plan.shard, course, self._context()).next()[0]
 
     def origin(self, course: Course, row: int) -> Origin:
         """Return where one row of the batch of a course's first step comes from."""
@@ -59,7 +64,7 @@ class Runtime:
     def _inline(self, course: Course) -> InlineStream | OrderedStream:
         plan = self._plan
         if isinstance(plan.program, Batches):
-            return InlineStream(InlineBatches(plan.program, plan.shard, self._context()), course)
+            return InlineStream(plan, course, self._learned, self._context())
         return OrderedStream(plan.program, plan.shard, course, self._context())
 
     def _context(self) -> Context:

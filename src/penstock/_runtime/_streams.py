@@ -3,17 +3,23 @@
 `Stream` is all that a loader knows of who computes. The two here compute inline, in the caller's thread.
 """
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Folded, Shard
+from penstock._plan._plan import Batches, Folded, Plan, Shard
 from penstock._runtime._batches import Unit
 from penstock._runtime._inline import InlineBatches
+from penstock._runtime._jobs import BatchJob, Learned, make_batch_job
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
+from penstock.errors import InternalError
 
+_CHUNK_SECONDS = 0.0005
+_CHUNK_BYTES = 1_000_000
+_MOST_UNITS = 64
 _BLOCK = 64  # positions of an ordered dataset that are computed at once, inline
 
 
@@ -60,20 +66,59 @@ class Stream(Protocol):
 
 
 class InlineStream:
-    """Batches of an indexable dataset, computed when they are asked for."""
+    """Batches of an indexable dataset, computed when they are asked for, by no worker.
 
-    def __init__(self, batches: InlineBatches, course: Course) -> None:
-        self._batches = batches
+    As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
+    some microseconds would otherwise cost several times that in overhead. If one fails, they are computed singly, so
+    that the batches before it are handed out first.
+    """
+
+    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
+        if not isinstance(plan.program, Batches):
+            raise InternalError("an ordered dataset has no batches of its own")
+        self._plan = plan
+        self._single = InlineBatches(plan.program, plan.shard, context)
         self._course = course
+        self._learned = learned
+        self._context = context
         self._index = 0
+        self._job: BatchJob | None = None
+        self._first = 0  # the job's first step
+        self._units = 1
 
     def next(self) -> tuple[Element, Cursor | None]:
-        index, course = self._index, self._course
-        if index >= course.steps:
-            raise EndOfEpoch
-        batch = self._batches.batch(course.unit(index), course.steps - index)
+        index = self._index
+        job = self._job
+        if job is None:
+            if index >= self._course.steps:
+                raise EndOfEpoch
+            job = self._job = self._compute(index)
+            self._first = index
+        batch = self._single.batch(self._course.unit(index)) if job is None else job.take(index - self._first)
         self._index = index + 1
+        if job is not None and self._index - self._first == len(job.units):
+            self._job = None
         return batch, None
+
+    def _compute(self, index: int) -> BatchJob | None:
+        """Return the next batches, computed; None where that raises, and the first has to be computed by itself."""
+        started = time.perf_counter()
+        stop = min(index + self._units, self._course.steps)
+        units = [self._course.unit(each) for each in range(index, stop)]
+        try:
+            job = make_batch_job(self._plan, units, None, self._learned)
+            job.use(None)
+            job.run_block(0, self._context)
+            if job.has_merge:
+                job.run_merge(self._context)
+        except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
+            self._units = 1
+            return None
+        seconds = time.perf_counter() - started
+        most = _CHUNK_BYTES // max(job.memory_bytes // len(units), 1)
+        grown = self._units * 2 if seconds * 2 < _CHUNK_SECONDS else self._units
+        self._units = max(min(grown, most, _MOST_UNITS) if seconds < _CHUNK_SECONDS else self._units // 2, 1)
+        return job
 
     def fileno(self) -> int | None:
         return None
@@ -83,6 +128,7 @@ class InlineStream:
 
     def close(self) -> None:
         self._index = self._course.steps
+        self._job = None
 
 
 class OrderedStream:

@@ -5,8 +5,9 @@ would. So the batches before the failing one are delivered first, and the user's
 thread. The same path serves rows that don't fit the layout.
 """
 
+import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from penstock._graph._apply import Context
 from penstock._graph._folds import Cursor, Item
@@ -18,13 +19,12 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
 from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import Course, EndOfEpoch
-from penstock._tree import is_array, map_leaves
 
-_JOB_SECONDS: Final = 0.002  # a job of several small batches is at most about this much work
-_BLOCK_SECONDS: Final = 0.0005  # so that claiming a block, some microseconds, stays below 2 %
-_SMALL_BATCHES_BYTES: Final = 16_000_000
+_JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
+_BLOCK_SECONDS: Final = 0.005  # so that scheduling a block, about 100 microseconds of Python, stays below 2 %
+_SMALL_BATCHES_BYTES: Final = 4_000_000  # of all slots together; about what stays in a cache
 _MOST_UNITS: Final = 64
-_SMALL_LEAF_BYTES: Final = 65_536
+_SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
 
 class ThreadBatchStream:
@@ -34,7 +34,7 @@ class ThreadBatchStream:
         if not isinstance(plan.program, Batches):
             raise TypeError("an ordered dataset has no batches of its own")
         self._course = course
-        self._copy = plan.copy
+        self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
         self._cutter = _Cutter(plan, crew, course)
         self._queue = JobQueue(crew, self._cutter.next_job, self._cutter.window, plan.memory)
@@ -51,11 +51,7 @@ class ThreadBatchStream:
             if job is None:
                 raise EndOfEpoch
         unit = job.units[self._index]
-        if not job.failed:
-            batch = job.take(self._index)
-            batch = map_leaves(_copied if self._copy else _small_copied, batch) if job.memory_bytes else batch
-        else:
-            batch = self._inline.batch(unit, self._course.steps - self._done)
+        batch = job.take(self._index, self._copied_bytes) if not job.failed else self._inline.batch(unit)
         self._index += 1
         self._done += 1
         if self._index == len(job.units):
@@ -71,15 +67,6 @@ class ThreadBatchStream:
     def close(self) -> None:
         self._queue.close()
         self._job = None
-
-
-def _copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
-    return leaf.copy() if is_array(leaf) else leaf
-
-
-def _small_copied(leaf: Any) -> Any:  # noqa: ANN401 - a leaf can be anything
-    """Copy small arrays, so that keeping the labels doesn't keep the images' memory."""
-    return leaf.copy() if is_array(leaf) and leaf.nbytes <= _SMALL_LEAF_BYTES else leaf
 
 
 class _Cutter:
@@ -125,10 +112,7 @@ class _Cutter:
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
     def _block_rows(self, rows: int) -> int:
-        seconds = self._learned.row_seconds
-        fair = -(-rows // (2 * self._workers))
-        enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
-        return max(min(enough, rows), -(-rows // BLOCKS), 1)
+        return block_rows(rows, self._workers, self._learned)
 
 
 class ThreadOrderedStream:
@@ -220,7 +204,16 @@ class _SpanCutter:
         count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        fair = -(-len(span) // (2 * self._workers))
-        block = fair if seconds is None else max(min(fair, int(_BLOCK_SECONDS / max(seconds, 1e-9))), 1)
-        block = max(block, -(-len(span) // BLOCKS), 1)
-        return SpanJob(self._program, self._plan.shard, self._epoch, span, block)
+        rows = block_rows(len(span), self._workers, self._learned)
+        return SpanJob(self._program, self._plan.shard, self._epoch, span, rows)
+
+
+def block_rows(rows: int, workers: int, learned: Learned) -> int:
+    """Return how many of a job's rows make a block: two blocks a worker, or more where rows take long.
+
+    It is the processor's time that counts here: rows that wait for storage are better spread than put together.
+    """
+    fair = -(-rows // (2 * workers))
+    seconds = learned.row_cpu_seconds
+    enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
+    return max(min(enough, fair), -(-rows // BLOCKS), 1)

@@ -61,6 +61,36 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
             raise LayoutMismatch(row)
 
 
+class RowStacker:
+    """Stacks batch after batch as `stack` does, and remembers the layout, which rarely changes, from one to the next.
+
+    Example:
+        >>> stacker = RowStacker()
+        >>> stacker([1, 2]), stacker([3, 4, 5])
+        (array([1, 2]), array([3, 4, 5]))
+    """
+
+    __slots__ = ("_layout",)
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+
+    def __call__(self, elements: Sequence[Element]) -> Batch:
+        """Return what `stack` returns, or raise what it raises; only faster."""
+        layout = self._layout
+        if layout is not None and elements:
+            columns = layout.columns(len(elements))
+            try:
+                write_rows(layout, elements, columns, 0)
+            except LayoutMismatch:
+                pass  # a layout that holds for these elements is looked for below
+            else:
+                return layout.batch(columns)
+        batch = fast_stack(elements)
+        self._layout = layout_of(elements[0])
+        return batch
+
+
 def fast_stack(elements: Sequence[Element]) -> Batch:
     """Return what `stack` returns, or raise what it raises; only faster.
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
@@ -27,8 +28,9 @@ class Arrays:
     mapped there read-only; other arrays are sent by their bytes. A map opened copy-on-write counts as memory.
 
     Args:
-        arrays: a dict from name to array, with equal first axes; or one array. Lists and whatever else `np.asarray`
-            takes are converted once. Arrays aren't copied: what is written to them later changes the records.
+        arrays: a dict from name to array, with equal first axes; or one array. Lists and what has `__array__` (torch
+            tensors, columns of a data frame) are converted once. Arrays aren't copied: what is written to them later
+            changes the records.
 
     Raises:
         UsageError: no array, an array without an axis, a masked array, something that isn't an array, or unequal
@@ -90,8 +92,9 @@ class Arrays:
             blocks.append(list(block))
         if self._names is None:
             return blocks[0]
-        names = self._names
-        return [dict(zip(names, rows, strict=True)) for rows in zip(*blocks, strict=True)]
+        # A dict for each row, without a step of Python for each.
+        pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
+        return list(map(dict, pairs))
 
     def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
         """Write the rows of `keys` to `out`.
@@ -174,6 +177,12 @@ def _as_array(value: object, name: str) -> NDArray[Any]:
     type_name = type(value).__name__
     if isinstance(value, np.ma.MaskedArray):
         raise UsageError(f"{name} must not be a masked array: records have no mask. Give data and mask as two arrays.")
+    # Anything else that has a length, such as another dataset, would be iterated over to its end.
+    if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
+        raise UsageError(
+            f"{name} must be an array; got {type_name}. Give arrays of one length, or lists; "
+            "of a dict of datasets, read one."
+        )
     try:
         array: NDArray[Any] = np.asarray(value)
     except ValueError as error:
@@ -183,8 +192,7 @@ def _as_array(value: object, name: str) -> NDArray[Any]:
         ) from error
     if array.ndim == 0:
         raise UsageError(
-            f"{name} must be an array with at least one axis, whose rows are records; got {type_name}. "
-            "For a dict of datasets, read one of them."
+            f"{name} must be an array with at least one axis, whose rows are records; got {type_name} without one."
         )
     return array
 

@@ -73,6 +73,10 @@ def source_length(source: Source) -> int:
 
     Raises:
         UsageError: the source has no usable length.
+
+    Example:
+        >>> source_length(["a", "b"])
+        2
     """
     try:
         return len(source)
@@ -92,6 +96,11 @@ def check_length(source: Source, expected: int) -> None:
 
     Raises:
         SourceError: the length is another one now.
+
+    Example:
+        >>> check_length(["a", "b"], 3)
+        Traceback (most recent call last):
+        penstock.errors.SourceError: the source changed its length from 3 to 2: list of length 2. ...
     """
     length = source_length(source)
     if length != expected:
@@ -114,6 +123,10 @@ def source_fingerprint(source: Source) -> str:
 
     Raises:
         UsageError: `fingerprint()` of the source returned something else than a str.
+
+    Example:
+        >>> source_fingerprint(["a", "b"])
+        'builtins.list-2'
     """
     own = getattr(source, "fingerprint", None)
     if not callable(own):
@@ -135,6 +148,10 @@ def can_read_into(source: Source) -> bool:
 
     Returns:
         True where `source.read_into(keys, out)` may be called.
+
+    Example:
+        >>> can_read_into(Arrays(np.zeros(3))), can_read_into([0.0, 0.0, 0.0])
+        (True, False)
     """
     return callable(getattr(source, "read_into", None)) and bool(getattr(source, "fixed_shape", True))
 
@@ -148,6 +165,10 @@ def describe_key(source: Source, key: int) -> str:
 
     Returns:
         For example "key 3 (file 'cat/3.png')", or "key 3" where the source knows no more.
+
+    Example:
+        >>> describe_key(["a", "b"], 1)
+        'key 1'
     """
     own = getattr(source, "describe_key", None)
     return f"key {key} ({own(key)})" if callable(own) else f"key {key}"

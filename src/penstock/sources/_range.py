@@ -1,6 +1,6 @@
 """Integers at equal distances, as a source: for tests, and for datasets whose functions make data from a number."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -43,6 +43,9 @@ class Range:
 
     def __len__(self) -> int:
         return len(self._range)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._range)
 
     def __getitem__(self, key: SupportsIndex) -> int:
         return self._range[as_key(key, len(self._range))]

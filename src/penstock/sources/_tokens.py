@@ -153,8 +153,10 @@ class _Windows:
     """Windows of one length at equal distances, gathered natively."""
 
     def __init__(self, files: list[TokenFile], length: int, stride: int) -> None:
-        if length < 1 or stride < 1:
-            raise UsageError(f"length and stride must be at least 1; got length={length}, stride={stride}.")
+        if length < 1:
+            raise UsageError(f"length must be at least 1 token; got length={length}. Give the tokens of a window.")
+        if stride < 1:
+            raise UsageError(f"stride must be at least 1 token; got stride={stride}. Leave it out for no overlap.")
         self.files = files
         self._length = length
         self._stride = stride

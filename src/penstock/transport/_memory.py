@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from penstock._native import Lease as Lease
 from penstock._native import Region as Region
 from penstock._native import lease as _lease
+from penstock._native import living_leases as _living_leases
 from penstock._native import region as _region
 from penstock._native import returned_leases as _returned_leases
 from penstock.errors import UsageError
@@ -31,6 +32,19 @@ from penstock.transport._bell import Bell
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 ALIGNMENT: Final = 64  # bytes; jax and DLPack consumers copy what is aligned to less
+
+
+def leased_slots() -> int:
+    """Return how many leases there are in this process now: 0 when every batch of every loader was dropped.
+
+    Example:
+        >>> memory = Memory()
+        >>> before = leased_slots()
+        >>> lease = memory.lease(memory.allocate(64), slot=0)
+        >>> leased_slots() - before
+        1
+    """
+    return _living_leases()
 
 
 def aligned(size_bytes: int) -> int:

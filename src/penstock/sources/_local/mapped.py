@@ -3,7 +3,7 @@
 import mmap
 import os
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,11 @@ def _owners(array: NDArray[Any]) -> tuple["np.memmap[Any, Any] | None", mmap.mma
     named: np.memmap[Any, Any] | None = None
     owner: Any = array
     while owner is not None and not isinstance(owner, mmap.mmap):
-        if named is None and isinstance(owner, np.memmap):
-            named = cast("np.memmap[Any, Any]", owner)
+        if named is None and _is_memmap(owner):
+            named = owner
         owner = cast("Any", getattr(cast("object", owner), "base", None))
     return named, owner
+
+
+def _is_memmap(value: object) -> "TypeGuard[np.memmap[Any, Any]]":
+    return isinstance(value, np.memmap)

@@ -7,7 +7,7 @@ from typing import BinaryIO, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-_CHUNK_BYTES: Final = 1 << 24
+_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the cache from reading to searching
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r"
 _NEWLINE: Final = 10

@@ -1,0 +1,92 @@
+"""The command line of the benchmarks: `scripts/bench SCENARIO… [--rivals]`."""
+
+import argparse
+import dataclasses
+import datetime
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import rivals
+from benchmarks.bench import Bench
+from benchmarks.machine import ROOT
+from benchmarks.macro import SCENARIOS
+from benchmarks.measure import Result, clear_progress, measure, progress_line
+from benchmarks.report import as_json, table, write_json
+from benchmarks.rivals import environment
+from benchmarks.scenario import Contestant, Scenario
+
+RESULTS = ROOT / ".bench"
+RIVALS_ENVIRONMENT = RESULTS / "rivals"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the scenarios named, print a table for each and write its JSON; return the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.setup_rivals:
+        failed = environment.set_up(RIVALS_ENVIRONMENT)
+        print(f"the rivals' environment is {RIVALS_ENVIRONMENT}" + "".join(f"\nnot installed: {one}" for one in failed))
+        if not options.scenarios:
+            return 0
+    if options.rivals or options.setup_rivals:
+        environment.run_inside(RIVALS_ENVIRONMENT, [one for one in given if one != "--setup-rivals"])
+    reports: list[dict[str, object]] = []
+    for name in options.scenarios or SCENARIOS:
+        started = datetime.datetime.now(datetime.UTC)
+        scenario, results, missing = run(name, rounds=options.rounds, smoke=options.smoke, with_rivals=options.rivals)
+        clear_progress()
+        print(table(scenario, results, missing), end="\n\n", flush=True)
+        reports.append(as_json(scenario, results, started))
+        if not options.smoke:
+            write_json(RESULTS / f"{name}-{started:%Y-%m-%dT%H-%M-%SZ}.json", reports[-1])
+    if options.json is not None:
+        write_json(options.json, reports)
+    return 0
+
+
+def run(
+    name: str, *, rounds: int | None, smoke: bool, with_rivals: bool
+) -> tuple[Scenario, tuple[Result, ...], tuple[str, ...]]:
+    """Build and measure one scenario.
+
+    Args:
+        name: a key of `SCENARIOS`.
+        rounds: how many rounds; the scenario's own number (or 1 in smoke mode) by default.
+        smoke: try the code on tiny work.
+        with_rivals: add the rivals that are installed.
+
+    Returns:
+        The scenario, its results, and the names of rivals that are not installed.
+    """
+    found, missing = rivals.installed() if with_rivals else ({}, ())
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory, ExitStack() as scope:
+
+        def contestants(scenario: str, work: object) -> tuple[Contestant, ...]:
+            made = [rival[scenario](work, scope) for rival in found.values() if scenario in rival]
+            return tuple(contestant for group in made for contestant in group)
+
+        scenario = SCENARIOS[name](Bench(Path(directory), scope, smoke, contestants))
+        if smoke:
+            scenario = without_goals(scenario)
+        count = rounds or (1 if smoke else scenario.rounds)
+        return scenario, measure(scenario, rounds=count, smoke=smoke, progress=progress_line(name)), missing
+
+
+def without_goals(scenario: Scenario) -> Scenario:
+    """Return the scenario with no goals, for work too small to say anything about them."""
+    contestants = tuple(dataclasses.replace(contestant, goal=None) for contestant in scenario.contestants)
+    return dataclasses.replace(scenario, contestants=contestants)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", choices=[*SCENARIOS, []], help=", ".join(SCENARIOS))
+    parser.add_argument("--rivals", action="store_true", help="add torch, Grain, SPDL and torchdata where installed")
+    parser.add_argument("--setup-rivals", action="store_true", help="make the rivals' environment, .bench/rivals")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds (7, for import 15)")
+    parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tries the code, measures nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into FILE, too")
+    return parser

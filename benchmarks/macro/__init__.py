@@ -1,0 +1,16 @@
+"""The scenarios by name: each is a function from its surroundings to what is measured."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.bench import Bench
+from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.scenario import Scenario
+
+SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
+    "tiny": tiny.build,
+    "tokens": tokens.build,
+    "shuffle": shuffle.build,
+    "random-map": random_map.build,
+    "resume": resume.build,
+    "import": import_time.build,
+}

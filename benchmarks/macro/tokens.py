@@ -1,0 +1,131 @@
+"""Windows of tokens from a memory-mapped file in a random order: a gather, at the speed of memory.
+
+The limit is a C function that copies each window once, by a permutation computed beforehand, into a fresh array a
+batch; Python calls it and hands the array over (see `gather.c`). The file is in the page cache for everybody.
+"""
+
+import ctypes
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from benchmarks.bench import Bench
+from benchmarks.scenario import Contestant, Goal, Measurement, Output, Scenario, per_second
+from benchmarks.streams import passes
+
+UNIT = per_second("windows")
+CLAIM = "every window once"
+LIMIT = "C gather into fresh arrays"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A file of uint16 tokens, cut into windows that share one token with the next, in batches."""
+
+    path: Path
+    num_tokens: int
+    length: int = 2049
+    stride: int = 2048
+    batch_size: int = 32
+
+    @property
+    def num_windows(self) -> int:
+        """How many complete windows the file holds."""
+        return (self.num_tokens - self.length) // self.stride + 1
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: the C limit with and without Python, ours inline and on threads, and rivals."""
+    work = Work(bench.directory / "tokens.bin", 200_000 if bench.smoke else 100_000_000)
+    write_tokens(work)
+    return Scenario(
+        "tokens",
+        f"{work.num_windows:,} windows of {work.length:,} uint16, shuffled, batches of {work.batch_size}",
+        (
+            *bench.rivals("tokens", work),
+            *_limits(bench, work),
+            _ours(bench, work, "penstock inline", num_workers=0),
+            _ours(bench, work, "penstock, 2 threads", num_workers=2),
+        ),
+    )
+
+
+def write_tokens(work: Work) -> None:
+    """Write the tokens: a fixed sequence of 16-bit numbers that doesn't repeat within the file."""
+    chunk = 1 << 22
+    with work.path.open("wb") as file:
+        for start in range(0, work.num_tokens, chunk):
+            numbers = np.arange(start, min(start + chunk, work.num_tokens), dtype=np.uint64)
+            ((numbers * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype("<u2").tofile(file)
+
+
+def _dataset(work: Work) -> ps.Dataset:
+    source = ps.sources.Tokens(work.path, work.length, stride=work.stride, dtype="uint16")
+    return ps.read(source, seed=7).shuffle().batch(work.batch_size)
+
+
+def _ours(bench: Bench, work: Work, name: str, *, num_workers: int) -> Contestant:
+    dataset = _dataset(work)
+    loader = bench.scope.enter_context(ps.Loader(dataset, num_workers=num_workers, workers="threads"))
+    output = Output(CLAIM, lambda: loader)
+    goal = Goal("share", 0.9)
+    return Contestant(name, "ours", passes(lambda: loader), UNIT, against=(LIMIT,), goal=goal, output=output)
+
+
+def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
+    library = compile_gather(bench.directory)
+    tokens = np.memmap(work.path, np.dtype("<u2"), "r")
+    order = ps.read(range(work.num_windows), seed=7).shuffle()
+    positions = np.array([order[position] for position in range(work.num_windows)], np.int64)
+    starts = positions * work.stride
+
+    def gather_pass(repeats: int) -> Measurement:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            library.gather_pass(tokens.ctypes.data, starts.ctypes.data, len(starts), work.length, work.batch_size)
+        return Measurement(repeats * len(starts), time.perf_counter() - started)
+
+    batches = partial(gather_batches, library, tokens, starts, work)
+    return (
+        Contestant(LIMIT, "limit", passes(batches), UNIT, output=Output(CLAIM, batches)),
+        Contestant("the same without Python", "reference", gather_pass, UNIT, against=(LIMIT,)),
+    )
+
+
+def gather_batches(
+    library: ctypes.CDLL, tokens: NDArray[np.uint16], starts: NDArray[np.int64], work: Work
+) -> Iterator[NDArray[np.uint16]]:
+    """Yield fresh batches, each filled by one call of `gather`."""
+    tokens_address, starts_address = tokens.ctypes.data, starts.ctypes.data
+    for first in range(0, len(starts), work.batch_size):
+        rows = min(work.batch_size, len(starts) - first)
+        batch = np.empty((rows, work.length), np.uint16)
+        library.gather(tokens_address, starts_address + 8 * first, rows, work.length, batch.ctypes.data)
+        yield batch
+
+
+def compile_gather(directory: Path) -> ctypes.CDLL:
+    """Compile `gather.c` with the machine's C compiler and load it.
+
+    Raises:
+        RuntimeError: if there is no C compiler.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise RuntimeError("the limit of `tokens` is a C function; install a C compiler (cc, gcc or clang)")
+    source, library = Path(__file__).with_name("gather.c"), directory / "gather.so"
+    subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    loaded = ctypes.CDLL(str(library))
+    loaded.gather.restype = None
+    loaded.gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    loaded.gather_pass.restype = ctypes.c_int64
+    loaded.gather_pass.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+    return loaded

@@ -1,0 +1,46 @@
+"""Makes the environment of the rivals, in which `scripts/bench --rivals` runs.
+
+It sees what the benchmarks' own environment holds (Penstock, freshly built, and the same NumPy) through a path file,
+so that only the rivals are installed into it.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+# torch is the build for CPUs where pip finds one; --extra-index-url or --find-links in PIP_* variables can name it.
+PACKAGES = ("torch==2.13.0", "grain==0.2.18", "torchdata==0.11.0", "spdl==0.8.0")
+
+
+def python_of(folder: Path) -> Path:
+    """Return the interpreter of the environment in `folder`."""
+    return folder / "bin" / "python"
+
+
+def set_up(folder: Path) -> tuple[str, ...]:
+    """Make the environment, install each rival, and return the requirements that could not be installed.
+
+    Args:
+        folder: where the environment is made anew.
+    """
+    venv.create(folder, with_pip=True, clear=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (packages / "penstock-benchmarks.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    failed: list[str] = []
+    for package in PACKAGES:
+        print(f"installing {package}", flush=True)
+        command = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+        if subprocess.run(command, check=False).returncode != 0:
+            failed.append(package)
+    return tuple(failed)
+
+
+def run_inside(folder: Path, arguments: list[str]) -> None:
+    """Go on in the rivals' environment with the same command; returns only if this is it already, or there is none."""
+    python = python_of(folder)
+    if not python.exists() or Path(sys.prefix).resolve() == folder.resolve():
+        return
+    os.execv(python, [str(python), "-m", "benchmarks", *arguments])

@@ -1,0 +1,126 @@
+"""Grain's MapDataset: inline (no read threads), its index shuffle, and its iterator's state."""
+
+# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+import json
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import grain
+import numpy as np
+from grain.experimental import index_shuffle
+from numpy.typing import NDArray
+
+from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.rivals import Contestants
+from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Contestant, Measurement, Output
+from benchmarks.streams import passes, take_batches
+
+NAME = "Grain inline"
+INLINE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+PREFIX = 64  # batches of a pass; a whole one of 1 M elements takes seconds
+
+
+class Windows:
+    """The windows of `tokens`, one slice of the mapped file each."""
+
+    def __init__(self, work: tokens.Work) -> None:
+        self.work = work
+        self.mapped = np.memmap(work.path, np.dtype("<u2"), "r")
+
+    def __len__(self) -> int:
+        return self.work.num_windows
+
+    def __getitem__(self, key: int) -> NDArray[np.uint16]:
+        start = key * self.work.stride
+        return self.mapped[start : start + self.work.length]
+
+
+def _tiny(work: tiny.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    dataset = grain.MapDataset.range(work.count).map(tiny.add_one).batch(work.batch_size).to_iter_dataset(INLINE)
+    run, output = (
+        passes(partial(take_batches, dataset, PREFIX)),
+        Output(tiny.CLAIM, partial(take_batches, dataset, PREFIX)),
+    )
+    return (Contestant(NAME, "rival", run, tiny.UNIT, against=tiny.LIMITS, output=output),)
+
+
+def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    windows: Any = Windows(work)  # its parameter is a key, whatever Grain calls it
+    dataset = grain.MapDataset.source(windows).shuffle(seed=7).batch(work.batch_size).to_iter_dataset(INLINE)
+    run, output = passes(partial(take_batches, dataset, PREFIX)), Output(tokens.CLAIM, lambda: dataset, ordered=False)
+    return (Contestant(NAME, "rival", run, tokens.UNIT, against=(tokens.LIMIT,), output=output),)
+
+
+def _shuffle(work: shuffle.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return tuple(_index_shuffle(name, size) for name, size in work.sizes.items() if size < 2**32)
+
+
+def _index_shuffle(name: str, size: int) -> Contestant:
+    count = min(size, 10_000)
+
+    def run(repeats: int) -> Measurement:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            for position in range(count):
+                index_shuffle(position, max_index=size - 1, seed=7, rounds=4)
+        return Measurement(repeats * count, time.perf_counter() - started)
+
+    return Contestant(f"Grain's index_shuffle, n = {name}", "rival", run, NANOSECONDS, facts=lambda: {"bytes held": 0})
+
+
+def _random_map(work: random_map.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    contestants: list[Contestant] = []
+    for draw in (random_map.draw_float, random_map.draw_integer):
+        dataset = grain.MapDataset.range(work.count).seed(7).random_map(draw).batch(work.batch_size)
+        run = passes(partial(take_batches, dataset.to_iter_dataset(INLINE), PREFIX // 4))
+        against = (f"one generator, {draw.__name__}",)
+        contestants.append(Contestant(f"{NAME}, {draw.__name__}", "rival", run, random_map.UNIT, against=against))
+    return tuple(contestants)
+
+
+def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    numbers = grain.MapDataset.range(work.rival_count).shuffle(seed=7).map(resume.negate)
+    dataset = numbers.batch(work.batch_size).to_iter_dataset(INLINE)
+    contestants: list[Contestant] = []
+    for step in work.rival_steps:
+        iterator = iter(dataset)
+        for _batch in zip(range(step), iterator, strict=False):
+            pass
+        state = iterator.get_state()
+        name = f"{NAME}, step {step:,}"
+        ready = partial(_seconds, dataset, state, first_batch=False)
+        first = partial(_seconds, dataset, state, first_batch=True)
+        contestants += [
+            Contestant(f"{name}: ready", "rival", resume.timed(ready), MILLISECONDS),
+            Contestant(f"{name}: first batch", "rival", resume.timed(first), MILLISECONDS),
+            resume.state_bytes(f"{name}: state", "rival", json.dumps(state).encode()),
+        ]
+    return tuple(contestants)
+
+
+def _seconds(dataset: grain.IterDataset, state: dict[str, object], *, first_batch: bool) -> float:
+    """Return the seconds from a state to an iterator that has it, or to its first batch."""
+    started = time.perf_counter()
+    iterator = iter(dataset)
+    iterator.set_state(state)
+    if first_batch:
+        next(iterator)
+    return time.perf_counter() - started
+
+
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import grain", "rival"),)
+
+
+CONTESTANTS: dict[str, Contestants] = {
+    "tiny": _tiny,
+    "tokens": _tokens,
+    "shuffle": _shuffle,
+    "random-map": _random_map,
+    "resume": _resume,
+    "import": _import,
+}

@@ -1,0 +1,114 @@
+"""torch.utils.data.DataLoader: records read many at once through `__getitems__`, inline and with 2 worker processes."""
+
+# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from benchmarks.macro import import_time, tiny, tokens
+from benchmarks.rivals import Contestants
+from benchmarks.scenario import Contestant, Output
+from benchmarks.streams import passes
+
+NAME = "torch, __getitems__"
+PLACES = ((0, "inline"), (2, "2 processes"))
+
+
+class Numbers:
+    """The integers of `tiny`, mapped in the dataset."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, key: int) -> int:
+        return tiny.add_one(key)
+
+    def __getitems__(self, keys: list[int]) -> list[int]:
+        return [tiny.add_one(key) for key in keys]
+
+
+class Windows:
+    """The windows of `tokens`, gathered by fancy indexing; `__getitems__` gives the batch as one array."""
+
+    def __init__(self, work: tokens.Work) -> None:
+        mapped = np.memmap(work.path, np.dtype("<u2"), "r")
+        self.windows = np.lib.stride_tricks.sliding_window_view(mapped, work.length)[:: work.stride]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, key: int) -> NDArray[np.uint16]:
+        return np.array(self.windows[key])
+
+    def __getitems__(self, keys: list[int]) -> NDArray[np.uint16]:
+        return self.windows[keys]
+
+
+def _tiny(work: tiny.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    contestants: list[Contestant] = []
+    numbers: Any = Numbers(work.count)  # torch needs no base class, though its types say so
+    for num_workers, place in PLACES:
+        loader: DataLoader[Any] = DataLoader(
+            numbers,
+            batch_size=work.batch_size,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+        )
+        _start(loader, scope)
+        run, output = passes(partial(_same, loader)), Output(tiny.CLAIM, partial(_same, loader))
+        contestants.append(Contestant(f"{NAME} {place}", "rival", run, tiny.UNIT, against=tiny.LIMITS, output=output))
+    return tuple(contestants)
+
+
+def _tokens(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    contestants: list[Contestant] = []
+    windows: Any = Windows(work)
+    for num_workers, place in PLACES:
+        loader: DataLoader[Any] = DataLoader(
+            windows,
+            batch_size=work.batch_size,
+            shuffle=True,
+            collate_fn=torch.from_numpy,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+        )
+        _start(loader, scope)
+        run, output = passes(partial(_same, loader)), Output(tokens.CLAIM, partial(_same, loader), ordered=False)
+        against = (tokens.LIMIT,)
+        contestants.append(Contestant(f"{NAME} {place}", "rival", run, tokens.UNIT, against=against, output=output))
+    return tuple(contestants)
+
+
+def _same(loader: DataLoader[Any]) -> DataLoader[Any]:
+    return loader
+
+
+def _start(loader: DataLoader[Any], scope: ExitStack) -> None:
+    """Start the loader's workers now, by fork, before contestants have started threads; end them with the scope."""
+    for _ in zip(range(1), loader, strict=False):
+        pass
+    scope.callback(_stop, loader)
+
+
+def _stop(loader: DataLoader[Any]) -> None:
+    """End the workers that the loader keeps; torch offers no other way."""
+    iterator: Any = loader._iterator  # noqa: SLF001 - persistent workers have no public end
+    if iterator is not None:
+        iterator._shutdown_workers()  # noqa: SLF001 - see above
+
+
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import torch.utils.data", "rival"),)
+
+
+CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import}

@@ -1,0 +1,70 @@
+"""torchdata's StatefulDataLoader: its state, and how long it takes to go on from it."""
+
+# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+
+import pickle
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from benchmarks.macro import import_time, resume
+from benchmarks.rivals import Contestants
+from benchmarks.scenario import MILLISECONDS, Contestant
+
+
+class Numbers:
+    """The records of `resume`."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, key: int) -> int:
+        return resume.negate(key)
+
+
+def _make(work: resume.Work) -> StatefulDataLoader[int]:
+    numbers: Any = Numbers(work.rival_count)  # torch needs no base class, though its types say so
+    return StatefulDataLoader(numbers, batch_size=work.batch_size, shuffle=True)
+
+
+def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    contestants: list[Contestant] = []
+    for step in work.rival_steps:
+        loader = _make(work)
+        for _batch in zip(range(step), loader, strict=False):
+            pass
+        state = loader.state_dict()
+        name = f"torchdata inline, step {step:,}"
+        ready = partial(_seconds, work, state, first_batch=False)
+        first = partial(_seconds, work, state, first_batch=True)
+        contestants += [
+            Contestant(f"{name}: ready", "rival", resume.timed(ready), MILLISECONDS),
+            Contestant(f"{name}: first batch", "rival", resume.timed(first), MILLISECONDS),
+            resume.state_bytes(f"{name}: state, pickled", "rival", pickle.dumps(state)),
+        ]
+    return tuple(contestants)
+
+
+def _seconds(work: resume.Work, state: dict[str, object], *, first_batch: bool) -> float:
+    """Return the seconds from a state to a loader's iterator that has it, or to its first batch."""
+    started = time.perf_counter()
+    loader = _make(work)
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+    if first_batch:
+        next(iterator)
+    return time.perf_counter() - started
+
+
+def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    return (import_time.importing(work, "import torchdata.stateful_dataloader", "rival"),)
+
+
+CONTESTANTS: dict[str, Contestants] = {"resume": _resume, "import": _import}

@@ -1,0 +1,70 @@
+"""The `penstock` command: one package or file a subcommand, each with `add_parser` and a function that runs it."""
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+import penstock
+from penstock._cli import demo
+from penstock._cli.demo.training import RunError
+from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
+from penstock.errors import MissingDependencyError, SourceError, UsageError
+
+_DESCRIPTION: Final = """\
+Penstock feeds training jobs: what the model sees at step N is a pure function of the
+dataset and N. Crashes, workers and restarts only decide who computes it, and when.
+"""
+_EPILOG: Final = f"""\
+exit status:
+  {ENDED}    it ran, and everything that it claims holds
+  {FAILED}    a claim does not hold, or a run failed
+  {WRONG_CALL}    the call was wrong, or an optional package is missing
+  {INTERRUPTED}  stopped by Ctrl-C
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        arguments: what follows the command's name; default: the process's own.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SystemExit: from argparse, for `--help`, `--version` and a wrong call (status 2).
+    """
+    chosen = _parser().parse_args(arguments)
+    try:
+        status: int = chosen.run(chosen)
+    except (UsageError, SourceError, MissingDependencyError) as error:
+        explain_error(sys.stderr, error)
+        return WRONG_CALL
+    except (RunError, OSError) as error:  # an OSError is the system's own, or a decoder's for a file that is no image
+        explain_error(sys.stderr, error)
+        return FAILED
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C; nothing is left running", file=sys.stderr)
+        return INTERRUPTED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    about = f"penstock {penstock.__version__}"
+    about += f" · Python {platform.python_version()} · NumPy {np.__version__}"
+    parser.add_argument("--version", action="version", version=about)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    demo.add_parser(commands.add_parser)
+    return parser

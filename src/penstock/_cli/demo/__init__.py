@@ -1,0 +1,77 @@
+"""`penstock demo`: the main job on real digits, or the throughput on one's own folder of images."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from penstock._cli.demo.images import measure
+from penstock._cli.demo.story import Setting, tell
+from penstock._cli.terminal import Terminal
+
+_DESCRIPTION: Final = """\
+Trains a classifier on 1,797 handwritten digits, written as PNG files, twice: once
+straight through, and once killed by SIGKILL in mid-epoch and resumed in a new process
+with another number of workers. Then it compares the two, to the last bit.
+
+It takes less than a minute, and needs: pip install 'penstock[demo]'
+"""
+
+
+def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Describe this command; `add` makes its parser."""
+    parser = add(
+        "demo",
+        help="train on real digits, be killed, resume, and compare to the last bit",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--images",
+        metavar="DIR",
+        type=Path,
+        help="instead of training: decode your own folder of class folders, and compare with a bare loop",
+    )
+    parser.add_argument(
+        "--directory",
+        metavar="DIR",
+        type=Path,
+        help="keep the PNG files and checkpoints here (default: nothing is kept)",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", type=Path, default=Path("demo-report.html"), help="default: demo-report.html"
+    )
+    parser.add_argument("--num-workers", metavar="N", type=_count(0), default=2, help="of the loader (default: 2)")
+    parser.add_argument(
+        "--epochs", metavar="N", type=_count(3), default=20, help="passes over the digits in each run (default: 20)"
+    )
+    parser.add_argument(
+        "--size",
+        metavar="PIXELS",
+        type=_count(1),
+        default=224,
+        help="of the decoded --images, both ways (default: 224)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Return the exit status of the command, after it has run: 1 if a claim does not hold, else 0."""
+    terminal = Terminal(sys.stdout)
+    if arguments.images is not None:
+        return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)
+    return tell(Setting(arguments.directory, arguments.report, arguments.epochs, arguments.num_workers), terminal)
+
+
+def _count(least: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number that is at least `least`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdigit() else -1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"a whole number from {least} on is needed; got {text!r}")
+        return value
+
+    return parse

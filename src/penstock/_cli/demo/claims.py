@@ -1,0 +1,154 @@
+"""What the demo claims, each in a form that can fail: functions from what two runs logged to ✓ or ✗."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock._cli.demo.training import Run, Step
+from penstock._cli.terminal import Terminal
+
+LEAST_ACCURACY: Final = 0.95
+MOST_STATE_BYTES: Final = 1000
+MOST_RESUME_SECONDS: Final = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+        name: a word or two.
+        holds: whether it is true of the runs.
+        detail: the figures behind it; when it does not hold, what was found instead.
+    """
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the claims are judged by.
+
+    Attributes:
+        straight: run A, from the first step to the last.
+        killed: run B until it was killed.
+        resumed: run B from its checkpoint on, in another process.
+        steps_per_epoch: batches in one pass over the training images.
+        epochs: passes that a whole run makes.
+        state_bytes: the length of the loader's state, as JSON, in the checkpoint that was resumed from.
+        recomputed: for some steps, the SHA-256 of the batch that the dataset's description alone gives for it.
+    """
+
+    straight: Run
+    killed: Run
+    resumed: Run
+    steps_per_epoch: int
+    epochs: int
+    state_bytes: int
+    recomputed: Mapping[int, str]
+
+
+def judge(evidence: Evidence) -> tuple[Claim, ...]:
+    """Return every claim with whether it holds."""
+    return (
+        _was_killed(evidence),
+        _equal_steps("batches", "the same SHA-256", evidence, lambda step: step.sha256),
+        _equal_steps("losses", "equal to the last bit", evidence, lambda step: step.loss),
+        _equal_models(evidence),
+        _is_accurate(evidence),
+        _is_pure(evidence),
+        judge_state(evidence.state_bytes),
+        _resumes_at_once(evidence),
+    )
+
+
+def print_claims(claims: Sequence[Claim], terminal: Terminal) -> None:
+    """Print each claim with ✓ or ✗ before it."""
+    for claim in claims:
+        mark = terminal.colour("✓", "green") if claim.holds else terminal.colour("✗", "red")
+        terminal.entry(mark, claim.name, claim.detail)
+
+
+def _was_killed(evidence: Evidence) -> Claim:
+    killed, resumed = evidence.killed, evidence.resumed
+    num_made = killed.steps[-1].step + 1 if killed.steps else 0
+    done = num_made % evidence.steps_per_epoch
+    detail = (
+        f"SIGKILL after step {num_made - 1}, {done} of {evidence.steps_per_epoch} batches into its epoch, with "
+        f"{killed.who}; resumed at step {resumed.resumed_at} in a new process with {resumed.who}"
+    )
+    was_cut = killed.model is None and done != 0 and resumed.num_workers != killed.num_workers
+    holds = was_cut and resumed.resumed_at is not None and 0 < resumed.resumed_at <= num_made
+    return Claim("killed", holds, detail)
+
+
+def _equal_steps(name: str, how: str, evidence: Evidence, value: Callable[[Step], str]) -> Claim:
+    expected = {step.step: value(step) for step in evidence.straight.steps}
+    again = [*evidence.killed.steps, *evidence.resumed.steps]
+    num_steps = evidence.epochs * evidence.steps_per_epoch
+    wrong = sorted({step.step for step in again if expected.get(step.step) != value(step)})
+    missing = sorted(set(range(num_steps)) - (set(expected) & {step.step for step in again}))
+    if wrong:
+        return Claim(
+            name, holds=False, detail=f"{len(wrong)} of {num_steps} steps differ, the first is step {wrong[0]}"
+        )
+    if missing or num_steps == 0:
+        first = f", the first is step {missing[0]}" if missing else ""
+        return Claim(name, holds=False, detail=f"{len(missing)} of {num_steps} steps were not seen in both runs{first}")
+    twice = len(again) - num_steps
+    detail = f"{how} at all {num_steps} steps, {twice} of which run B made twice"
+    return Claim(name, holds=True, detail=detail)
+
+
+def _equal_models(evidence: Evidence) -> Claim:
+    straight, resumed = evidence.straight.model, evidence.resumed.model
+    if straight is None or straight != resumed:
+        return Claim("model", holds=False, detail=f"the weights' SHA-256 is {straight} and, resumed, {resumed}")
+    return Claim(
+        "model", holds=True, detail=f"the final weights are the same to the last bit, SHA-256 {straight[:16]}…"
+    )
+
+
+def _is_accurate(evidence: Evidence) -> Claim:
+    accuracy = evidence.resumed.accuracy or 0.0
+    detail = f"{accuracy:.1%} of the held-out digits are told right; {LEAST_ACCURACY:.0%} are asked for"
+    return Claim("accuracy", accuracy > LEAST_ACCURACY and accuracy == evidence.straight.accuracy, detail)
+
+
+def _is_pure(evidence: Evidence) -> Claim:
+    logged = {step.step: step.sha256 for step in evidence.straight.steps}
+    wrong = [step for step, sha256 in evidence.recomputed.items() if logged.get(step) != sha256]
+    steps = ", ".join(str(step) for step in evidence.recomputed)
+    if wrong or not evidence.recomputed:
+        return Claim("replay", holds=False, detail=f"of the steps {steps} evaluated anew, {wrong} differ from the log")
+    return Claim(
+        "replay", holds=True, detail=f"steps {steps}, evaluated here with no worker, have the SHA-256 of the log"
+    )
+
+
+def judge_state(num_bytes: int) -> Claim:
+    """Return whether a loader's state is as small as is promised; `num_bytes` is its length as JSON."""
+    detail = f"{num_bytes} bytes of JSON are all that the loader saves; under {MOST_STATE_BYTES:,} are promised"
+    return Claim("state", 0 < num_bytes < MOST_STATE_BYTES, detail)
+
+
+def judge_resume(seconds: float, first_batch_seconds: float | None = None) -> Claim:
+    """Return whether a loader was restored as fast as is promised.
+
+    Args:
+        seconds: what `load_state_dict` took.
+        first_batch_seconds: how long the first batch was then waited for; said, but nothing is promised about it.
+    """
+    detail = f"{seconds * 1e3:.1f} ms to load the state; under {MOST_RESUME_SECONDS * 1e3:.0f} are promised"
+    if first_batch_seconds is not None:
+        detail += f". The first batch came {first_batch_seconds * 1e3:.1f} ms after it was asked for"
+    return Claim("resume", seconds < MOST_RESUME_SECONDS, detail)
+
+
+def _resumes_at_once(evidence: Evidence) -> Claim:
+    seconds = evidence.resumed.resume_seconds
+    if seconds is None or not evidence.resumed.steps:
+        return Claim("resume", holds=False, detail="the run was not resumed")
+    return judge_resume(seconds, evidence.resumed.steps[0].wait_seconds)

@@ -1,0 +1,177 @@
+"""The demo on one's own images: decoded in batches, resumed elsewhere, and timed beside a bare loop in the same run."""
+
+import hashlib
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import penstock as ps
+from penstock._cli.demo.claims import Claim, judge_resume, judge_state, print_claims
+from penstock._cli.demo.pictures import decode_picture, require_pillow
+from penstock._cli.demo.report.images_page import Round, images_page
+from penstock._cli.demo.report.page import check_report
+from penstock._cli.terminal import ENDED, FAILED, Terminal
+
+_BATCH_SIZE: Final = 32
+_NUM_ROUNDS: Final = 7
+_ROUND_SECONDS: Final = 1.2
+_TRIED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Turns a record of an image folder into an image of shape (size, size, 3), uint8, and its label."""
+
+    size: int
+
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one record decoded."""
+        return {"image": decode_picture(record["bytes"], self.size), "label": record["label"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What is measured: the source, which of its keys, how large they are decoded, and with how many workers."""
+
+    source: ps.sources.ImageFolder
+    keys: Sequence[int]
+    size: int
+    num_workers: int
+
+    def dataset(self) -> ps.Dataset:
+        """Return the batches that the loader is to make."""
+        return ps.read(self.source, seed=7).select(self.keys).shuffle().map(Decode(self.size)).batch(_BATCH_SIZE)
+
+    def run_bare(self, progress: Callable[[int], None]) -> None:
+        """Do the same work in a plain loop: read, decode and stack, on one thread, with no library around it."""
+        for start in range(0, len(self.keys), _BATCH_SIZE):
+            keys = self.keys[start : start + _BATCH_SIZE]
+            images = [decode_picture(Path(self.source.path_of(key)).read_bytes(), self.size) for key in keys]
+            np.stack(images)
+            np.array([self.source.labels[key] for key in keys])
+            progress(len(images))
+
+
+def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: Terminal) -> int:
+    """Time the loader beside a bare loop over the same images, resume it elsewhere, write the report.
+
+    Args:
+        folder: holds one folder of images per class.
+        size: to which every image is decoded, in pixels both ways.
+        num_workers: of the loader.
+        report: where the HTML page goes.
+        terminal: where the text goes.
+
+    Returns:
+        The exit status: 1 if a claim does not hold, else 0.
+
+    Raises:
+        UsageError: the report's folder does not exist.
+        SourceError: the folder is none, or holds no images.
+        MissingDependencyError: Pillow is not installed.
+    """
+    check_report(report)
+    require_pillow()
+    source = ps.sources.ImageFolder(folder)
+    terminal.line(terminal.colour(f"Penstock: {len(source):,} images in {len(source.classes)} class folders", "bold"))
+    terminal.line(terminal.colour(f"  {folder.resolve()}", "dim"))
+    images = Images(source, _choose_keys(source, size), size, num_workers)
+    claims = _resume_elsewhere(images)
+    rounds = _alternate(images, terminal)
+    fed: dict[str, Any] = images.dataset()[0]
+    _print_rates(rounds, f"{num_workers} worker{'' if num_workers == 1 else 's'}", terminal)
+    print_claims(claims, terminal)
+    captions = [source.classes[int(label)] for label in fed["label"]]
+    page = images_page(rounds, claims, (list(fed["image"]), captions), f"{folder.resolve()}, {size} x {size} pixels")
+    report.write_text(page.html(), encoding="utf-8")
+    terminal.line(f"\n  the report   {report.resolve()}")
+    return ENDED if all(claim.holds for claim in claims) else FAILED
+
+
+def _choose_keys(source: ps.sources.ImageFolder, size: int) -> list[int]:
+    """Return keys spread evenly over the source, about as many as a plain loop decodes in a bit over a second."""
+    tried = ps.read(source).select(_spread(len(source), _TRIED)).map(Decode(size))
+    began = time.perf_counter()
+    rate = sum(1 for _ in tried) / (time.perf_counter() - began)
+    return _spread(len(source), max(2 * _BATCH_SIZE, int(rate * _ROUND_SECONDS)))
+
+
+def _spread(length: int, count: int) -> list[int]:
+    count = min(count, length)
+    return [number * length // count for number in range(count)]
+
+
+def _alternate(images: Images, terminal: Terminal) -> list[Round]:
+    """Return the rates of seven rounds, in which the loader and the bare loop take turns at going first.
+
+    Each does one pass over the same images. A pass before the first round, not counted, warms the page cache.
+    """
+    total = (_NUM_ROUNDS + 1) * 2 * len(images.keys)
+    done = 0
+    began = time.perf_counter()
+
+    def progress(rows: int) -> None:
+        nonlocal done
+        done += rows
+        rate = done / (time.perf_counter() - began)
+        terminal.progress("images", done / total, f"{done:,} of {total:,} decoded · {rate:,.0f} records/s")
+
+    rounds: list[Round] = []
+    with ps.Loader(images.dataset(), num_workers=images.num_workers) as loader:
+
+        def run_loader(report: Callable[[int], None]) -> None:
+            for batch in loader:
+                report(len(batch["label"]))
+
+        for number in range(_NUM_ROUNDS + 1):
+            rates = {True: 0.0, False: 0.0}
+            for is_loader in (True, False) if number % 2 else (False, True):
+                start = time.perf_counter()
+                (run_loader if is_loader else images.run_bare)(progress)
+                rates[is_loader] = len(images.keys) / (time.perf_counter() - start)
+            rounds.append(Round(loader=rates[True], bare=rates[False]))
+    return rounds[1:]
+
+
+def _resume_elsewhere(images: Images) -> list[Claim]:
+    """Return whether a loader with other workers goes on after one batch as the first loader itself does."""
+    others = images.num_workers + 1
+    with ps.Loader(images.dataset(), num_workers=images.num_workers) as loader:
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        next(batches)
+        state = loader.state_dict()
+        expected = _digest(next(batches))
+    with ps.Loader(images.dataset(), num_workers=others) as loader:
+        began = time.perf_counter()
+        loader.load_state_dict(state)
+        seconds = time.perf_counter() - began
+        found = _digest(next(iter(loader)))
+    detail = (
+        f"with {others} workers instead of {images.num_workers}, the next batch has the same SHA-256, {found[:16]}…"
+    )
+    if found != expected:
+        detail = f"the next batch's SHA-256 is {expected[:16]}…, but {found[:16]}… when resumed with {others} workers"
+    return [Claim("batches", found == expected, detail), judge_state(len(json.dumps(state))), judge_resume(seconds)]
+
+
+def _digest(batch: dict[str, Any]) -> str:
+    return hashlib.sha256(batch["image"].tobytes() + batch["label"].tobytes()).hexdigest()
+
+
+def _print_rates(rounds: Sequence[Round], who: str, terminal: Terminal) -> None:
+    loader = statistics.median(entry.loader for entry in rounds)
+    bare = statistics.median(entry.bare for entry in rounds)
+    ratios = sorted(entry.loader / entry.bare for entry in rounds)
+    terminal.line(f"  {'loader, ' + who:<22} {loader:8,.0f} records/s")
+    terminal.line(f"  bare loop, 1 thread    {bare:8,.0f} records/s")
+    terminal.line(
+        f"  loader / bare loop     {statistics.median(ratios):8.2f}   from {ratios[0]:.2f} to {ratios[-1]:.2f} "
+        f"in {len(rounds)} alternating rounds; medians are shown"
+    )

@@ -1,0 +1,50 @@
+"""Pictures as bytes and arrays, by way of Pillow: the one file of the demo that needs it."""
+
+import base64
+import io
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import MissingDependencyError
+
+Pixels = NDArray[np.uint8]
+
+
+def require_pillow() -> ModuleType:
+    """Return Pillow's `Image` module.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingDependencyError("Pillow", extra="demo") from error
+    return Image
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Return the pixels, of shape (height, width) or (height, width, 3), as a PNG file's bytes, without any loss."""
+    file = io.BytesIO()
+    require_pillow().fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def decode_picture(data: bytes, size: int) -> Pixels:
+    """Return any image that Pillow can decode as (size, size, 3) uint8, resized bilinearly.
+
+    A JPEG much larger than that is decoded at a half, a quarter or an eighth of its size, as its format allows.
+    """
+    image_module = require_pillow()
+    with image_module.open(io.BytesIO(data)) as image:
+        image.draft("RGB", (size, size))
+        scaled: Any = image.convert("RGB").resize((size, size), image_module.Resampling.BILINEAR)
+        return np.asarray(scaled)
+
+
+def as_data_address(png: bytes) -> str:
+    """Return an address for an HTML page that holds the whole picture itself."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

@@ -1,0 +1,1 @@
+"""The report that the demo leaves: a page, its charts, and what is said on it."""

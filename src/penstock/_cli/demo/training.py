@@ -1,0 +1,179 @@
+"""Runs the example script as a process of its own and reads, line by line, what it says about each step.
+
+Guarantees:
+  - The process is gone when the scope of `start` is left, however it is left; it is killed if it must be.
+  - A step that the script logged before it was killed is read, and nothing that it did not log.
+  - Reading waits on the log's pipe alone, which ends when the process does: nothing polls.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+from penstock.errors import PenstockError
+
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_LAST_LINES: Final = 12
+
+
+class RunError(PenstockError, RuntimeError):
+    """The script ended as it should not have; the message holds the last lines that it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the script logged about one step.
+
+    Attributes:
+        step: the batch's number since training began, from 0.
+        sha256: of the batch's images and labels, in hex.
+        loss: as Python's `float.hex` writes it, so that nothing is rounded.
+        rows: how many digits the batch held.
+        seconds: when it was logged, by this machine's `time.perf_counter`.
+        wait_seconds: how long the script has waited for data, since its process began.
+    """
+
+    step: int
+    sha256: str
+    loss: str
+    rows: int
+    seconds: float
+    wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that one process of the script logged.
+
+    Attributes:
+        num_workers: of its loader.
+        started: when its process was, by this machine's `time.perf_counter`.
+        steps: in the order in which they were logged.
+        resumed_at: the step that came first after the checkpoint; None when it began anew.
+        resume_seconds: what `load_state_dict` took; None when it began anew.
+        accuracy: on the held-out digits, between 0 and 1; None when it did not get to its end.
+        model: SHA-256 of the weights at the end, in hex; None when it did not get there.
+    """
+
+    num_workers: int
+    started: float
+    steps: tuple[Step, ...] = ()
+    resumed_at: int | None = None
+    resume_seconds: float | None = None
+    accuracy: float | None = None
+    model: str | None = None
+
+    @property
+    def who(self) -> str:
+        """What computed the batches, as "2 workers"."""
+        return f"{self.num_workers} worker{'' if self.num_workers == 1 else 's'}"
+
+
+@dataclass(slots=True)
+class Process:
+    """A running script: give its lines to `follow`, or kill it."""
+
+    popen: subprocess.Popen[bytes]
+    log: IO[str]
+    printed: IO[str]
+    run: Run
+    was_killed: bool = False
+
+    def follow(self) -> Iterator[Run]:
+        """Yield all that is known after each line of the log, until the process ends.
+
+        Raises:
+            RunError: it ended with another status than 0 and was not killed by `kill`.
+        """
+        for line in self.log:
+            self.run = add_line(self.run, json.loads(line))
+            yield self.run
+        status = self.popen.wait()
+        if status != 0 and not self.was_killed:
+            self.printed.seek(0)
+            last = "".join(self.printed.readlines()[-_LAST_LINES:]).strip()
+            raise RunError(f"the training script must end with status 0; it ended with {status}:\n{last}")
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process, which can neither catch it nor clean up."""
+        self.was_killed = True
+        self.popen.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How the script is called."""
+
+    script: Path
+    folder: Path
+    epochs: int
+    num_workers: int
+    checkpoint: Path
+
+    def arguments(self, log: int) -> list[str]:
+        """Return the command line, with the log going to the file descriptor `log`."""
+        options = {
+            "--epochs": self.epochs,
+            "--num-workers": self.num_workers,
+            "--checkpoint": self.checkpoint,
+            "--log": f"/dev/fd/{log}",
+        }
+        said = [str(part) for option in options.items() for part in option]
+        return [sys.executable, "-P", str(self.script), str(self.folder), *said]
+
+
+@contextmanager
+def start(command: Command) -> Generator[Process]:
+    """Start the script in a process of its own, which leaving the scope kills if it still runs.
+
+    Its arithmetic runs on one thread: the model is small, and a sum's last bit may depend on how it is divided.
+
+    Yields:
+        The process, with nothing read of its log.
+    """
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as log, tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+        started = time.perf_counter()
+        try:
+            popen = subprocess.Popen(
+                command.arguments(writing),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                env=os.environ | _ONE_THREAD,
+                pass_fds=[writing],
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            yield Process(popen, log, printed, Run(command.num_workers, started))
+        finally:
+            popen.kill()
+            popen.wait()
+
+
+def add_line(run: Run, line: dict[str, Any]) -> Run:
+    """Return the run with one more line of its log.
+
+    Raises:
+        RunError: the line is none of a step, a resumption and an end.
+    """
+    match line:
+        case {"step": int()}:
+            names = Step.__dataclass_fields__
+            return replace(run, steps=(*run.steps, Step(**{name: line[name] for name in names})))
+        case {"resumed_at": int(step), "resume_seconds": float(seconds)}:
+            return replace(run, resumed_at=step, resume_seconds=seconds)
+        case {"accuracy": float(accuracy), "model": str(model)}:
+            return replace(run, accuracy=accuracy, model=model)
+        case _:
+            raise RunError(f"the script's log must hold steps, a resumption and an end; it has the line {line!r}")

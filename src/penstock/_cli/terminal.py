@@ -1,0 +1,85 @@
+"""What the commands print: plain lines, a line that rewrites itself on a terminal, and errors without a traceback."""
+
+import os
+import shutil
+import textwrap
+import time
+from typing import Final, TextIO
+
+ENDED: Final = 0
+FAILED: Final = 1
+WRONG_CALL: Final = 2
+INTERRUPTED: Final = 130
+
+_REDRAW_SECONDS: Final = 0.05
+_BAR_WIDTH: Final = 24
+_COLUMNS: Final = 120
+_INDENT: Final = 14
+_COLOURS: Final = {"green": "32", "red": "31", "dim": "2", "bold": "1", "cyan": "36"}
+
+
+class Terminal:
+    """Prints to one stream; on a terminal with colours and a live line, elsewhere with a few plain lines.
+
+    Attributes:
+        is_live: whether the stream is a terminal, so that `progress` may rewrite its line.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._in_colour = self.is_live and "NO_COLOR" not in os.environ
+        self._drawn_at = 0.0
+        self._quarter: int | None = None
+
+    @property
+    def columns(self) -> int:
+        """How many characters fit on a line: those of the terminal, and 120 elsewhere."""
+        return shutil.get_terminal_size().columns if self.is_live else _COLUMNS
+
+    def colour(self, text: str, name: str) -> str:
+        """Return the text in a colour (green, red, dim, bold or cyan), or as it is where there are no colours."""
+        return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if self._in_colour else text
+
+    def line(self, text: str = "") -> None:
+        """Print a line that stays; it takes the live line's place."""
+        if self.is_live:
+            self._stream.write("\r\x1b[K")
+        self._stream.write(text + "\n")
+        self._stream.flush()
+        self._quarter = None
+
+    def entry(self, mark: str, name: str, text: str) -> None:
+        """Print a mark, a name and a text, which goes on below itself where it is longer than a line."""
+        first, *others = textwrap.wrap(text, max(self.columns - _INDENT, 24))
+        self.line(f"  {mark} {name:<{_INDENT - 5}} {first}")
+        for other in others:
+            self.line(" " * _INDENT + other)
+
+    def progress(self, label: str, share: float, text: str) -> None:
+        """Show how far something is: `share` between 0 and 1, and a text beside it.
+
+        On a terminal the line is redrawn at most 20 times a second; elsewhere a line is printed at each quarter.
+        """
+        if not self.is_live:
+            if self._quarter is not None and int(share * 4) > self._quarter:
+                self._stream.write(f"  {label} {share:4.0%}  {text}\n")
+                self._stream.flush()
+            self._quarter = int(share * 4)
+            return
+        now = time.perf_counter()
+        if now - self._drawn_at >= _REDRAW_SECONDS:
+            self._drawn_at = now
+            room = self.columns - len(label) - 5
+            width = max(min(_BAR_WIDTH, room - len(text)), 0)  # a line that wraps could not be redrawn
+            done = round(share * width)
+            bar = self.colour("━" * done, "cyan") + self.colour("━" * (width - done), "dim")
+            self._stream.write(f"\r  {label} {bar} {text[:room]}\x1b[K")
+            self._stream.flush()
+
+
+def explain_error(stream: TextIO, error: BaseException) -> None:
+    """Print an error's message and the notes that say where it happened, without its traceback."""
+    stream.write(f"penstock: {error}\n")
+    stream.writelines(f"  {note}\n" for note in getattr(error, "__notes__", ()))
+    stream.flush()

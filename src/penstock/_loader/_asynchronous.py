@@ -1,0 +1,43 @@
+"""The iterator for `async for`: it lets the event loop do other things while the next batch is being made.
+
+Imported when it is first asked for: asyncio takes longer to load than the rest of Penstock.
+"""
+
+import asyncio
+from typing import Any, Self
+
+from penstock._loader._iterator import LoaderIterator
+
+
+class AsyncLoaderIterator:
+    """The batches of one epoch, for `async for`. Cancelling a wait leaves it as if that had not been asked for."""
+
+    def __init__(self, iterator: LoaderIterator) -> None:
+        self._iterator = iterator
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
+        while (descriptor := self._iterator.may_wait) is not None:
+            await _readable(descriptor)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a descriptor is readable."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(descriptor, _resolve, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _resolve(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)

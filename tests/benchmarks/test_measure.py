@@ -1,0 +1,119 @@
+"""Promises of the measuring loop, on contestants that take made-up times."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.measure import Result, compare, measure, median_reaches, reached
+from benchmarks.scenario import NANOSECONDS, Contestant, Goal, Measurement, Output, Scenario, per_second
+from benchmarks.streams import OutputDiffersError, check_outputs
+
+
+def silent(_: str) -> None:
+    """Show no progress."""
+
+
+def result(name: str, seconds: list[float], *, against: tuple[str, ...] = (), goal: Goal | None = None) -> Result:
+    """Return what a contestant would have measured that does one item in each of `seconds`."""
+    rounds = {number: Measurement(1, value) for number, value in enumerate(seconds)}
+    contestant = Contestant(name, "ours", lambda _: rounds[0], per_second("items"), against=against, goal=goal)
+    return Result(contestant, 1, rounds, {}, None)
+
+
+def test_contestants_take_turns_in_rotating_order() -> None:
+    """Each round measures everyone once, and begins with the next one."""
+    turns: list[str] = []
+
+    def taking_turns(name: str) -> Callable[[int], Measurement]:
+        def run(_: int) -> Measurement:
+            turns.append(name)
+            return Measurement(1, 1.0)
+
+        return run
+
+    contestants = tuple(Contestant(name, "ours", taking_turns(name), NANOSECONDS) for name in "abc")
+    measure(Scenario("turns", "", contestants), rounds=3, smoke=True, progress=silent)
+    assert "".join(turns[3:]) == "abc" + "bca" + "cab"
+
+
+def test_a_share_is_the_median_of_the_ratios_of_each_round() -> None:
+    """A slow moment that falls on both contestants of a round doesn't change the share."""
+    limit = result("limit", [1.0, 10.0, 2.0])
+    ours = result("ours", [2.0, 20.0, 4.0], against=("limit",))
+    comparison = compare(ours, (limit, ours))
+    assert comparison is not None
+    assert (comparison.share.low, comparison.share.median, comparison.share.high) == (0.5, 0.5, 0.5)
+
+
+def test_the_fastest_limit_counts() -> None:
+    """With two limits the share is taken of the faster one."""
+    slow, fast = result("slow", [4.0, 4.0]), result("fast", [1.0, 1.0])
+    ours = result("ours", [2.0, 2.0], against=("slow", "fast"))
+    comparison = compare(ours, (slow, fast, ours))
+    assert comparison is not None
+    assert (comparison.limit, comparison.share.median) == ("fast", 0.5)
+
+
+@pytest.mark.parametrize(("best", "expected"), [(1.0, True), (1.2, False)])
+def test_a_goal_is_reached_when_the_interval_covers_it(best: float, *, expected: bool) -> None:
+    """The best round reaches 0.9 of the limit or misses it; with three rounds the interval is their range."""
+    limit = result("limit", [1.0, 1.0, 1.0])
+    ours = result("ours", [1.5, best, 1.5], against=("limit",), goal=Goal("share", 0.9))
+    comparison = compare(ours, (limit, ours))
+    assert reached(ours, comparison) is expected
+    assert not median_reaches(ours, comparison)
+
+
+def test_a_goal_beyond_the_limit_is_a_difference() -> None:
+    """What goes beyond the limit is the difference of each round, in the contestant's unit."""
+    limit, ours = (
+        result("limit", [1.0, 0.5]),
+        result("ours", [0.5, 0.25], against=("limit",), goal=Goal("difference", 2)),
+    )
+    comparison = compare(ours, (limit, ours))
+    assert comparison is not None
+    assert (comparison.difference.low, comparison.difference.high) == (1.0, 2.0)
+    assert reached(ours, comparison) is True
+
+
+def producing(name: str, *batches: list[int], ordered: bool = True) -> Contestant:
+    """Return a contestant that claims to produce the same as others, and produces these batches."""
+
+    def arrays() -> Iterator[NDArray[np.int64]]:
+        return (np.array(batch, np.int64) for batch in batches)
+
+    return Contestant(name, "ours", lambda _: Measurement(1, 1.0), NANOSECONDS, output=Output("same", arrays, ordered))
+
+
+def test_outputs_that_agree_have_one_digest() -> None:
+    """Contestants with equal batches have equal digests; a prefix of another's batches agrees with it."""
+    scenario = Scenario("", "", (producing("a", [1, 2], [3]), producing("b", [1, 2], [3])))
+    digests = check_outputs(scenario)
+    assert digests["a"] == digests["b"]
+
+
+@pytest.mark.parametrize("other", [([1, 2], [4]), ([2, 1], [3]), ([1, 2, 3],)])
+def test_outputs_that_differ_are_an_error(other: tuple[list[int], ...]) -> None:
+    """Another value, another order, or other batches are not the same work."""
+    with pytest.raises(OutputDiffersError, match="b and a"):
+        check_outputs(Scenario("", "", (producing("a", [1, 2], [3]), producing("b", *other))))
+
+
+def test_a_prefix_agrees_with_the_whole() -> None:
+    """A contestant too slow for a whole pass may do its beginning; order of contestants doesn't matter."""
+    check_outputs(Scenario("", "", (producing("a", [1, 2]), producing("b", [1, 2], [3]), producing("c", [1, 2], [3]))))
+    with pytest.raises(OutputDiffersError):
+        check_outputs(
+            Scenario("", "", (producing("a", [1, 2]), producing("b", [1, 2], [3]), producing("c", [1, 2], [4])))
+        )
+
+
+def test_an_unordered_output_is_a_set_of_rows() -> None:
+    """Another order is the same set; a missing or a repeated row isn't."""
+    whole = producing("a", [1, 2], [3])
+    check_outputs(Scenario("", "", (whole, producing("b", [3, 1], [2], ordered=False))))
+    for rows in ([1, 2], [1, 2, 3, 3], [1, 1, 3]):
+        with pytest.raises(OutputDiffersError, match="b and a"):
+            check_outputs(Scenario("", "", (whole, producing("b", rows, ordered=False))))

@@ -1,0 +1,87 @@
+"""The `penstock` command: its help, its version, and clear errors with an exit status."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock._cli import main
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_help_names_the_commands_and_the_exit_statuses(capsys: Output) -> None:
+    """`penstock --help` says what there is to run, and what each status means."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    for part in ("demo", "--version", "exit status:", "130  stopped by Ctrl-C"):
+        assert part in text
+
+
+def test_help_of_the_demo_names_every_option(capsys: Output) -> None:
+    """`penstock demo --help` says what it does, what it needs, and how to change it."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    for part in ("--images", "--directory", "--report", "--num-workers", "--epochs", "penstock[demo]", "SIGKILL"):
+        assert part in text
+
+
+def test_version_says_what_would_run(capsys: Output) -> None:
+    """`penstock --version` names Penstock, Python and NumPy."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert text.startswith("penstock ")
+    assert "Python 3." in text
+    assert "NumPy " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["dmeo"], "invalid choice: 'dmeo'"),
+        (["demo", "--worker", "3"], "unrecognized arguments: --worker 3"),
+        (["demo", "--num-workers", "-1"], "a whole number from 0 on is needed; got '-1'"),
+        (["demo", "--num-workers", "two"], "a whole number from 0 on is needed; got 'two'"),
+        (["demo", "--epochs", "2"], "a whole number from 3 on is needed; got '2'"),
+    ],
+)
+def test_a_wrong_call_is_told_with_status_2(arguments: list[str], said: str, capsys: Output) -> None:
+    """What is wrong stands on stderr; nothing is run."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("module", "name"), [("PIL", "Pillow"), ("sklearn", "scikit-learn")])
+def test_a_missing_package_is_named_with_its_remedy(
+    module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    """Without an optional package the command says what to install, with status 2 and no traceback."""
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["demo", "--report", str(tmp_path / "report.html")]) == 2
+    expected = f"penstock: {name} is needed here and is not installed. Run: pip install 'penstock[demo]'\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys: Output) -> None:
+    """The demo does not train for a minute before it finds out."""
+    assert main(["demo", "--report", str(tmp_path / "none" / "report.html")]) == 2
+    assert "--report must be a file in a folder that exists" in capsys.readouterr().err
+
+
+def test_the_command_runs_as_a_module() -> None:
+    """`python -m penstock._cli` is the command, where no script is installed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "penstock._cli", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("penstock ")

@@ -1,0 +1,119 @@
+"""`penstock demo` as a whole: real processes, a real SIGKILL, a real Ctrl-C."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock._cli import main
+
+image_module = pytest.importorskip("PIL.Image")
+
+_COMMAND = [sys.executable, "-m", "penstock._cli", "demo"]
+
+
+def claims_in(output: str) -> dict[str, bool]:
+    """Return the claims that were printed, and whether each holds."""
+    return {name: mark == "✓" for mark, name in re.findall(r"^  ([✓✗]) (\w+)", output, re.MULTILINE)}
+
+
+@pytest.mark.slow
+def test_the_demo_makes_its_claims_true(tmp_path: Path) -> None:
+    """Killed and resumed, the run equals the other; shortened runs learn less, so accuracy alone is not asked here."""
+    pytest.importorskip("sklearn")
+    report = tmp_path / "report.html"
+    options = ["--epochs", "3", "--directory", str(tmp_path / "kept"), "--report", str(report)]
+    ended = subprocess.run([*_COMMAND, *options], capture_output=True, text=True, check=False)
+    claims = claims_in(ended.stdout)
+    accuracy = claims.pop("accuracy")
+    assert claims == dict.fromkeys(["killed", "batches", "losses", "model", "replay", "state", "resume"], True)
+    assert ended.returncode == (0 if accuracy else 1)
+    assert ended.stderr == ""
+    assert f"the script that ran, to copy   {Path('examples/digits.py')}" in ended.stdout or "digits.py" in ended.stdout
+    assert str(report) in ended.stdout
+    assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(list((tmp_path / "kept" / "digits").glob("?/*.png"))) == 1797
+
+
+def processes_about(path: Path) -> list[str]:
+    """Return the command lines of all running processes that name `path`."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in listed.stdout.splitlines() if str(path) in line]
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_everything_quietly(tmp_path: Path) -> None:
+    """In the middle of a run, Ctrl-C ends with status 130 and one line; no process and no report is left."""
+    pytest.importorskip("sklearn")
+    report = tmp_path / "report.html"
+    options = ["--epochs", "4", "--directory", str(tmp_path / "kept"), "--report", str(report)]
+    with subprocess.Popen(
+        [*_COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert any("run A  25%" in line for line in process.stdout)
+        os.kill(process.pid, signal.SIGINT)
+        error = process.stderr.read()
+        process.stdout.read()
+    assert process.returncode == 130
+    assert error.strip().splitlines() == ["stopped by Ctrl-C; nothing is left running"]
+    assert processes_about(tmp_path / "kept") == []
+    assert not report.exists()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Return a folder of two class folders with 40 small pictures each, no two alike."""
+    folder = tmp_path / "photos"
+    for number in range(80):
+        kind = folder / ("cat" if number % 2 else "dog")
+        kind.mkdir(parents=True, exist_ok=True)
+        pixels = (np.arange(20 * 30 * 3) * (number + 1) % 251).astype(np.uint8).reshape(20, 30, 3)
+        image_module.fromarray(pixels).save(kind / f"{number}.png")
+    return folder
+
+
+@pytest.mark.slow
+def test_ones_own_images_are_timed_beside_a_bare_loop(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`demo --images` prints both rates, holds its claims, and shows the first batch in its report."""
+    report = photos.parent / "report.html"
+    assert main(["demo", "--images", str(photos), "--size", "16", "--report", str(report)]) == 0
+    output = capsys.readouterr().out
+    assert claims_in(output) == {"batches": True, "state": True, "resume": True}
+    for name in ("loader, 2 workers", "bare loop, 1 thread", "loader / bare loop"):
+        assert re.search(rf"{name} +[\d,.]+", output)
+    html = report.read_text(encoding="utf-8")
+    assert html.count('<img src="data:image/png;base64,') == 32
+    assert ">cat<" in html
+
+
+def test_a_folder_without_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty folder, one of other files, a file, and a path that is none: status 2 and a sentence, no traceback."""
+    empty, other, file = tmp_path / "empty", tmp_path / "other", tmp_path / "file"
+    empty.mkdir()
+    (other / "class").mkdir(parents=True)
+    (other / "class" / "notes.txt").write_text("no image", encoding="utf-8")
+    file.write_text("no folder", encoding="utf-8")
+    for folder in (empty, other, file, tmp_path / "none"):
+        assert main(["demo", "--images", str(folder), "--report", str(tmp_path / "report.html")]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("penstock: ")
+        assert str(folder) in error
+        assert "Traceback" not in error
+
+
+def test_a_corrupt_image_is_named(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is no image ends the command with status 1, and the message says where it was met."""
+    for path in (photos / "cat").glob("*.png"):
+        path.write_bytes(b"no image")
+    assert main(["demo", "--images", str(photos), "--report", str(photos.parent / "report.html")]) == 1
+    error = capsys.readouterr().err
+    assert "cannot identify image file" in error
+    assert "in step 'Decode' at epoch 0, position 0, key 0" in error
+    assert "Traceback" not in error

@@ -1,0 +1,101 @@
+"""What the commands print: a live line on a terminal, few plain lines elsewhere."""
+
+import io
+
+import pytest
+
+from penstock._cli.terminal import Terminal, explain_error
+
+
+class Screen(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no variable of the test's own environment decide."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_file_gets_plain_lines_at_each_quarter() -> None:
+    """Without a terminal there are neither colours nor carriage returns, and four lines for a thousand reports."""
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    for number in range(1000):
+        terminal.progress("run A", (number + 1) / 1000, f"step {number}")
+    terminal.line(terminal.colour("done", "green"))
+    assert stream.getvalue().splitlines() == [
+        "  run A  25%  step 249",
+        "  run A  50%  step 499",
+        "  run A  75%  step 749",
+        "  run A 100%  step 999",
+        "done",
+    ]
+
+
+def test_a_file_gets_no_line_for_where_something_begins() -> None:
+    """What is resumed at 44 % has passed no quarter yet; the next line is that of the half."""
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    terminal.line("resumed")
+    for number in range(440, 600):
+        terminal.progress("run B", number / 1000, f"step {number}")
+    assert stream.getvalue().splitlines() == ["resumed", "  run B  50%  step 500"]
+
+
+def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
+    """Progress never goes to the next line, and a line that stays takes its place."""
+    screen = Screen()
+    terminal = Terminal(screen)
+    terminal.progress("run A", 0.5, "half")
+    assert "half" in screen.getvalue()
+    assert "\n" not in screen.getvalue()
+    terminal.line("done")
+    assert screen.getvalue().endswith("\r\x1b[Kdone\n")
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
+def test_the_live_line_never_wraps(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a narrow terminal first the bar gets shorter, then the text: a wrapped line could not be redrawn."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "")
+    screen = Screen()
+    Terminal(screen).progress("run A", 0.5, "step 172/460 · 5,788 records/s · 84% waiting for data")
+    shown = screen.getvalue().removeprefix("\r").removesuffix("\x1b[K")
+    assert len(shown) < columns
+    assert ("━" in shown) == (columns >= 80)
+    assert ("for data" in shown) == (columns >= 80)
+
+
+def test_a_long_entry_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All words are there, none beyond the terminal's width, and what follows stands under the text."""
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = Screen()
+    Terminal(screen).entry("✓", "killed", "word " * 30)
+    lines = screen.getvalue().replace("\r\x1b[K", "").splitlines()
+    assert lines[0].startswith("  ✓ killed    word")
+    assert all(line.startswith(" " * 14 + "word") for line in lines[1:])
+    assert all(len(line) <= 60 for line in lines)
+    assert " ".join(lines).count("word") == 30
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable NO_COLOR, whatever its value, leaves the live line but takes the colours."""
+    assert "\x1b[32m" in Terminal(Screen()).colour("ok", "green")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert Terminal(Screen()).colour("ok", "green") == "ok"
+    assert Terminal(Screen()).is_live
+
+
+def test_an_error_is_told_with_its_notes_and_without_a_traceback() -> None:
+    """The notes say where it happened, so they are part of the message."""
+    error = ValueError("not an image")
+    error.add_note("in step 3, position 17, file 'cat/9.png'")
+    stream = io.StringIO()
+    explain_error(stream, error)
+    assert stream.getvalue() == "penstock: not an image\n  in step 3, position 17, file 'cat/9.png'\n"

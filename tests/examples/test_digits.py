@@ -1,0 +1,168 @@
+"""`examples/digits.py`, the script that users copy: it trains, saves, resumes, and feeds what its description says."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._cli.demo.digits import find_script, load_digits, write_digits
+
+pytest.importorskip("PIL")
+pytest.importorskip("sklearn")
+
+
+class Fixed:
+    """Stands in for a generator: every draw gives the numbers that it was made with."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._numbers = numbers
+
+    def uniform(self, low: float, high: float, size: int) -> np.ndarray:
+        """Return the numbers."""
+        assert (low, high, size) == (-1, 1, len(self._numbers))
+        return np.array(self._numbers)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Return the script, imported."""
+    spec = importlib.util.spec_from_file_location("digits_under_test", find_script())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the digits as PNG files."""
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder, lambda _: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def few(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with every sixth of the digits: four batches an epoch."""
+    few = tmp_path_factory.mktemp("few")
+    for path in sorted(folder.glob("*/*.png")):
+        if int(path.stem) % 6 == 0:
+            (few / path.parent.name).mkdir(exist_ok=True)
+            shutil.copy(path, few / path.parent.name)
+    return few
+
+
+def run(folder: Path, directory: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """Run the script with its files in `directory`; return its log's lines and what it printed."""
+    log = directory / "log.jsonl"
+    log.unlink(missing_ok=True)
+    files = ["--checkpoint", str(directory / "digits.npz"), "--log", str(log)]
+    command = [sys.executable, str(find_script()), str(folder), *files, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], ended.stdout
+
+
+def test_decoding_gives_the_digits_levels_back(script: ModuleType, folder: Path) -> None:
+    """A decoded image is its digit's levels in steps of 15/255."""
+    images, labels = load_digits()
+    for number in (0, 1, 1796):
+        label = int(labels[number])
+        data = (folder / str(label) / f"{number:04}.png").read_bytes()
+        element = script.decode({"bytes": data, "label": label})
+        assert element["image"].dtype == np.float32
+        assert element["label"] == label
+        assert np.array_equal(element["image"], (images[number] * np.float32(15)) / np.float32(255))
+
+
+def test_no_turn_and_no_shift_change_nothing(script: ModuleType) -> None:
+    """With all chance at its middle, augmenting gives the image back."""
+    image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+    assert np.array_equal(script.augment({"image": image, "label": 3}, Fixed(0, 0, 0))["image"], image)
+
+
+def test_a_whole_pixels_shift_moves_the_image(script: ModuleType) -> None:
+    """Shifted by one row or one column, the image is its neighbour, and what comes in is black."""
+    image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64 + 1
+    rows = script.augment({"image": image, "label": 3}, Fixed(0, 1, 0))["image"]
+    assert np.array_equal(rows[:-1], image[1:])
+    assert not rows[-1].any()
+    columns = script.augment({"image": image, "label": 3}, Fixed(0, 0, -1))["image"]
+    assert np.array_equal(columns[:, 1:], image[:, :-1])
+    assert not columns[:, 0].any()
+
+
+def test_the_farthest_turn_and_shift_stay_inside(script: ModuleType) -> None:
+    """Every corner of chance gives an image between black and the brightest pixel."""
+    image = np.ones((8, 8), np.float32)
+    for corner in np.ndindex(2, 2, 2):
+        turned = script.augment({"image": image, "label": 3}, Fixed(*(2.0 * np.array(corner) - 1)))["image"]
+        assert turned.shape == (8, 8)
+        assert turned.dtype == np.float32
+        assert turned.min() >= 0
+        assert turned.max() <= 1 + 1e-6
+
+
+def test_training_and_held_out_digits_are_apart_and_all(script: ModuleType, folder: Path) -> None:
+    """Four fifths are trained on, the rest is tested on."""
+    train, test = script.describe(folder)
+    assert [len(batch["label"]) for batch in test][:2] == [64, 64]
+    assert sum(len(batch["label"]) for batch in test) + sum(len(batch["label"]) for batch in train) == 1797
+
+
+def test_a_step_goes_down_the_gradient(script: ModuleType, folder: Path) -> None:
+    """The change of each weight is the loss's slope, as differences of the loss tell it, times the rate."""
+    train, _ = script.describe(folder)
+    batch = train[0] | {"image": train[0]["image"].astype(np.float64)}
+    chance = np.random.default_rng(1)  # noqa: TID251 - a test's own seed
+    model = {"first": chance.normal(0, 0.18, (64, 256)), "second": chance.normal(0, 0.1, (256, 10))}
+
+    def loss_with(name: str, place: tuple[int, int], change: float) -> float:
+        changed = {key: weights.copy() for key, weights in model.items()}
+        changed[name][place] += change
+        loss: float = script.train_on(batch, changed, rate=0.0)
+        return loss
+
+    stepped = {key: weights.copy() for key, weights in model.items()}
+    script.train_on(batch, stepped, rate=0.5)
+    for name, place in [("first", (20, 3)), ("first", (43, 200)), ("second", (7, 0)), ("second", (255, 9))]:
+        slope = (loss_with(name, place, 1e-5) - loss_with(name, place, -1e-5)) / 2e-5
+        assert abs(slope) > 1e-6
+        assert (model[name] - stepped[name])[place] == pytest.approx(0.5 * slope, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_log_is_the_same_for_any_number_of_workers_and_resumes(
+    script: ModuleType, few: Path, tmp_path: Path
+) -> None:
+    """Six epochs on no worker equal four on two and, in another process, two more on three."""
+    straight, cut = tmp_path / "straight", tmp_path / "cut"
+    straight.mkdir()
+    cut.mkdir()
+    expected, _ = run(few, straight, "--epochs", "6", "--num-workers", "0")
+    first, _ = run(few, cut, "--epochs", "4", "--num-workers", "2")
+    second, _ = run(few, cut, "--epochs", "6", "--num-workers", "3")
+    digests = [(line["step"], line["sha256"]) for line in expected[:-1]]
+    assert second[0]["resumed_at"] == 16
+    assert digests == [(line["step"], line["sha256"]) for line in (*first[:-1], *second[1:-1])]
+    train, _ = script.describe(few)
+    with ps.Loader(train) as loader:
+        assert [script.digest(loader.batch_at(step)) for step in (0, 17)] == [digests[0][1], digests[17][1]]
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_trained_again(few: Path, tmp_path: Path) -> None:
+    """Run again, the script says at once what it said before."""
+    _, printed = run(few, tmp_path, "--epochs", "1")
+    lines, again = run(few, tmp_path, "--epochs", "1")
+    assert [sorted(line) for line in lines] == [["resume_seconds", "resumed_at"], ["accuracy", "model"]]
+    assert again.splitlines()[-1] == printed.splitlines()[-1]
+    assert "of the held-out digits are told right" in again

@@ -1,0 +1,144 @@
+"""What counts as a source, and the remedy for what doesn't."""
+
+import pathlib
+from collections import UserDict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from penstock.errors import SourceError, UsageError
+from penstock.sources import (
+    Arrays,
+    Range,
+    Source,
+    as_source,
+    can_read_into,
+    check_length,
+    describe_key,
+    source_fingerprint,
+    source_length,
+)
+
+
+class Plain:
+    """The least that a source has."""
+
+    def __init__(self, length: int = 3) -> None:
+        """Have `length` records."""
+        self.length = length
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self.length
+
+    def __getitem__(self, key: int) -> int:
+        """Return ten times the key."""
+        return key * 10
+
+
+def test_dicts_of_arrays_and_arrays_become_arrays() -> None:
+    """A dict of arrays has a record for each row, not for each name; an array has its rows."""
+    assert as_source({"x": np.arange(3), "y": np.zeros((3, 2))})[1]["x"] == 1
+    assert isinstance(as_source(np.zeros((3, 2))), Arrays)
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2), range(5), Plain(), Range(3), memoryview(b"abc")])
+def test_other_sequences_are_sources_themselves(value: object) -> None:
+    """What has the two methods is returned as it is."""
+    assert as_source(value) is value
+
+
+def _numbers() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("train/", r"got 'train/', a str. To read from a path, name the format: ps.sources.ImageFolder, Files, Tokens"),
+        (b"train/", "ImageFolder, Files, Tokens or JsonLines"),
+        (pathlib.Path("train"), "ImageFolder, Files, Tokens or JsonLines"),
+        (Plain, "make an instance of it"),
+        (_numbers(), "can be given as list"),
+        ({1, 2}, "can be given as list"),
+        (3, "one of ps.sources"),
+        (None, "one of ps.sources"),
+        (UserDict({"x": np.zeros(3)}), "Its keys are names: give a dict of arrays"),
+        ({"train": Plain()}, "of a dict of datasets, read one"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_source_is_refused_with_a_remedy(value: object, message: str) -> None:
+    """The message names what was given and what to give instead."""
+    with pytest.raises(UsageError, match=message):
+        as_source(value)
+
+
+def test_a_table_of_columns_is_refused() -> None:
+    """An object whose keys are columns, as a data frame's, has no records by position."""
+
+    class Frame(Plain):
+        iloc = columns = ()
+
+    with pytest.raises(UsageError, match=r"give \{name: frame\[name\].to_numpy\(\)"):
+        as_source(Frame())
+
+
+def test_the_length_must_be_one() -> None:
+    """A length that Python refuses is a UsageError that says what it must be."""
+    assert source_length(Plain(7)) == 7
+    with pytest.raises(UsageError, match="must be an int of at least 0"):
+        source_length(Plain(-1))
+
+
+def test_a_changed_length_names_both() -> None:
+    """A source that grew or shrank is a SourceError with both lengths."""
+    source = Plain(3)
+    check_length(source, 3)
+    source.length = 5
+    with pytest.raises(SourceError, match="the source changed its length from 3 to 5"):
+        check_length(source, 3)
+
+
+def test_a_source_without_fingerprint_is_told_by_type_and_length() -> None:
+    """Where a source names no fingerprint, only its type and length count."""
+    assert source_fingerprint(Plain(3)) == source_fingerprint(Plain(3))
+    assert source_fingerprint(Plain(3)) != source_fingerprint(Plain(4))
+    assert source_fingerprint(["a"]) != source_fingerprint(("a",))
+
+
+def test_a_fingerprint_must_be_a_str() -> None:
+    """Another type would not survive a saved state unchanged."""
+
+    class Numbered(Plain):
+        def fingerprint(self) -> int:
+            return 7
+
+    with pytest.raises(UsageError, match=r"fingerprint\(\) of a source must return a str; got 7"):
+        source_fingerprint(Numbered())
+
+
+def test_rows_are_filled_only_where_shapes_are_fixed() -> None:
+    """`read_into` is used where it exists, unless the source says that its records' shapes differ."""
+
+    class Filling(Plain):
+        def read_into(self, keys: list[int], out: object) -> None:
+            """Do nothing."""
+
+    class Ragged(Filling):
+        fixed_shape = False
+
+    sources: list[Source] = [Filling(), Ragged(), Plain(), Arrays({"x": np.zeros(2)}), Arrays({"x": ["a", "b"]})]
+    assert [can_read_into(source) for source in sources] == [True, False, False, True, False]
+
+
+def test_keys_are_described_by_those_who_know_them() -> None:
+    """A source's own description of a key stands behind the number."""
+
+    class Described(Plain):
+        def describe_key(self, key: int) -> str:
+            return f"row {key} of the table"
+
+    assert describe_key(Described(), 2) == "key 2 (row 2 of the table)"
+    assert describe_key(Plain(), 2) == "key 2"

@@ -1,0 +1,226 @@
+"""Every source of Penstock keeps the promises that `SourceTests` checks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.sources import Arrays, Files, ImageFolder, JsonLines, Range, Source, Tokens
+from penstock.testing import SourceTests
+
+IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
+LABEL = np.array([7, -1, 0, 3], np.int16)
+WEIGHT = np.array([0.5, 1.5, 2.5, 3.5], np.float32)
+TABLE = np.arange(60, dtype=np.int32).reshape(5, 12)
+DATES = np.array(["2024-01-01", "2024-02-29"], "datetime64[D]")
+PAIRS = np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")])
+CONTENT = np.arange(100, dtype=np.int32).reshape(10, 10)
+
+
+class WithFolder(SourceTests):
+    """A suite over files: each test has a folder of its own, filled anew."""
+
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _prepare(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        self.folder = tmp_path / "data"
+        self.folder.mkdir()
+        self.fill()
+
+    def fill(self) -> None:
+        """Write the files."""
+        raise NotImplementedError
+
+
+class TestList(SourceTests):
+    """A plain list is a source."""
+
+    expected: Sequence[Any] = ("a", "b", "c")
+
+    def make_source(self) -> Source:
+        """Return a list."""
+        return ["a", "b", "c"]
+
+
+class TestRange(SourceTests):
+    """Integers at equal distances."""
+
+    expected: Sequence[Any] = (9, 6, 3, 0, -3)
+
+    def make_source(self) -> Source:
+        """Return five integers."""
+        return Range(9, -6, -3)
+
+
+class TestArraysOfNames(SourceTests):
+    """A dict of arrays: rows of several axes, and NumPy scalars."""
+
+    expected: Sequence[Any] = [
+        {"image": IMAGE[row].copy(), "label": LABEL[row], "weight": WEIGHT[row]} for row in range(4)
+    ]
+
+    def make_source(self) -> Source:
+        """Return a dict of three arrays."""
+        return Arrays({"image": IMAGE.copy(), "label": LABEL, "weight": WEIGHT})
+
+
+class TestArraysWithGaps(SourceTests):
+    """An array that isn't contiguous is one as well."""
+
+    expected: Sequence[Any] = [TABLE[row, ::-2].copy() for row in range(5)]
+
+    def make_source(self) -> Source:
+        """Return a view with gaps, backwards."""
+        return Arrays(TABLE[:, ::-2])
+
+
+class TestArraysOfObjects(SourceTests):
+    """Strings, Python objects, dates and structures."""
+
+    expected: Sequence[Any] = [
+        {"name": np.str_("x"), "object": (1, 2), "date": DATES[0], "pair": PAIRS[0]},
+        {"name": np.str_("yy"), "object": None, "date": DATES[1], "pair": PAIRS[1]},
+    ]
+
+    def make_source(self) -> Source:
+        """Return four arrays of unusual dtypes."""
+        objects = np.empty(2, object)
+        objects[0] = (1, 2)
+        return Arrays({"name": np.array(["x", "yy"]), "object": objects, "date": DATES, "pair": PAIRS})
+
+
+class TestMappedArrays(WithFolder):
+    """Views of a memory map."""
+
+    expected: Sequence[Any] = [{"x": CONTENT[row, 1:4].copy()} for row in (2, 4, 6, 8)]
+
+    def fill(self) -> None:
+        """Write the array with a header before it."""
+        (self.folder / "a.bin").write_bytes(b"header" + CONTENT.tobytes())
+
+    def make_source(self) -> Source:
+        """Return a view of the mapped array."""
+        mapped = np.memmap(self.folder / "a.bin", np.int32, "r", 6, (10, 10))
+        return Arrays({"x": mapped[2::2, 1:4]})
+
+
+class TestFiles(WithFolder):
+    """Files below a folder."""
+
+    expected: Sequence[Any] = [
+        {"path": "a.txt", "bytes": b"A"},
+        {"path": "b/c.txt", "bytes": b""},
+        {"path": "b/é.txt", "bytes": b"C"},
+    ]
+
+    def fill(self) -> None:
+        """Write three files, and one that is hidden."""
+        (self.folder / "b").mkdir()
+        (self.folder / ".hidden").write_bytes(b"no")
+        for record in self.expected:
+            (self.folder / record["path"]).write_bytes(record["bytes"])
+
+    def make_source(self) -> Source:
+        """Return all of them."""
+        return Files(self.folder)
+
+
+class TestImageFolder(WithFolder):
+    """Images in class folders."""
+
+    expected: Sequence[Any] = [
+        {"bytes": b"cat/1.png", "label": 0},
+        {"bytes": b"cat/deep/2.JPG", "label": 0},
+        {"bytes": b"dog/1.png", "label": 1},
+    ]
+
+    def fill(self) -> None:
+        """Write two classes."""
+        for record in self.expected:
+            path = self.folder / record["bytes"].decode()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(record["bytes"])
+
+    def make_source(self) -> Source:
+        """Return the images."""
+        return ImageFolder(self.folder)
+
+
+class TestTokenWindows(WithFolder):
+    """Windows over raw and .npy files."""
+
+    expected: Sequence[Any] = [
+        np.array(window, ">u2")
+        for window in ([0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9], [100, 101, 102, 103], [103, 104, 105, 106])
+    ]
+
+    def fill(self) -> None:
+        """Write two files."""
+        np.arange(12, dtype=">u2").tofile(self.folder / "a.bin")
+        np.save(self.folder / "b.npy", np.arange(100, 107, dtype=">u2"))
+
+    def make_source(self) -> Source:
+        """Return overlapping windows."""
+        return Tokens([self.folder / "a.bin", self.folder / "b.npy"], 4, dtype=">u2", stride=3)
+
+
+class TestFoundDocuments(WithFolder):
+    """Documents that end after a separator."""
+
+    expected: Sequence[Any] = [np.array(document, np.int32) for document in ([5, 6, 0], [0], [7], [8, 0])]
+
+    def fill(self) -> None:
+        """Write two files; the first one's last document lacks its separator."""
+        np.array([5, 6, 0, 0, 7], np.int32).tofile(self.folder / "a.bin")
+        np.array([8, 0], np.int32).tofile(self.folder / "b.bin")
+
+    def make_source(self) -> Source:
+        """Return the documents."""
+        return Tokens(f"{self.folder}/*.bin", dtype=np.int32, separator=0)
+
+
+class TestGivenDocuments(WithFolder):
+    """Documents at given offsets, of which one array is memory-mapped."""
+
+    expected: Sequence[Any] = [np.array(document, np.uint8) for document in ([1, 2], [], [3, 4, 5], [9])]
+
+    def fill(self) -> None:
+        """Write two files and the offsets of one."""
+        np.array([0, 1, 2, 3, 4, 5, 6], np.uint8).tofile(self.folder / "a.bin")
+        np.save(self.folder / "b.npy", np.array([9], np.uint8))
+        np.save(self.folder / "offsets.npy", np.array([1, 3, 3, 6], np.uint32))
+
+    def make_source(self) -> Source:
+        """Return the documents."""
+        offsets = np.load(self.folder / "offsets.npy", mmap_mode="r")
+        paths = [self.folder / "a.bin", self.folder / "b.npy"]
+        return Tokens(paths, dtype=np.uint8, documents=[offsets, np.array([0, 1])])
+
+
+class TestJsonLines(WithFolder):
+    """Lines of JSON in several files."""
+
+    expected: Sequence[Any] = [{"a": 1}, [1, "é"], 3.5, None, "last"]
+
+    def fill(self) -> None:
+        """Write two files with blank lines, CRLF and no newline at the end."""
+        (self.folder / "1.jsonl").write_bytes('\ufeff{"a": 1}\n\n  \n[1, "é"]\r\n\r\n3.5'.encode())
+        (self.folder / "2.jsonl").write_bytes(b' null \n"last"\n\n')
+
+    def make_source(self) -> Source:
+        """Return the lines."""
+        return JsonLines(f"{self.folder}/*.jsonl")
+
+
+class TestUncachedJsonLines(TestJsonLines):
+    """Lines of JSON whose index can't be kept in a cache."""
+
+    def make_source(self) -> Source:
+        """Return the lines, with a file where the cache should be."""
+        blocked = self.folder / "file"
+        blocked.touch()
+        return JsonLines(f"{self.folder}/*.jsonl", cache=blocked / "cache")

@@ -1,0 +1,368 @@
+"""JsonLines: what counts as a line, where the index is kept, and what happens to files that change."""
+
+import errno
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
+from penstock.sources import JsonLines, describe_key, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values, max_size=3),
+    max_leaves=4,
+)
+BLANKS = st.lists(st.sampled_from([b"\n", b"\r\n", b"  \n", b"\t\r\n"]), max_size=3).map(b"".join)
+LINES = st.lists(st.tuples(BLANKS, st.sampled_from([b"", b" ", b"\t"]), VALUES, st.booleans()), max_size=8)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _records(source: JsonLines) -> list[Any]:
+    return source.read(range(len(source)))
+
+
+@given(
+    files=st.lists(st.tuples(st.booleans(), LINES, st.booleans()), min_size=1, max_size=3),
+    chunk_bytes=st.sampled_from([1, 2, 3, 7, 64, 1 << 20]),
+)
+def test_every_line_that_is_not_blank_is_a_record(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[bool, list[Any], bool]], chunk_bytes: int
+) -> None:
+    """Byte order marks, blank lines, CRLF, blanks around a value and a missing last newline change no record."""
+    folder = tmp_path_factory.mktemp("lines")
+    expected: list[Any] = []
+    for number, (marked, lines, ended) in enumerate(files):
+        content = b"\xef\xbb\xbf" if marked else b""
+        for blank, indent, value, crlf in lines:
+            text = json.dumps(value, ensure_ascii=crlf).encode(errors="surrogatepass")
+            content += blank + indent + text + (b"\r\n" if crlf else b"\n")
+            expected.append(value)
+        content = content if ended else content.removesuffix(b"\n")
+        (folder / f"{number}.jsonl").write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.sources._local.scans._CHUNK_BYTES", chunk_bytes)
+        source = JsonLines(f"{folder}/*.jsonl", cache=folder / "cache")
+    assert len(source) == len(expected)
+    assert _records(source) == expected
+    source.close()
+
+
+def _corrupt(content: bytes) -> dict[str, bytes]:
+    middle = len(content) // 2
+    return {
+        "cut": content[:-8],
+        "longer": content + content[-8:],
+        "empty": b"",
+        "header": b"x" + content[1:],
+        "one bit": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        "text": b"{}" * 400,
+        "list": b"[]".ljust(256) + content[256:],
+        "middle": content[:middle] + b"????" + content[middle + 4 :],
+    }
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(50)))
+    return path
+
+
+def _cached(tmp_path: Path) -> Path:
+    (cached,) = (tmp_path / "cache" / "penstock").iterdir()
+    return cached
+
+
+def test_the_index_is_kept(path: Path, tmp_path: Path) -> None:
+    """A second source reads no line of the file: it takes the index from the cache."""
+    with JsonLines(path) as source:
+        assert len(source) == 50
+    before = path.stat()
+    # Other content of the same size and time shows that the cache was used.
+    path.write_bytes(path.read_bytes().replace(b"\n", b" "))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with JsonLines(path) as source:
+        assert len(source) == 50
+    assert _cached(tmp_path).name.endswith(".offsets")
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_the_index_is_made_again_when_the_file_changed(path: Path, tmp_path: Path, change: str) -> None:
+    """Another size or another time makes a new index, in the same place."""
+    assert len(JsonLines(path)) == 50
+    before = path.stat()
+    if change == "size":
+        path.write_text("1\n2\n3\n")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        expected = [1, 2, 3]
+    else:
+        path.write_text("1\n" * (before.st_size // 2) + "\n" * (before.st_size % 2))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        expected = [1] * (before.st_size // 2)
+    assert _records(JsonLines(path)) == expected
+    assert _cached(tmp_path).exists()
+
+
+@pytest.mark.parametrize("damage", list(_corrupt(bytes(600))))
+def test_a_damaged_cache_is_made_again(path: Path, tmp_path: Path, damage: str) -> None:
+    """Whatever is wrong with a cached index, it is replaced by a right one."""
+    assert len(JsonLines(path)) == 50
+    whole = _cached(tmp_path).read_bytes()
+    _cached(tmp_path).write_bytes(_corrupt(whole)[damage])
+    assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
+    assert _cached(tmp_path).read_bytes() == whole
+
+
+def test_without_a_cache_it_works_with_a_warning(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cache that can't be written is logged once for the file, and the source works, also in another process."""
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING, "penstock"):
+        source = JsonLines(path, cache=tmp_path / "file" / "cache")
+    assert "the cache can't be written" in caplog.text
+    assert "Pass another cache=" in caplog.text
+    caplog.clear()
+    received = pickle.loads(pickle.dumps(source))
+    assert received[49] == {"n": 49}
+    assert caplog.text == ""
+
+
+def test_a_failed_write_leaves_nothing_behind(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the disk is full while the index is written, no partial file stays, and the source works."""
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, f"no space for {source} and {target}")
+
+    monkeypatch.setattr(os, "replace", full)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert len(JsonLines(path)) == 50
+    assert "no space" in caplog.text
+    assert list((tmp_path / "cache" / "penstock").iterdir()) == []
+
+
+def test_several_processes_may_index_at_once(path: Path, tmp_path: Path) -> None:
+    """Processes that index the same file at the same time each get a right index, and leave one behind."""
+    program = (
+        "import sys\nfrom penstock.sources import JsonLines\nsys.stdout.write('ready\\n')\nsys.stdout.flush()\n"
+        "sys.stdin.readline()\nsource = JsonLines(sys.argv[1])\n"
+        "assert [source[key]['n'] for key in range(len(source))] == list(range(50))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == b"ready"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    for process in started:
+        process.communicate()
+        assert process.returncode == 0
+    assert _cached(tmp_path).exists()
+
+
+def test_another_process_with_another_cache_makes_its_own_index(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pickled source whose cache isn't there is indexed again; the index itself isn't sent."""
+    source = JsonLines(path)
+    sent = pickle.dumps(source)
+    assert len(sent) < 1_500
+    _cached(tmp_path).unlink()
+    received = pickle.loads(sent)
+    assert received[7] == {"n": 7}
+    assert _cached(tmp_path).exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    assert pickle.loads(sent)[8] == {"n": 8}
+
+
+@pytest.mark.parametrize("change", ["size", "count"])
+def test_a_file_that_changed_on_the_way_to_another_process_is_refused(path: Path, change: str) -> None:
+    """A pickled source whose file has another size, or another number of lines, is a SourceError."""
+    sent = pickle.dumps(JsonLines(path))
+    content = path.read_bytes()
+    time_ns = path.stat().st_mtime_ns
+    path.write_bytes(content + b"1\n" if change == "size" else b" " + content[1:10].replace(b"\n", b" ") + content[10:])
+    os.utime(path, ns=(time_ns, time_ns + 1))
+    with pytest.raises(SourceError, match=r"changed its size from|changed since it was indexed: it had 50 records"):
+        pickle.loads(sent)[0]
+
+
+BAD_LINES = {
+    "no value": (b"{'n': 1}", "Expecting property name"),
+    "half a value": (b'{"n": ', "Expecting value"),
+    "two values": (b"1 2", "Extra data"),
+    "no text": (b'"\xff"', "can't decode byte 0xff"),
+    "too deep": (b"[" * 100_000, "recursion|too deep|Expecting|maximum"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD_LINES))
+def test_a_bad_line_is_named(tmp_path: Path, kind: str) -> None:
+    """A line that isn't JSON is a CorruptRecordError with file, line, byte and key; other lines can be read."""
+    line, reason = BAD_LINES[kind]
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'"one"\n\n\n"two"\n' + line + b"\n3\n")
+    source = JsonLines([path, path])
+    assert source[3] == 3
+    with pytest.raises(CorruptRecordError, match=r"line 5 of '.*bad.jsonl' \(byte 14, key 6 of JsonLines") as caught:
+        read_records(source, np.array([5, 6, 7]))
+    assert caught.value.keys == (6,)
+    assert caught.value.__cause__ is not None
+    with pytest.raises(CorruptRecordError, match=reason):
+        source[2]
+    assert describe_key(source, 6) == "key 6 (byte 14 of file 'bad.jsonl')"
+
+
+def test_a_file_that_changed_after_indexing_is_refused(path: Path) -> None:
+    """Content that doesn't belong to the index is never parsed."""
+    source = JsonLines(path)
+    path.write_text("0\n" * 500)
+    with pytest.raises(SourceError, match=r"changed since it was indexed: it had .* bytes and has 1000"):
+        source[0]
+
+
+def test_a_file_that_vanished_is_named(path: Path) -> None:
+    """A file that was removed after indexing is a SourceError with errno, path and key."""
+    source = JsonLines(path)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"cannot read '.*a.jsonl' \(key 3 of .*put it back") as caught:
+        read_records(source, np.array([3]))
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.keys == (3,)
+
+
+def test_a_file_cut_short_while_open_is_refused(path: Path) -> None:
+    """A record whose bytes are gone is a SourceError, not half a record."""
+    source = JsonLines(path)
+    assert source[0] == {"n": 0}
+    os.truncate(path, 20)
+    with pytest.raises(SourceError, match=r"was cut short while it was read \(key 49"):
+        source[49]
+
+
+def test_a_closed_source_cannot_be_read(path: Path) -> None:
+    """After close, or the end of a with block, reading is a ClosedError; closing again does nothing."""
+    with JsonLines(path) as source:
+        assert source[1] == {"n": 1}
+    source.close()
+    with pytest.raises(ClosedError, match="was closed, and can't be read any more"):
+        source[1]
+    assert len(source) == 50
+    never_read = JsonLines(path)
+    never_read.close()
+    with pytest.raises(ClosedError):
+        never_read.read([0])
+
+
+def test_only_so_many_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more files than may be open, descriptors are closed and opened again, and records stay right."""
+    monkeypatch.setattr("penstock.sources._local.open_files.MAX_OPEN", 3)
+    for number in range(10):
+        (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
+    source = JsonLines(f"{tmp_path}/*.jsonl")
+    before = len(os.listdir("/dev/fd")) if Path("/dev/fd").exists() else 0
+    for key in [*range(10), 0, 5, 0, 9, 9, 1]:
+        assert source[key] == key
+    if before:
+        assert len(os.listdir("/dev/fd")) - before == 3
+
+
+def test_files_are_read_without_pread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no pread, seeking and reading does."""
+    monkeypatch.delattr(os, "pread", raising=False)
+    assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
+
+
+@pytest.mark.parametrize("case", ["empty file", "only blanks", "only a mark"])
+def test_files_without_lines_have_no_records(tmp_path: Path, case: str) -> None:
+    """No line is no record, and no error."""
+    content = {"empty file": b"", "only blanks": b"\n \n\r\n  ", "only a mark": b"\xef\xbb\xbf"}[case]
+    (tmp_path / "a.jsonl").write_bytes(content)
+    source = JsonLines(tmp_path / "a.jsonl")
+    assert len(source) == 0
+    with pytest.raises(IndexError):
+        source[0]
+
+
+def test_bad_paths_are_refused(tmp_path: Path) -> None:
+    """No file, a folder, and a glob without matches each have their message."""
+    with pytest.raises(UsageError, match="JsonLines needs at least one file"):
+        JsonLines([])
+    with pytest.raises(UsageError, match="JsonLines reads files; got the folder"):
+        JsonLines(tmp_path)
+    with pytest.raises(UsageError, match="a glob must match at least one file"):
+        JsonLines(f"{tmp_path}/*.jsonl")
+    with pytest.raises(SourceError, match=r"cannot read '.*missing.jsonl'"):
+        JsonLines(tmp_path / "missing.jsonl")
+
+
+def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
+    """Another name, size or order of files is other data; another folder isn't."""
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        for name in ("a", "b"):
+            (tmp_path / folder / name).write_text(f'"{folder}"')
+    old, new = ([tmp_path / folder / name for name in ("a", "b")] for folder in ("old", "new"))
+    fingerprint = JsonLines(old).fingerprint()
+    assert JsonLines(new).fingerprint() == fingerprint
+    assert JsonLines(old[::-1]).fingerprint() != fingerprint
+    (tmp_path / "new" / "a").write_text('"longer"')
+    assert JsonLines(new).fingerprint() != fingerprint
+
+
+class Terminal:
+    """A stand-in for stderr that says whether it is a terminal."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        """Hold what is written."""
+        self.is_terminal = is_terminal
+        self.written = ""
+
+    def isatty(self) -> bool:
+        """Return what was said."""
+        return self.is_terminal
+
+    def write(self, text: str) -> int:
+        """Keep the text."""
+        self.written += text
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("case", ["shown", "no terminal", "fast", "switched off"])
+def test_progress_is_shown_where_it_helps(path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Progress is shown on a terminal, if it takes more than half a second and isn't switched off."""
+    stderr = Terminal(is_terminal=case != "no terminal")
+    clock: Iterator[float] = iter(np.arange(0, 10, 0.0001 if case == "fast" else 0.6).tolist())
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    assert len(JsonLines(path, progress=case != "switched off")) == 50
+    monkeypatch.undo()
+    assert ("indexing lines: 100%" in stderr.written) == (case == "shown")
+    assert bool(stderr.written) == (case == "shown")

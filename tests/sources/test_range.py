@@ -1,0 +1,60 @@
+"""Range: the integers that Python's range has."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sources import Range
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(start=INT64, step=st.integers(-(2**62), 2**62).filter(bool), length=st.integers(0, 9), data=st.data())
+def test_integers_are_pythons(start: int, step: int, length: int, data: st.DataObject) -> None:
+    """Every integer is exact, at the ends of int64 as well, alone, in blocks and written into an array."""
+    expected = range(start, start + step * length, step)
+    if not all(-(2**63) <= number < 2**63 for number in expected):
+        return
+    source = Range(expected.start, expected.stop, expected.step)
+    keys = data.draw(st.lists(st.sampled_from(range(length)) if length else st.nothing(), max_size=length and 9))
+    read = source.read(keys)
+    assert read == [expected[key] for key in keys]
+    assert [type(number) for number in read] == [int] * len(keys)
+    out = np.empty(len(keys), np.int64)
+    source.read_into(keys, out)
+    assert out.tolist() == read
+
+
+def test_arguments_are_those_of_range() -> None:
+    """One argument is the stop; a step may count down."""
+    assert list(Range(4)) == [0, 1, 2, 3]
+    assert list(Range(2, 5)) == [2, 3, 4]
+    assert list(Range(5, 0, -2)) == [5, 3, 1]
+    assert repr(Range(4)) == "Range(0, 4, 1)"
+    assert Range(4).fingerprint() == Range(0, 4, 1).fingerprint() != Range(5).fingerprint()
+
+
+@pytest.mark.parametrize("arguments", [(0, 5, 0), (2**63 - 1, 2**63 + 1), (-(2**63) - 1, 0)])
+def test_what_is_no_range_of_int64_is_refused(arguments: tuple[int, ...]) -> None:
+    """A step of 0, and integers that don't fit into int64, are refused."""
+    with pytest.raises(UsageError, match=r"step must not be 0|must fit into int64"):
+        Range(*arguments)
+
+
+@pytest.mark.parametrize("keys", [np.array([0.5]), np.array(["0"]), np.array(0), np.zeros((1, 1), np.int64)])
+def test_keys_must_be_integers(keys: NDArray[Any]) -> None:
+    """Keys that aren't integers along one axis are a TypeError, never rounded."""
+    with pytest.raises(TypeError, match="keys must be integers along one axis"):
+        Range(5).read(keys)
+
+
+@pytest.mark.parametrize("keys", [[-1], [5], [0, 2**62], [2, -(2**63)]])
+def test_keys_must_be_in_range(keys: list[int]) -> None:
+    """A key outside is an IndexError that names it."""
+    with pytest.raises(IndexError, match=rf"a key must be in \[0, 5\); got {keys[-1]}"):
+        Range(5).read(keys)

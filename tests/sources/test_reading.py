@@ -1,0 +1,204 @@
+"""Reading blocks of keys: the fastest way that a source has, retries, and errors that name the key."""
+
+import errno
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.errors import SourceError
+from penstock.sources import Source, read_records
+
+
+class Letters:
+    """Three letters, one at a time; counts what is asked for, and fails when told to."""
+
+    def __init__(self) -> None:
+        """Never fail."""
+        self.asked: list[object] = []
+        self.failures: list[Exception] = []
+        self.fails_at = -1
+
+    def __len__(self) -> int:
+        """Return three."""
+        return 3
+
+    def __getitem__(self, key: int) -> str:
+        """Return the key's letter."""
+        self.asked.append(key)
+        if key == self.fails_at and self.failures:
+            raise self.failures.pop(0)
+        return "abc"[key]
+
+
+class WithGetItems(Letters):
+    """Letters with torch's name for many at once."""
+
+    def __getitems__(self, keys: list[int]) -> Sequence[str]:
+        """Return the keys' letters."""
+        self.asked.append(keys)
+        return [Letters.__getitem__(self, key) for key in keys]
+
+
+class WithRead(WithGetItems):
+    """Letters with `read` as well."""
+
+    def read(self, keys: NDArray[np.int64]) -> Sequence[str]:
+        """Return the keys' letters, as a tuple."""
+        self.asked.append(keys)
+        return tuple(Letters.__getitem__(self, key) for key in keys.tolist())
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources._reading.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
+
+
+@given(
+    keys=st.lists(st.integers(0, 2)), kind=st.sampled_from([Letters, WithGetItems, WithRead, lambda: ["a", "b", "c"]])
+)
+def test_each_key_gets_its_record(keys: list[int], kind: Callable[[], Source]) -> None:
+    """Whatever way a source reads, there is a list with one record for each key, in order."""
+    assert read_records(kind(), np.array(keys, np.int64)) == ["abc"[key] for key in keys]
+
+
+def test_the_fastest_way_is_taken() -> None:
+    """`read` is preferred, then `__getitems__`, each called once with its type of keys; else keys are Python ints."""
+    keys = np.array([2, 0])
+    for source, kind in ((WithRead(), np.ndarray), (WithGetItems(), list), (Letters(), int)):
+        read_records(source, keys)
+        assert isinstance(source.asked[0], kind)
+        assert sum(isinstance(asked, np.ndarray | list) for asked in source.asked) == (kind is not int)
+    plain = WithGetItems()
+    read_records(plain, keys)
+    assert repr(plain.asked[0]) == "[2, 0]"
+
+
+@pytest.mark.parametrize("kind", [Letters, WithGetItems, WithRead])
+def test_the_users_exception_arrives_with_the_key(kind: type[Letters]) -> None:
+    """An exception keeps its type and identity, and its note names the key and the source."""
+    source = kind()
+    source.fails_at = 1
+    failure = KeyError("corrupt")
+    source.failures = [KeyError("corrupt"), failure]
+    with pytest.raises(KeyError) as caught:
+        read_records(source, np.array([0, 1, 2]))
+    assert caught.value is failure
+    assert len(failure.__notes__) == 1
+    assert "while reading key 1 of <" in failure.__notes__[0]
+
+
+def test_what_only_fails_as_a_block_is_still_raised() -> None:
+    """If each key can be read alone, the block's exception arrives with a note that says so."""
+
+    class Broken(Letters):
+        def __getitems__(self, keys: list[int]) -> list[str]:
+            if len(keys) > 1:
+                raise TypeError("no more than one")
+            return [self[key] for key in keys]
+
+    source = Broken()
+    with pytest.raises(TypeError, match="no more than one") as caught:
+        read_records(source, np.array([0, 1]))
+    assert "while reading 2 keys at once" in caught.value.__notes__[0]
+    assert read_records(source, np.array([1])) == ["b"]
+
+
+TRANSIENT = [
+    OSError(errno.EIO, "I/O error"),
+    OSError(errno.ESTALE, "stale"),
+    OSError(errno.EAGAIN, "again"),
+    TimeoutError("slow"),
+    ConnectionResetError("reset"),
+]
+
+
+@pytest.mark.parametrize("kind", [Letters, WithRead])
+@pytest.mark.parametrize("failure", TRANSIENT, ids=repr)
+def test_what_time_may_heal_is_read_again(kind: type[Letters], failure: Exception) -> None:
+    """A transient failure that goes away leaves no trace in the records."""
+    source = kind()
+    source.fails_at = 1
+    source.failures = [failure, failure, failure]
+    assert read_records(source, np.array([2, 1])) == ["c", "b"]
+    assert source.failures == []
+
+
+@pytest.mark.parametrize("failure", TRANSIENT, ids=repr)
+def test_patience_ends(failure: Exception) -> None:
+    """A transient failure that stays is raised after three more attempts at its key."""
+    source = Letters()
+    source.fails_at = 1
+    source.failures = [failure] * 100
+    with pytest.raises(type(failure)):
+        read_records(source, np.array([1]))
+    assert source.asked == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [FileNotFoundError(errno.ENOENT, "gone"), PermissionError(errno.EACCES, "no"), OSError("?"), ValueError()],
+)
+def test_what_time_does_not_heal_is_raised_at_once(failure: Exception) -> None:
+    """Other failures are tried once per key alone."""
+    source = Letters()
+    source.fails_at = 0
+    source.failures = [failure] * 100
+    with pytest.raises(type(failure)):
+        read_records(source, np.array([0]))
+    assert source.asked == [0]
+
+
+def test_an_index_error_within_the_length_is_the_sources_fault() -> None:
+    """A source that denies a key below its length breaks its promise: a SourceError names both."""
+    source = Letters()
+    source.fails_at = 2
+    source.failures = [IndexError("list index out of range")] * 2
+    with pytest.raises(SourceError, match="its length is 3, but it raised IndexError for key 2") as caught:
+        read_records(source, np.array([0, 2]))
+    assert isinstance(caught.value.__cause__, IndexError)
+    assert caught.value.keys == (2,)
+
+
+def test_a_source_that_shrank_is_named() -> None:
+    """A key that existed and is past the end now is a SourceError with the length as it is."""
+    source = ["a", "b", "c"]
+    keys = np.array([0, 2])
+    assert read_records(source, keys) == ["a", "c"]
+    source.pop()
+    with pytest.raises(SourceError, match="key 2 is past the end of the source, whose length is 2 now"):
+        read_records(source, keys)
+
+
+@pytest.mark.parametrize(
+    ("returned", "got"),
+    [
+        (["a"], "got 1 of them"),
+        (["a", "b", "c"], "got 3 of them"),
+        ({"x": [1, 2], "y": [3, 4]}, "got one dict"),
+        (None, "got one NoneType"),
+        (iter("ab"), "got one str_ascii_iterator"),
+    ],
+    ids=repr,
+)
+def test_another_number_of_records_is_refused(returned: object, got: str) -> None:
+    """A block must have one record for each key; a dict of columns isn't that."""
+
+    class Wrong(Letters):
+        def read(self, keys: NDArray[np.int64]) -> object:
+            assert len(keys) > 0
+            return returned
+
+    with pytest.raises(SourceError, match=f"one record for each of . keys, as a list; {got}"):
+        read_records(Wrong(), np.array([0, 1]))
+
+
+def test_a_huge_source_has_a_short_name() -> None:
+    """Messages never print a source's content."""
+    source = list(range(100_000))
+    with pytest.raises(SourceError, match="list of length 100000") as caught:
+        read_records(source, np.array([100_000]))
+    assert len(str(caught.value)) < 400

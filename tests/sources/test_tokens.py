@@ -1,0 +1,270 @@
+"""Tokens: windows and documents over memory-mapped files, against slices of the arrays in memory."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import SourceError, UsageError
+from penstock.sources import Tokens, can_read_into, describe_key, read_records
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DTYPES = ["u1", "<u2", ">u2", "i4", ">i8", "u8"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    length=st.integers(1, 12),
+    stride=st.none() | st.integers(1, 15),
+    dtype=st.sampled_from(DTYPES),
+    data=st.data(),
+)
+def test_windows_are_slices_that_never_cross_files(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: list[int],
+    length: int,
+    stride: int | None,
+    dtype: str,
+    data: st.DataObject,
+) -> None:
+    """Windows are the slices of each file, file by file, for any dtype, stride, overlap and number of files."""
+    folder = tmp_path_factory.mktemp("tokens")
+    paths: list[Path] = []
+    expected: list[NDArray[Any]] = []
+    for number, count in enumerate(counts):
+        tokens = (np.arange(count) + 50 * number).astype(dtype)
+        paths.append(folder / f"{number}.{'npy' if number % 2 else 'bin'}")
+        if number % 2:
+            np.save(paths[-1], tokens)
+        else:
+            tokens.tofile(paths[-1])
+        starts = range(0, count - length + 1, length if stride is None else stride)
+        expected.extend(tokens[start : start + length] for start in starts)
+    if not expected:
+        with pytest.raises(UsageError, match=f"at least one file must have length={length} tokens"):
+            Tokens(paths, length, dtype=dtype, stride=stride)
+        return
+    source = Tokens(paths, length, dtype=dtype, stride=stride)
+    assert len(source) == len(expected)
+    keys = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=20))
+    read = source.read(np.array(keys, np.int64))
+    assert [record.tobytes() for record in read] == [expected[key].tobytes() for key in keys]
+    assert all(record.dtype == np.dtype(dtype) for record in read)
+    out = np.zeros((len(keys), length), dtype)
+    source.read_into(keys, out)
+    assert [row.tobytes() for row in out] == [record.tobytes() for record in read]
+
+
+@given(
+    files=st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=4).filter(any),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_documents_end_after_the_separator(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[int]], dtype: str
+) -> None:
+    """Joined, the documents of a file are its tokens; each ends with the only separator in it, but for the last."""
+    folder = tmp_path_factory.mktemp("tokens")
+    expected: list[list[int]] = []
+    for number, tokens in enumerate(files):
+        np.array(tokens, dtype).tofile(folder / f"{number}.bin")
+        document: list[int] = []
+        for token in tokens:
+            document.append(token)
+            if token == 0:
+                expected.append(document)
+                document = []
+        expected.extend([document] if document else [])
+    source = Tokens(f"{folder}/*.bin", dtype=dtype, separator=0)
+    assert [document.tolist() for document in source.read(range(len(source)))] == expected
+    assert not can_read_into(source)
+
+
+def test_next_token_windows_share_one_token(tmp_path: Path) -> None:
+    """With length n + 1 and stride n, targets are every token once, but the first."""
+    np.arange(13, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    source = Tokens(tmp_path / "a.bin", 5, dtype=np.uint16, stride=4)
+    assert np.concatenate([source[key][1:] for key in range(len(source))]).tolist() == list(range(1, 13))
+
+
+def test_globs_are_sorted_and_lists_keep_their_order(tmp_path: Path) -> None:
+    """A glob is sorted by name, also in folders; a list is taken as it is, and may hold globs and a file twice."""
+    (tmp_path / "d").mkdir()
+    for number, name in enumerate(["b.bin", "a.bin", "d/c.bin", "x[1].bin"]):
+        np.array([number], np.uint8).tofile(tmp_path / name)
+
+    def firsts(paths: Path | str | list[Path | str]) -> list[int]:
+        source = Tokens(paths, 1, dtype="u1")
+        return [int(record[0]) for record in source.read(range(len(source)))]
+
+    assert firsts(f"{tmp_path}/*.bin") == [1, 0, 3]
+    assert firsts(f"{tmp_path}/**/*.bin") == [1, 0, 2, 3]
+    assert firsts([tmp_path / "b.bin", f"{tmp_path}/?.bin", tmp_path / "b.bin"]) == [0, 1, 0, 0]
+    assert firsts(tmp_path / "x[1].bin") == [3]
+
+
+def test_records_are_copies(tmp_path: Path) -> None:
+    """Writing to a record changes neither the file nor the next record."""
+    np.zeros(8, np.int32).tofile(tmp_path / "a.bin")
+    for source in (Tokens(tmp_path / "a.bin", 4, dtype=np.int32), Tokens(tmp_path / "a.bin", dtype="i4", separator=0)):
+        source[0][:] = 7
+        assert source[0].max() == 0
+    assert not np.fromfile(tmp_path / "a.bin", np.int32).any()
+
+
+def test_found_documents_are_kept_in_the_cache(tmp_path: Path) -> None:
+    """A second source takes the offsets from the cache, one for another separator doesn't."""
+    np.array([1, 0, 2, 2, 0], np.uint16).tofile(tmp_path / "a.bin")
+    assert len(Tokens(tmp_path / "a.bin", separator=0, dtype="u2")) == 2
+    (cached,) = (tmp_path / "cache" / "penstock").iterdir()
+    written = cached.stat().st_mtime_ns
+    assert len(Tokens(tmp_path / "a.bin", separator=0, dtype="u2")) == 2
+    assert cached.stat().st_mtime_ns == written
+    assert len(Tokens(tmp_path / "a.bin", separator=2, dtype="u2")) == 3
+    assert len(list((tmp_path / "cache" / "penstock").iterdir())) == 2
+
+
+def test_files_are_mapped_without_descriptors(tmp_path: Path) -> None:
+    """More files can be mapped than descriptors may be open."""
+    resource = pytest.importorskip("resource")
+    for number in range(100):
+        np.array([number] * 3, np.uint8).tofile(tmp_path / f"{number:03}.bin")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (90, before[1]))
+    try:
+        source = Tokens(f"{tmp_path}/*.bin", 3, dtype="u1")
+        assert [record[0] for record in source.read(range(100))] == list(range(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_file_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    """A file whose size changed before it was first read is named with both sizes."""
+    path = tmp_path / "a.bin"
+    np.arange(100, dtype=np.uint16).tofile(path)
+    windows, documents = Tokens(path, 10, dtype="u2"), Tokens(path, dtype="u2", documents=[0, 50, 100])
+    sent = pickle.dumps([windows, documents])
+    np.arange(99, dtype=np.uint16).tofile(path)
+    for source in (windows, documents, *pickle.loads(sent)):
+        with pytest.raises(SourceError, match=r"changed its size from 200 to 198 bytes since the source was made"):
+            read_records(source, np.array([0]))
+    path.unlink()
+    with pytest.raises(SourceError, match=r"cannot map .*a.bin.*put it back"):
+        pickle.loads(sent)[0].read([0])
+
+
+def test_the_fingerprint_follows_files_and_cuts(tmp_path: Path) -> None:
+    """Names, sizes, dtype, length, stride, separator and offsets each count; the folder doesn't."""
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        np.zeros(100, np.uint16).tofile(tmp_path / folder / "a.bin")
+    np.zeros(98, np.uint16).tofile(tmp_path / "new" / "b.bin")
+    old, new = tmp_path / "old" / "a.bin", tmp_path / "new" / "a.bin"
+    made: list[dict[str, Any]] = [
+        {"length": 10},
+        {"length": 10, "stride": 9},
+        {"length": 9},
+        {"separator": 0},
+        {"separator": 1},
+        {"documents": [0, 50, 100]},
+        {"documents": [0, 51, 100]},
+    ]
+    fingerprints = [Tokens(old, dtype="u2", **arguments).fingerprint() for arguments in made]
+    assert len(set(fingerprints)) == len(made)
+    assert [Tokens(new, dtype="u2", **arguments).fingerprint() for arguments in made] == fingerprints
+    others = [Tokens(new, 10, dtype="i2"), Tokens(tmp_path / "new" / "b.bin", 10, dtype="u2")]
+    assert not {other.fingerprint() for other in others} & set(fingerprints)
+
+
+def test_keys_are_described_by_file_and_tokens(tmp_path: Path) -> None:
+    """A message about a key says where its tokens are."""
+    for name in ("a", "b"):
+        np.zeros(10, np.uint8).tofile(tmp_path / f"{name}.bin")
+    source = Tokens(f"{tmp_path}/*.bin", 4, dtype="u1", stride=3)
+    assert describe_key(source, 4) == "key 4 (tokens [3, 7) of file 'b.bin')"
+    assert repr(source) == "Tokens(6 windows of 4 in 2 files of uint8)"
+    documents = Tokens(tmp_path / "a.bin", dtype="u1", documents=[2, 5, 9])
+    assert describe_key(documents, 1) == "key 1 (tokens [5, 9) of file 'a.bin')"
+    assert repr(documents) == "Tokens(2 documents in 1 file of uint8)"
+
+
+DEFAULTS: dict[str, Any] = {"paths": "a.bin", "dtype": "u2"}
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "exactly one of length, documents and separator must be given; got length=None"),
+    ({"length": 4, "separator": 0}, "exactly one of length, documents and separator"),
+    ({"separator": 0, "stride": 4}, "stride goes with length"),
+    ({"length": 0}, "length must be at least 1 token; got length=0"),
+    ({"length": 4, "stride": 0}, "stride must be at least 1 token; got stride=0"),
+    ({"length": 11}, "at least one file must have length=11 tokens; the longest, '.*a.bin', has 10"),
+    ({"length": 4, "dtype": None}, "raw tokens need their dtype; got none for '.*a.bin'"),
+    ({"length": 4, "dtype": "f4"}, "tokens must be integers; '.*a.bin' has float32"),
+    ({"length": 4, "dtype": "u8"}, "a file of uint64 must have a multiple of 8 bytes; '.*a.bin' has 20"),
+    ({"separator": 70_000}, r"separator must be a token of uint16, in \[0, 65535\]; got 70000"),
+    ({"documents": [0]}, "documents must be n \\+ 1 integer offsets"),
+    ({"documents": [0.0, 5.0]}, "documents must be n \\+ 1 integer offsets"),
+    ({"documents": [0, 11]}, r"documents must be offsets in \[0, 10\]"),
+    ({"documents": [-1, 5]}, r"documents must be offsets in \[0, 10\]"),
+    ({"documents": [0, 5, 4]}, "never decreasing"),
+    ({"documents": [np.array([0, 5]), np.array([0, 5])]}, "one array of offsets for each file; got 2 for 1 files"),
+    ({"paths": [], "length": 4}, "Tokens needs at least one file; got an empty list"),
+    ({"paths": "missing*.bin", "length": 4}, "a glob must match at least one file; '.*missing\\*.bin' matches none"),
+    ({"paths": ".", "length": 4}, "Tokens reads files; got the folder"),
+    ({"paths": "table.npy", "length": 4}, r"tokens must have one axis; '.*table.npy' has shape \(2, 3\)"),
+    ({"paths": "b.npy", "length": 1, "dtype": "u2"}, "b.npy' has int64; got dtype=uint16. Leave dtype= out"),
+    ({"paths": ["a.bin", "i.npy"], "length": 4, "dtype": "u2"}, "i.npy' has int32; got dtype=uint16"),
+    ({"paths": ["b.npy", "i.npy"], "length": 1, "dtype": None}, "all token files must have one dtype"),
+    ({"paths": "cut.npy", "length": 1}, "cut.npy' is not a whole .npy file"),
+    ({"paths": "text.npy", "length": 1}, "text.npy' is not a whole .npy file"),
+    ({"paths": "empty.bin", "separator": 0}, "at least one file must have tokens"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[json.dumps(case[0], default=str) for case in BAD])
+def test_bad_arguments_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+) -> None:
+    """Each mistake has a message with the rule, the value and the file."""
+    monkeypatch.chdir(tmp_path)
+    np.arange(10, dtype=np.uint16).tofile("a.bin")
+    np.array([], np.uint16).tofile("empty.bin")
+    np.save("table.npy", np.zeros((2, 3), np.uint16))
+    np.save("b.npy", np.arange(4, dtype=np.int64))
+    np.save("i.npy", np.arange(4, dtype=np.int32))
+    np.save("cut.npy", np.arange(1000, dtype=np.uint16))
+    Path("cut.npy").write_bytes(Path("cut.npy").read_bytes()[:-100])
+    Path("text.npy").write_text("not an array")
+    with pytest.raises(UsageError, match=message):
+        Tokens(**{**DEFAULTS, **arguments})
+
+
+def test_a_missing_file_is_a_source_error(tmp_path: Path) -> None:
+    """A path without a glob's signs must exist."""
+    with pytest.raises(SourceError, match=r"cannot read '.*missing.bin'"):
+        Tokens(tmp_path / "missing.bin", 4, dtype="u2")
+
+
+def test_read_into_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    """Bytes are copied as they are, so that dtype, shape and layout must be right; documents have no one shape."""
+    np.arange(40, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    source = Tokens(tmp_path / "a.bin", 4, dtype="u2")
+    for out in (np.zeros((1, 4), np.int32), np.zeros((2, 4), np.uint16), np.zeros((1, 8), np.uint16)[:, ::2]):
+        with pytest.raises(UsageError, match=r"out must be C-contiguous uint16 of shape \(1, 4\)"):
+            source.read_into([0], out)
+    with pytest.raises(IndexError, match=r"a key must be in \[0, 10\); got 10"):
+        source.read([3, 10])
+    documents = Tokens(tmp_path / "a.bin", dtype="u2", documents=[0, 4, 8])
+    with pytest.raises(UsageError, match=r"documents have different lengths"):
+        documents.read_into([0], np.zeros((1, 4), np.uint16))
+    with pytest.raises(IndexError, match=r"a key must be in \[0, 2\); got -1"):
+        documents.read([-1])
