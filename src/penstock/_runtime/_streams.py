@@ -105,8 +105,8 @@ class InlineStream:
         started = time.perf_counter()
         stop = min(index + self._units, self._course.steps)
         units = [self._course.unit(each) for each in range(index, stop)]
-        job = make_batch_job(self._plan, units, None, self._learned)
         try:
+            job = make_batch_job(self._plan, units, None, self._learned)
             job.use(None)
             job.run_block(0, self._context)
             if job.has_merge:

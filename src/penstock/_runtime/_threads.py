@@ -1,6 +1,6 @@
 """Streams whose batches are computed ahead by threads.
 
-An error in a job is not raised as it is: the consumer computes that job's content itself, batch by batch, as inline
+An error in a job is not kept: the consumer computes that job's content itself, batch by batch, as inline
 would. So the batches before the failing one are delivered first, and the user's exception is raised in the user's
 thread. The same path serves rows that don't fit the layout.
 """
@@ -51,7 +51,7 @@ class ThreadBatchStream:
             if job is None:
                 raise EndOfEpoch
         unit = job.units[self._index]
-        batch = job.take(self._index, self._copied_bytes) if job.error is None else self._inline.batch(unit)
+        batch = job.take(self._index, self._copied_bytes) if not job.failed else self._inline.batch(unit)
         self._index += 1
         self._done += 1
         if self._index == len(job.units):
@@ -87,9 +87,18 @@ class _Cutter:
         count = min(self._units_per_job(), self._course.steps - self._next)
         if count <= 0:
             return None
+        try:
+            return self._make(count)
+        except Exception:
+            if count == 1:
+                raise
+        return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
+
+    def _make(self, count: int) -> BatchJob:
         units = [self._course.unit(index) for index in range(self._next, self._next + count)]
+        job = make_batch_job(self._plan, units, self._block_rows(count * self._rows), self._learned)
         self._next += count
-        return make_batch_job(self._plan, units, self._block_rows(count * self._rows), self._learned)
+        return job
 
     def _units_per_job(self) -> int:
         seconds = self._learned.row_seconds
@@ -98,7 +107,8 @@ class _Cutter:
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
         row_bytes = 0 if layout is None else layout.row_bytes
-        by_bytes = _SMALL_BATCHES_BYTES / (self.window + 1) / max(row_bytes * self._rows, 1)
+        most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
+        by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
     def _block_rows(self, rows: int) -> int:
@@ -148,7 +158,7 @@ class ThreadOrderedStream:
     def _base_items(self, queue: JobQueue[SpanJob]) -> Iterator[Item]:
         program, shard, epoch = self._program, self._plan.shard, self._epoch
         while (job := queue.next_job()) is not None:
-            if job.error is not None:
+            if job.failed:
                 yield from one_by_one(program, shard, epoch, job.span, self._context)
             else:
                 for span, block in job.parts:
