@@ -18,8 +18,6 @@ NB_MODULE(_native, module) {
     // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
     nb::set_leak_warnings(false);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
-    // A batch that is alive when the interpreter exits is no leak worth a message.
-    nb::set_leak_warnings(false);
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
     penstock::bindings::bind_memory(module);

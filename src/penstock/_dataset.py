@@ -1,12 +1,16 @@
 """The chainable facade: every verb returns a new dataset with one more step; nothing is read until it is asked for."""
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._graph._apply import Context
 from penstock._graph._check import check_elements
-from penstock._graph._describe import chain_text, function_name, html_text, tree_text
+from penstock._graph._describe import function_name, html_text, tree_text, verb_text
 from penstock._graph._evaluate import element_at, elements
 from penstock._graph._fingerprint import fingerprint
 from penstock._graph._length import is_indexable, length
@@ -30,10 +34,12 @@ from penstock._graph._rewrite import hold_order, varies_by_epoch
 from penstock._graph._verify import (
     finite_length,
     need_count,
+    need_end,
     need_finite,
     need_function,
     need_indexable,
     need_integer,
+    need_name,
     refuse,
     verify_step,
 )
@@ -63,6 +69,16 @@ class Dataset:
     Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,
     picklable if their functions are. Indexing, `len` and iteration follow Python and speak of epoch 0; a `Loader` goes
     through the epochs.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.range(10, seed=7).shuffle().map(float)
+        >>> dataset
+        map(float): 10
+          └ shuffle(): 10
+            └ read(Range(0, 10, 1)): 10
+        >>> dataset[2:4][0] == dataset[2], sorted(dataset)[:3]
+        (True, [0.0, 1.0, 2.0])
     """
 
     __slots__ = ("_node",)
@@ -126,8 +142,8 @@ class Dataset:
             >>> list(ps.range(10).shard(1, 4))
             [1, 5, 9]
         """
-        need_count("count", count, 1)
-        if not 0 <= need_count("index", index) < count:
+        count, index = need_count("count", count, 1), need_count("index", index)
+        if index >= count:
             raise UsageError(f"index must be in [0, count); got index={index}, count={count}")
         total = need_finite(self._node, "shard()")
         return self._choose(Slice(index, count, len(range(index, total, count))), f"shard({index}, {count})")
@@ -141,7 +157,8 @@ class Dataset:
             [0, 1, 2]
         """
         total = need_indexable(self._node, "take()", "Use take before it.")
-        return self._choose(Slice(0, 1, min(need_count("count", count), total)), f"take({count})")
+        count = need_count("count", count)
+        return self._choose(Slice(0, 1, min(count, total)), f"take({count})")
 
     def skip(self, count: int) -> "Dataset":
         """Return all but the first `count` elements.
@@ -152,10 +169,11 @@ class Dataset:
             [3, 4]
         """
         total = need_finite(self._node, "skip()")
-        start = min(need_count("count", count), total)
+        count = need_count("count", count)
+        start = min(count, total)
         return self._choose(Slice(start, 1, total - start), f"skip({count})")
 
-    def select(self, positions: Sequence[int]) -> "Dataset":
+    def select(self, positions: Sequence[int] | Sequence[bool] | NDArray[np.integer | np.bool_]) -> "Dataset":
         """Return the elements at the given positions, in that order; a position may come more than once.
 
         Args:
@@ -184,7 +202,7 @@ class Dataset:
             (8, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
         """
         total = need_finite(self._node, "split()")
-        dealt = self._reindex(FixedOrder(Shuffle(total, derive(seed, "split"))), "")
+        dealt = self._reindex(FixedOrder(Shuffle(total, derive(need_integer("seed", seed), "split"))), "")
         parts: dict[str, Dataset] = {}
         start = 0
         for name, count in split_counts(total, fractions).items():
@@ -204,7 +222,8 @@ class Dataset:
             10
         """
         total = need_finite(self._node, "subset()")
-        if need_count("count", count) > total:
+        count = need_count("count", count)
+        if count > total:
             raise UsageError(f"count must be at most the dataset's length; got count={count}, length={total}")
         node = self._permute(total, "subset", "").node
         return Dataset(Reindex(node, Slice(0, 1, count), f"subset({count})"))
@@ -223,7 +242,7 @@ class Dataset:
         """
         total = need_finite(self._node, "repeat()")
         if times is not None:
-            need_count("times", times)
+            times = need_count("times", times, 1)
         verb = f"repeat({'' if times is None else times})"
         return self._reindex(Repeat(total, times, reshuffle=reshuffle), verb)
 
@@ -237,7 +256,7 @@ class Dataset:
             True
         """
         total = need_indexable(self._node, "epoch()", "Use epoch before it.")
-        need_count("number", number)
+        number = need_count("number", number)
         return self._reindex(FixedEpoch(total, number), f"epoch({number})")
 
     # ------------------------------------------------------------------ elements
@@ -291,8 +310,12 @@ class Dataset:
             True
         """
         need_function("random_map", function)
-        if rng not in {"generator", "seed"}:
+        if rng not in ("generator", "seed"):
             raise UsageError(f'rng must be "generator" or "seed"; got rng={rng!r}')
+        if globals and rng != "generator":
+            raise UsageError(
+                f"globals=True hands nothing to the function, so rng={rng!r} has no use. Leave one of them out."
+            )
         return self._map(function, name, "globals" if globals else rng, on_error)
 
     def map_with_origin(
@@ -317,7 +340,7 @@ class Dataset:
             [1, 3, 5]
         """
         need_function("filter", predicate)
-        return Dataset(Filter(self._node, predicate, name or function_name(predicate)))
+        return Dataset(Filter(self._node, predicate, function_name(predicate) if name is None else need_name(name)))
 
     # ------------------------------------------------------------------ batches
 
@@ -376,7 +399,7 @@ class Dataset:
             [[1, 0, 0], [2, 2, 0], [3, 3, 3]]
         """
         if length is not None:
-            need_count("length", length, 1)
+            length = need_count("length", length, 1)
         return self._batch(size, Pad(length, fill, mask), remainder, None)
 
     def unbatch(self) -> "Dataset":
@@ -448,10 +471,12 @@ class Dataset:
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
+            need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
             return self._choose(Slice.from_slice(index, total), _slice_text(index))
-        position = index.__index__()
+        position = operator.index(index)
+        need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
-            raise IndexError(f"position must be in [-{total}, {total}); got {position}")
+            raise IndexError(f"position must be in [{-total}, {total}); got {position}")
         return element_at(self._node, 0, position % total, Context())
 
     def __iter__(self) -> Iterator[Any]:
@@ -461,7 +486,9 @@ class Dataset:
         return self._node == other._node if isinstance(other, Dataset) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(chain_text(self._node))
+        # Without the source: it may be unhashable, and its repr may differ between equal ones.
+        read, *steps = parents(self._node)
+        return hash((length(read), tuple(map(verb_text, steps))))
 
     def __repr__(self) -> str:
         return tree_text(self._node)
@@ -472,7 +499,7 @@ class Dataset:
             first.append(element)
             if len(first) == 8:
                 break
-        return html_text(self._node, element_spec(first[0]) if first else None, first)
+        return html_text(self._node, first)
 
     # ------------------------------------------------------------------ building
 
@@ -497,8 +524,8 @@ class Dataset:
         return Dataset(step)
 
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset":
-        need_count("size", size, 1)
-        if remainder not in {"keep", "drop", "pad"}:
+        size = need_count("size", size, 1)
+        if remainder not in ("keep", "drop", "pad"):
             raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
         return Dataset(Batch(self._node, size, merge, remainder, mask))
 
@@ -506,6 +533,7 @@ class Dataset:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
         taken = {step.name for step in parents(self._node) if isinstance(step, Map | Reindex)}
         if explicit is not None:
+            need_name(explicit)
             if explicit in taken:
                 refuse(self._node, f"two steps can't share the name {explicit!r}; give one of them another name=")
             return explicit
@@ -531,7 +559,7 @@ def read(source: object, *, seed: int = 0) -> Dataset:
         >>> dataset[2]["x"].item(), len(dataset.shuffle().batch(4))
         (2.0, 2)
     """
-    need_integer("seed", seed)
+    seed = need_integer("seed", seed)
     opened = as_source(source)
     return Dataset(Read(opened, source_length(opened), seed))
 
@@ -550,6 +578,13 @@ def integers(*bounds: int, seed: int = 0) -> Dataset:
     """
     numbers = range(*bounds)
     return read(Range(numbers.start, numbers.stop, numbers.step), seed=seed)
+
+
+def _counts_from_end(index: slice) -> bool:
+    """Return whether a slice's bounds depend on where the elements end."""
+    backwards = index.step is not None and index.step < 0
+    first, last = (index.stop, index.start) if backwards else (index.start, index.stop)
+    return last is None or last < 0 or (first is not None and first < 0)
 
 
 def _slice_text(index: slice) -> str:

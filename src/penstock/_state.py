@@ -11,6 +11,7 @@
 Segments tell which elements every earlier step had, also after the batch size has changed. Nothing is unpickled.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from penstock.errors import StateError
 
 VERSION: Final = 1
 MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
+_LARGEST: Final = 1 << 62
 
 State: TypeAlias = dict[str, Any]
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -99,6 +101,8 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
     step, epoch, position = (_count(state[name]) for name in ("step", "epoch", "position"))
     if not segments or any(segment.batch < 1 for segment in segments) or segments[-1].step > step:
         raise ValueError("segments must cover the step, in batches of at least 1")
+    if any(earlier.step >= later.step for earlier, later in itertools.pairwise(segments)):
+        raise ValueError("segments must follow each other")
     cursor = state.get("cursor")
     return LoaderState(
         fingerprint,
@@ -118,8 +122,8 @@ def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"expected a whole number of at least 0, found {_short(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"expected a whole number from 0 to 2**62, found {_short(value)}")
     return value
 
 
@@ -166,6 +170,10 @@ class Timeline(NamedTuple):
             if segment.step <= step:
                 return segment
         raise StateError(f"steps before {self.segments[0].step} are no longer known; got step={step}")
+
+    def until(self, step: int) -> "Timeline":
+        """Return the timeline as it was when `step` came next: without what was cut anew after it."""
+        return self._replace(segments=tuple(segment for segment in self.segments if segment.step <= step))
 
     def cut(self, step: int, epoch: int, position: int, batch: int) -> "Timeline":
         """Return the timeline in which, from `step` on, batches of `batch` start at `position` of `epoch`."""

@@ -16,7 +16,8 @@ A user's own exception is none of these: it passes through with its type and tra
 happened.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 
 class PenstockError(Exception):
@@ -85,7 +86,11 @@ class MissingDependencyError(PenstockError, ImportError):
 
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(f"{what} is needed here and is not installed. Run: pip install 'penstock[{extra}]'")
+        self._what = what
         self.extra = extra
+
+    def __reduce__(self) -> tuple[Callable[[str], "MissingDependencyError"], tuple[str], dict[str, object]]:
+        return functools.partial(MissingDependencyError, extra=self.extra), (self._what,), self.__dict__
 
 
 class InternalError(PenstockError, RuntimeError):

@@ -20,6 +20,17 @@ class Substituted:
         key: the record's address in the source.
         error: the exception, as `Type: text`.
         taken_from: the position whose element was taken.
+
+    Example:
+        >>> import penstock as ps
+        >>> def decode(number):
+        ...     if number == 3:
+        ...         raise ValueError("corrupt")
+        ...     return number
+        >>> loader = ps.Loader(ps.range(8).map(decode, on_error=ps.Substitute()))
+        >>> numbers = list(loader)
+        >>> [(event.position, event.error) for event in loader.replaced()]
+        [(3, 'ValueError: corrupt')]
     """
 
     step: str
@@ -32,7 +43,21 @@ class Substituted:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A step's function failed on an element, which was left out. The attributes are those of `Substituted`."""
+    """A step's function failed on an element, which was left out.
+
+    Attributes:
+        step: the step's name.
+        epoch: which pass over the data.
+        position: the element's place in the pass.
+        key: the record's address in the source.
+        error: the exception, as `Type: text`.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(3).map(lambda number: 1 // number, name="divide", on_error="skip"))
+        >>> list(loader), [event.step for event in loader.replaced()]
+        ([1, 0], ['divide'])
+    """
 
     step: str
     epoch: int
@@ -43,8 +68,3 @@ class Skipped:
 
 Event: TypeAlias = Substituted | Skipped
 Observer: TypeAlias = Callable[[Event], None]
-
-
-def ignore(event: Event) -> None:
-    """Observe nothing."""
-    del event

@@ -16,10 +16,11 @@ LARGE_FILES: dict[str, str] = {
 LARGE_FOLDERS: dict[str, str] = {
     "src/penstock/_graph": "one file per function over the closed set of nodes",
     "scripts": "one file per command",
+    "native/tests": "one file per unit of the core, and the model of the ring in parts",
 }
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
-WAIVERS = 29
+WAIVERS = 28
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")

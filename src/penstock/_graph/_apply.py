@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Map, Node, Origin, Substitute
+from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, root
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
-from penstock.events import Observer, Skipped, Substituted, ignore
+from penstock.events import Event, Observer, Skipped, Substituted
+from penstock.sources._as_source import describe_key
 from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
 
 
@@ -25,13 +26,21 @@ class _Dropped:
     def __repr__(self) -> str:
         return "DROPPED"
 
+    def __reduce__(self) -> str:
+        return "DROPPED"  # a copy of the mark is the mark
+
 
 DROPPED: Final = _Dropped()
 
 
-def nothing_yet(step: str) -> int:
+def _ignore(event: Event) -> None:
+    """Observe nothing."""
+    del event
+
+
+def _nothing_yet(step: str, epoch: int, position: int) -> int:
     """Count nothing."""
-    del step
+    del step, epoch, position
     return 0
 
 
@@ -40,9 +49,9 @@ class Context:
     """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
 
     generator: StepGenerator = field(default_factory=StepGenerator)
-    observe: Observer = ignore
-    substituted: Callable[[str], int] = nothing_yet
-    """How many elements a step has replaced so far, for budgets."""
+    observe: Observer = _ignore
+    substituted: Callable[[str, int, int], int] = _nothing_yet
+    """How many elements a step has replaced so far, besides the one at an epoch and position; for budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +163,14 @@ def _after_error(step: Map, error: Exception, place: Place, context: Context, el
     """Follow the step's `on_error`: raise with a note, drop the element, or take another position's."""
     match step.on_error:
         case "raise":
-            error.add_note(_note(step, place))
+            error.add_note(whereabouts(step, place))
             raise error
         case "skip":
             context.observe(Skipped(step.name, *_where(place), _text(error)))
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
-            if budget is not None and context.substituted(step.name) >= budget:
-                error.add_note(f"{_note(step, place)}; the budget of {budget} substitutions is used up")
+            if budget is not None and context.substituted(step.name, *place.seed[:2]) >= budget:
+                error.add_note(f"{whereabouts(step, place)}; the budget of {budget} substitutions is used up")
                 raise error
             return _substitute(step, attempts, error, place, context, element_at)
         case _:
@@ -185,12 +194,14 @@ def _substitute(
             continue
         context.observe(Substituted(step.name, *_where(place), _text(error), position))
         return element
-    last.add_note(f"{_note(step, place)}; {attempts} substitutes failed too")
+    last.add_note(f"{whereabouts(step, place)}; {attempts} substitutes failed too")
     raise last
 
 
-def _note(step: Map, place: Place) -> str:
-    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}"
+def whereabouts(step: Map | Filter, place: Place) -> str:
+    """Return which step, epoch, position and record an error is about, the record as its source describes it."""
+    record = describe_key(root(step).source, place.key)
+    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}"
 
 
 def _where(place: Place) -> tuple[int, int, int]:

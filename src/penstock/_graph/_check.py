@@ -131,7 +131,10 @@ def _same_leaf(first: object, second: object) -> bool:
         return bool(one.tolist() == other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
     if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
         return math.isnan(second)
-    return bool(first == second)
+    if hasattr(type(first), "__array__"):
+        return _same_leaf(_array(first), _array(second))
+    # Objects that define no equality can't be told apart; to accuse their step would be worse than to miss it.
+    return type(first).__eq__ is object.__eq__ or bool(first == second)
 
 
 def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy scalar

@@ -15,13 +15,16 @@ from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
+from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
+from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
 
 
 def chain_text(node: Node) -> str:
     """Return the dataset as the chain of verbs that made it, as `read(…).shuffle().map(decode)`."""
-    return ".".join(verb for verb in map(verb_text, parents(node)) if verb)
+    verbs = [verb for verb in map(verb_text, parents(node)) if verb]
+    return verbs[0] + "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs[1:])
 
 
 def verb_text(node: Node) -> str:
@@ -50,8 +53,8 @@ def verb_text(node: Node) -> str:
 
 
 def source_text(source: object, limit: int = 60) -> str:
-    """Return a source's repr, cut to `limit` characters."""
-    text = type(source).__name__ if type(source) in {list, tuple} else repr(source)
+    """Return a source's repr on one line, cut to `limit` characters."""
+    text = type(source).__name__ if type(source) in {list, tuple} else name_of(source)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -84,20 +87,32 @@ def tree_text(node: Node) -> str:
     return "\n".join(lines)
 
 
-def html_text(node: Node, spec: Element, first: list[Element]) -> str:
+def html_text(node: Node, first: list[Element]) -> str:
     """Return a small table for notebooks: the tree, the element's structure, and the first images.
 
     Args:
         node: the dataset.
-        spec: the structure of one element; None if it has no elements.
-        first: the first elements, of which image-like leaves are drawn.
+        first: the first elements; the structure is that of the first of them, and image-like leaves are drawn.
     """
     rows = "".join(
-        f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(str(leaf))}</td></tr>"
-        for path, leaf in zip(leaf_paths(spec), flatten(spec)[0], strict=True)
+        f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(leaf)}</td></tr>"
+        for path, leaf in (_leaf_texts(first[0]) if first else ())
     )
     images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
     return f"<pre>{html.escape(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
+
+
+def _leaf_texts(element: Element) -> list[tuple[str, str]]:
+    """Return the path of each leaf of an element, and what the leaf is."""
+    leaves, structure = flatten(element)
+    return [(path, _leaf_text(leaf)) for path, leaf in zip(leaf_paths(structure), leaves, strict=True)]
+
+
+def _leaf_text(leaf: object) -> str:
+    try:
+        return describe_kind(kind_of(as_value(leaf)))
+    except LeafError:  # such as an image that a later map makes an array of
+        return type(leaf).__qualname__
 
 
 def _image(array: object, most: int = 8) -> str:
@@ -117,8 +132,9 @@ def _image(array: object, most: int = 8) -> str:
 def _png(image: NDArray[Any]) -> bytes:
     """Return an image as PNG (ISO/IEC 15948): 8 bits, grey or RGB, floats scaled from their own range."""
     if image.dtype != np.uint8:
+        image = np.nan_to_num(image.astype(np.float64), posinf=0.0, neginf=0.0)
         low, high = float(image.min()), float(image.max())
-        image = ((image.astype(np.float64) - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+        image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
     height, width = image.shape[:2]
     colour = 2 if image.ndim == 3 and image.shape[2] == 3 else 0
     lines = image.reshape(height, -1)

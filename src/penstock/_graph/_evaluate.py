@@ -5,15 +5,15 @@ faster must equal them, byte for byte.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._apply import DROPPED, Context, Place, apply_one, whereabouts
 from penstock._graph._length import is_indexable, length, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
-from penstock._graph._seed_position import SeedPosition, key_block, row_seed_position, seed_position
+from penstock._graph._seed_position import key_block, row_seed_position, seed_position
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 from penstock.sources._reading import read_records
@@ -32,7 +32,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
         case Batch(parent=parent):
             start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
             rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
-            return merge_rows(node, rows, node.size)
+            return noted(node, lambda: merge_rows(node, rows, node.size), lambda: place_of(node, epoch, position))
         case Unbatch(parent=parent):
             known = rows_per_batch(parent)
             if known is None:
@@ -80,7 +80,12 @@ def _batches_in_order(step: Batch, below: Iterator[tuple[Element, Place]]) -> It
     """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
     while rows := list(itertools.islice(below, step.size)):
         if len(rows) == step.size or step.remainder != "drop":
-            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
+            place = rows[0][1]
+            yield _merged_at(step, [element for element, _ in rows], place), place
+
+
+def _merged_at(step: Batch, rows: list[Element], place: Place) -> Element:
+    return noted(step, lambda: merge_rows(step, rows, step.size), lambda: place)
 
 
 def place_of(node: Node, epoch: int, position: int) -> Place:
@@ -99,8 +104,17 @@ def keeps(step: Filter, element: Element, place: Place) -> bool:
     try:
         return bool(step.predicate(element))
     except Exception as error:
-        seed: SeedPosition = place.seed
-        error.add_note(f"in step {step.name!r} at epoch {seed.epoch}, position {seed.position}, key {place.key}")
+        error.add_note(whereabouts(step, place))
+        raise
+
+
+def noted(step: Batch, merge: Callable[[], Element], place: Callable[[], Place]) -> Element:
+    """Return what `merge` returns; an exception gets a note that says which batch it is about."""
+    try:
+        return merge()
+    except Exception as error:
+        epoch, position, _ = place().seed
+        error.add_note(f"in batch({step.size}), of the rows from epoch {epoch}, position {position} on")
         raise
 
 

@@ -13,7 +13,7 @@ from typing import Any, assert_never, cast
 import numpy as np
 
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
-from penstock.sampling import ScalarSampler, apply_block
+from penstock.sampling import FixedOrder, ScalarSampler, Select, apply_block
 from penstock.sources._as_source import source_fingerprint
 
 
@@ -65,6 +65,10 @@ def _order_parts(step: Node) -> Iterator[str]:
 
 def _sampler_text(sampler: ScalarSampler) -> str:
     """Return what identifies a sampler: its own `fingerprint()`, its repr if it is one of ours, or what it maps to."""
+    if isinstance(sampler, FixedOrder):
+        return f"FixedOrder {sampler.cycle} {_sampler_text(sampler.sampler)}"
+    if isinstance(sampler, Select):  # the repr of a long array leaves out its middle
+        return f"Select {hashlib.blake2b(sampler.keys.data, digest_size=16).hexdigest()}"
     own = getattr(sampler, "fingerprint", None)
     if callable(own):
         return str(own())

@@ -55,6 +55,21 @@ class Read:
     length: int
     seed: int
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Read):
+            return NotImplemented
+        return (self.length, self.seed) == (other.length, other.seed) and _same_source(self.source, other.source)
+
+
+def _same_source(one: object, other: object) -> bool:
+    """Return whether two sources are one or equal. Those that can't tell, as lists of arrays, are not equal."""
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except (ValueError, TypeError, RuntimeError):  # what NumPy and torch say of a truth value with many elements
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Reindex:
@@ -126,6 +141,13 @@ class Origin:
         key: the address of its record in the source; a batch has its first row's.
         seed: a 64-bit seed of this element's own, for this step.
         ordinal: which row of a batch that was taken apart again; 0 elsewhere.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8, seed=7).shuffle().batch(4))
+        >>> origin = loader.origin(step=3, row=1)
+        >>> (origin.epoch, origin.position) == (1, 5), origin.key == loader.batch_at(3)[1]
+        (True, np.True_)
     """
 
     epoch: int

@@ -162,7 +162,8 @@ def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     if torch is not None:
-        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        # Only this generator: torch.manual_seed would set those of the trainer's GPUs too, for good.
+        torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
     try:
         yield
     finally:

@@ -41,6 +41,15 @@ def need_finite(node: Node, verb: str) -> int:
     return count
 
 
+def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
+    """Raise a GraphError if positions are counted from the end of a node that has none."""
+    if counts_from_end and is_endless(node):
+        raise GraphError(
+            f"{chain_text(node)} repeats without end, so positions can't be counted from there; got {given}. "
+            "Count from the start to a given stop, or use take(n) first."
+        )
+
+
 def need_count(name: str, value: object, least: int = 0) -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
     number = need_integer(name, value)
@@ -63,6 +72,13 @@ def need_function(verb: str, function: object) -> None:
         raise UsageError(f"{verb} takes a function; got {function!r}")
 
 
+def need_name(name: object) -> str:
+    """Return `name` if it can name a step, else raise a UsageError."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"name must be a str of at least one character; got name={name!r}")
+    return name
+
+
 def verify_step(step: Map) -> None:
     """Raise if the step's `on_error` is none that is known or can't work over its parent."""
     if isinstance(step.on_error, Substitute):
@@ -70,7 +86,7 @@ def verify_step(step: Map) -> None:
         if step.on_error.budget is not None:
             need_count("budget", step.on_error.budget)
         need_indexable(step.parent, "on_error=Substitute(…)", 'Use on_error="skip" there.')
-    elif step.on_error not in {"raise", "skip"}:
+    elif step.on_error not in ("raise", "skip"):
         raise UsageError(f'on_error must be "raise", "skip" or ps.Substitute(…); got on_error={step.on_error!r}')
 
 

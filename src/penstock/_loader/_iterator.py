@@ -2,17 +2,17 @@
 
 Guarantees:
   - Batches come in order, each exactly once; the loader counts a batch when it is handed out.
-  - After an exception the same batch is tried again by the next call, or skipped by `loader.seek`.
+  - After an exception, Ctrl-C included, the same batch is tried again by the next call, or skipped by `loader.seek`.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, Protocol, Self
 
 from penstock._loader._progress import Progress
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError
@@ -48,9 +48,19 @@ class Clock:
 
 
 class LoaderIterator:
-    """The batches of one epoch, or of the rest of one. Made by `iter(loader)`; `get_state` and `set_state` are its
-    loader's state under the names that the JAX world uses.
-    """  # noqa: D205 - one sentence, then the names
+    """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
+
+    `get_state` and `set_state` are the loader's state under the names that the JAX world uses.
+
+    Example:
+        >>> import penstock as ps
+        >>> batches = iter(ps.Loader(ps.range(6).batch(2)))
+        >>> first, state = next(batches), batches.get_state()
+        >>> second = next(batches)
+        >>> batches.set_state(state)
+        >>> next(batches).tolist() == second.tolist()
+        True
+    """
 
     def __init__(
         self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock
@@ -60,12 +70,13 @@ class LoaderIterator:
         self._open_stream = open_stream
         self._clock = clock
         self._retired = ""
-        self._open()
-
-    def _open(self) -> None:
-        self._stream = self._open_stream(self._progress.begin())
-        self._next = self._stream.next
         self._ended = False
+        self._open(self._progress.begin())
+
+    def _open(self, course: Course) -> None:
+        self._stream = self._open_stream(course)
+        self._next = self._stream.next
+        self._interrupted = False
         self._finalizer = weakref.finalize(self, self._stream.close)
 
     def __iter__(self) -> Self:
@@ -73,23 +84,32 @@ class LoaderIterator:
 
     def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
         asked = time.perf_counter()
-        if self._ended or self._retired:
-            self._refuse()
+        if self._ended or self._retired or self._interrupted:
+            self._refuse_or_reopen()
         try:
             batch, cursor = self._next()
+            self._clock.count(asked, time.perf_counter())
+            self._progress.handed_out(cursor)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
             self._end()
             raise StopIteration from None
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
-        self._progress.handed_out(cursor)
-        self._clock.count(asked, time.perf_counter())
+        except Exception as error:
+            _add_note(error, self._progress.rest().first)
+            raise
+        except BaseException:
+            self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
+            raise
         return batch
 
-    def _refuse(self) -> NoReturn:
+    def _refuse_or_reopen(self) -> None:
         if self._retired:
             raise ClosedError(self._retired)
-        raise StopIteration
+        if self._ended:
+            raise StopIteration
+        self.close()
+        self._open(self._progress.rest())
 
     def _end(self) -> None:
         self._ended = True
@@ -99,7 +119,7 @@ class LoaderIterator:
     @property
     def may_wait(self) -> int | None:
         """A descriptor to wait for, readable when `next` may return without waiting; None where it would at once."""
-        idle = self._ended or self._retired or self._stream.is_ready()
+        idle = self._ended or self._interrupted or self._retired or self._stream.is_ready()
         return None if idle else self._stream.fileno()
 
     def get_state(self) -> State:
@@ -111,7 +131,8 @@ class LoaderIterator:
         self.close()
         self._loader.load_state_dict(state)
         self._retired = ""
-        self._open()
+        self._ended = False
+        self._open(self._progress.begin())
 
     def close(self) -> None:
         """Stop what computes ahead for this iterator; batches handed out stay valid."""
@@ -121,3 +142,9 @@ class LoaderIterator:
         """Close for good: from now on `next` raises a ClosedError that says why."""
         self._retired = self._retired or why
         self.close()
+
+
+def _add_note(error: Exception, unit: Unit) -> None:
+    note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
+    if note not in getattr(error, "__notes__", ()):  # the same object may be raised again and again
+        error.add_note(note)

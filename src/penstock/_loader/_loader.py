@@ -1,6 +1,5 @@
 """The front door: a loader goes through a dataset's epochs, saves where it is, and goes on from there."""
 
-import json
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Collection
@@ -195,7 +194,7 @@ class Loader:
         unknown = set(allow) - _ALLOWABLE
         if unknown:
             raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")
-        parsed = from_json(json.loads(state) if isinstance(state, str) and state.startswith("{") else state)
+        parsed = from_json(state)
         self._compare(parsed, allow)
         self._progress.restore(parsed)
         self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")

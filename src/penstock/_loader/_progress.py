@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple, Protocol
 
 from penstock._graph._folds import Cursor, start_cursor
+from penstock._graph._length import is_endless
 from penstock._plan._plan import Batches, Folded, Plan
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._ordered import positions_of
@@ -34,6 +35,10 @@ class Progress(Protocol):
 
     def begin(self) -> Course:
         """Return the course of the next epoch, or, right after a restore or a seek, of the rest of this one."""
+        ...
+
+    def rest(self) -> Course:
+        """Return what is left of the course that was begun last."""
         ...
 
     def handed_out(self, cursor: Cursor | None) -> None:
@@ -75,6 +80,8 @@ class IndexedProgress:
         total = program.total if self._recuts else plan.length
         drops = self._recuts and program.batch is not None and program.batch.remainder == "drop"
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
+        keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
+        self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
         self.next_step = 0
         self._course: Course | None = None
 
@@ -104,6 +111,13 @@ class IndexedProgress:
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
         return self._course
 
+    def rest(self) -> Course:
+        course = self._course
+        if course is None:
+            raise InternalError("no course was begun")
+        index = self.next_step - course.first.step
+        return Course(course.unit(index), course.steps - index, course.stride, None)
+
     def handed_out(self, cursor: Cursor | None) -> None:
         del cursor
         self.next_step += 1
@@ -112,9 +126,25 @@ class IndexedProgress:
         pass
 
     def jump(self, step: int) -> None:
-        self._timeline.locate(step)
+        self._go_on(self._timeline.until(step), step, *self._timeline.locate(step))
+
+    def _go_on(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
+        """Make `step` the next one, at `position` of `epoch`; if need be, cut batches anew from there."""
+        self._check_last_batch(epoch, position)
+        if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
+            timeline = timeline.cut(step, epoch, position, self._stride)
+        self._timeline = timeline
         self.next_step = step
         self._course = None
+
+    def _check_last_batch(self, epoch: int, position: int) -> None:
+        rows = (self._timeline.total - position) % self._stride
+        if 0 < rows < self._least_rows:
+            raise StateError(
+                f"cut into batches of {self._stride} from position {position} on, epoch {epoch} ends with one of "
+                f"{rows} rows for {self._least_rows} ranks, so some would end a step early. Go on with another batch "
+                'size or number of ranks, or use remainder="drop" or remainder="pad".'
+            )
 
     def course(self, step: int) -> Course:
         if self.steps_per_epoch == 0:
@@ -122,21 +152,32 @@ class IndexedProgress:
         return Course(self.unit(step), 1, self._stride, None)
 
     def point(self, step: int) -> Point:
-        return Point(step, *self._timeline.locate(step), self._timeline.segments, None)
+        return Point(step, *self._timeline.locate(step), self._timeline.until(step).segments, None)
 
     def restore(self, state: LoaderState) -> None:
         if state.cursor is not None:
             raise StateError("this state was saved while reading in order; this dataset is indexable")
-        if not self._recuts and state.segments[-1].batch != 1:
-            raise StateError("this state counts elements, but a step above batch() of this dataset reorders batches")
+        if not self._recuts and (state.segments[-1].batch != 1 or state.shape.batch != self._batch):
+            raise StateError(
+                f"a step above batch({self._batch}) of this dataset reorders batches, so they can't be cut anew; the "
+                f"state counts batches of {state.shape.batch}. Load it into the dataset it was saved from."
+            )
         if state.position > self._timeline.total:
             raise StateError(f"the state's position {state.position} is past the dataset's {self._timeline.total}")
-        timeline = self._timeline._replace(segments=state.segments)
-        if state.segments[-1].batch != self._stride or timeline.locate(state.step) != (state.epoch, state.position):
-            timeline = timeline.cut(state.step, state.epoch, state.position, self._stride)
-        self._timeline = timeline
-        self.next_step = state.step
-        self._course = None
+        segments = state.segments
+        if self._recuts and (state.shape.remainder == "drop") != self._timeline.drops_remainder:
+            # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
+            segments = (Segment(state.step, state.epoch, state.position, self._stride),)
+        self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
+
+
+class _Known(NamedTuple):
+    """Where an ordered dataset's step began."""
+
+    epoch: int
+    cursor: Cursor
+    run: int
+    """How many epochs had been left early before it."""
 
 
 class OrderedProgress:
@@ -153,7 +194,8 @@ class OrderedProgress:
         self._epoch = 0
         self._cursor = self._start
         self._last: Unit | None = None
-        self._known: OrderedDict[int, tuple[int, Cursor]] = OrderedDict()
+        self._run = 0
+        self._known: OrderedDict[int, _Known] = OrderedDict()
         self._remember()
 
     def current(self) -> Unit:
@@ -164,39 +206,49 @@ class OrderedProgress:
 
     def begin(self) -> Course:
         if (self._last is not None and self._cursor != self._start) or self._cursor.position >= self._end > 0:
+            self._run += 1
             self._next_epoch()
         self._last = None
+        return self.rest()
+
+    def rest(self) -> Course:
         # How many steps there will be is known when they are done.
         return Course(self._next(), 1 << 62, 0, self._cursor)
 
     def handed_out(self, cursor: Cursor | None) -> None:
         if cursor is None:
             raise InternalError("an ordered dataset's batch comes with a cursor")
-        self._last = self._next()
-        self.next_step += 1
-        self._cursor = cursor
-        self._remember()
+        last = self._next()
+        self._known[last.step + 1] = _Known(self._epoch, cursor, self._run)
+        # An interrupt finds all of these done, or none.
+        self._last, self._cursor, self.next_step = last, cursor, last.step + 1
+        self._forget()
 
     def ended(self) -> None:
         self._next_epoch()
-        self._remember()
 
     def _next_epoch(self) -> None:
         self._epoch += 1
         self._cursor = self._start
+        self._remember()
 
     def _remember(self) -> None:
-        self._known[self.next_step] = (self._epoch, self._cursor)
+        self._known[self.next_step] = _Known(self._epoch, self._cursor, self._run)
+        self._forget()
+
+    def _forget(self) -> None:
         self._known.move_to_end(self.next_step)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
     def jump(self, step: int) -> None:
-        self._epoch, self._cursor = self._lookup(step)
+        self._epoch, self._cursor, self._run = self._lookup(step)
         self.next_step = step
         self._last = None
+        for later in [other for other, known in self._known.items() if known.run > self._run]:
+            del self._known[later]  # the epoch that was left early after this step may now be read to its end
 
-    def _lookup(self, step: int) -> tuple[int, Cursor]:
+    def _lookup(self, step: int) -> _Known:
         known = self._known.get(step)
         if known is None:
             first, last = min(self._known), max(self._known)
@@ -207,11 +259,11 @@ class OrderedProgress:
         return known
 
     def course(self, step: int) -> Course:
-        epoch, cursor = self._lookup(step)
+        epoch, cursor, _ = self._lookup(step)
         return Course(Unit(step, epoch, cursor.position, self._batch), 1, 0, cursor)
 
     def point(self, step: int) -> Point:
-        epoch, cursor = self._lookup(step)
+        epoch, cursor, _ = self._lookup(step)
         return Point(step, epoch, cursor.position, (Segment(step, epoch, cursor.position, self._batch),), cursor)
 
     def restore(self, state: LoaderState) -> None:

@@ -26,9 +26,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     limits: Limits,
 ) -> Plan:
     """Return how a dataset will run, or raise the error that says why it can't."""
-    shard = Shard(0, 1) if shard is None else shard
-    _check_shard(shard)
-    need_count("prefetch", prefetch, 1)
+    shard = Shard(0, 1) if shard is None else _checked_shard(shard)
+    prefetch = need_count("prefetch", prefetch, 1)
     if limits.num_batch_workers is not None:
         need_count("num_batch_workers", limits.num_batch_workers, 1)
     if place == "threads":
@@ -41,7 +40,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     """Return where tasks run and by how many workers, from a loader's arguments."""
-    if workers not in {"auto", "threads", "processes"}:
+    if workers not in ("auto", "threads", "processes"):
         raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
     if num_workers == "auto":
         raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
@@ -62,12 +61,13 @@ def parse_memory(memory: int | str | None) -> int | None:
     raise UsageError(f'memory must be a number of bytes above 0, or text such as "2GiB"; got memory={memory!r}')
 
 
-def _check_shard(shard: object) -> None:
+def _checked_shard(shard: object) -> Shard:
     if not isinstance(shard, Shard):
         raise UsageError(f"shard must be a ps.Shard(rank, count); got shard={shard!r}")
-    need_count("count", shard.count, 1)
-    if not 0 <= need_count("rank", shard.rank) < shard.count:
-        raise UsageError(f"rank must be in [0, count); got rank={shard.rank}, count={shard.count}")
+    count, rank = need_count("count", shard.count, 1), need_count("rank", shard.rank)
+    if rank >= count:
+        raise UsageError(f"rank must be in [0, count); got rank={rank}, count={count}")
+    return Shard(rank, count, shard.uneven)
 
 
 def _check_threads(node: Node) -> None:

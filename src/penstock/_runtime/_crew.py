@@ -1,18 +1,26 @@
 """A crew of worker threads over one slot ring: slots are armed with jobs, computed by any worker, and come back.
 
-A slot goes from free to armed (its job is being made or ready) and, when the consumer has taken the job, to free again:
-at once if the job's batches have memory of their own, else when the last view of the slot's memory has died.
+A slot goes from free to armed (its job is being made or ready) and to free again when the consumer has taken the job.
+The memory that the job was computed in is lent to it apart from the slot, and comes back when its last view has died.
+
+Guarantees:
+  - What changes slots and memory runs with the crew `owned`, by one thread at a time.
+  - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the crew.
+  - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
 """
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock._graph._apply import Context
 from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
-from penstock.errors import InternalError
+from penstock.errors import ClosedError, InternalError
 from penstock.transport._bell import Bell
 from penstock.transport._memory import Memory, Region
 from penstock.transport._ring import Claim, SlotRing
@@ -22,9 +30,10 @@ BLOCKS: Final = 256  # row blocks of a slot, at most
 
 
 class Crew:
-    """Owns the ring, the slots' memory and the threads. Serves one queue at a time, and outlives it.
+    """Owns the ring, the memory that jobs are computed in, and the threads. Serves one queue at a time; outlives it.
 
-    `lock` makes its holder the ring's owner; whatever changes slots is called with it held.
+    What a queue has to say: `arm_more`, called by workers when they own the crew, must not raise; `most_idle` is how
+    many regions of memory are worth keeping while nobody uses them.
     """
 
     def __init__(
@@ -35,35 +44,71 @@ class Crew:
         merges: int,
         worker_init: Callable[[int], object] | None,
     ) -> None:
-        self.lock = threading.Lock()
         self.learned = Learned()
         self.num_workers = num_workers
         self.arm_more: Callable[[], None] = _nothing
+        self.most_idle = 0
+        self._lock = threading.Lock()  # its holder owns the crew
+        self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
+        self._process = os.getpid()
+        self._worker_error: BaseException | None = None
         self._bell = Bell()
         self._ring = SlotRing(BLOCKS, capacity=SLOTS, bell=self._bell)
         self._memory = Memory()
         self._jobs: list[Job | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
-        self._regions: dict[int, Region] = {}
-        self._in_use: dict[int, int] = {}  # bytes of the slots whose memory is being written, ready or viewed
+        self._lent: dict[int, Region] = {}  # by job number: memory that is being written, ready or viewed
+        self._idle: list[Region] = []
         self._number = 0
         self._merging = threading.Semaphore(merges)
         self._make_context = make_context
         self._worker_init = worker_init
         self._threads = WorkerThreads(self._ring, num_workers, self._make_task)
 
-    # -- slots; with the lock held
+    # -- who owns it
+
+    @contextmanager
+    def owned(self) -> Generator[None]:
+        """Own the crew; waits until nobody else does."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._run_waiting()
+
+    def when_free(self, action: Callable[[], None]) -> None:
+        """Call `action` with the crew owned: now, or, if someone owns it, as soon as they don't."""
+        self._waiting.append(action)
+        self._run_waiting()
+
+    def _run_waiting(self) -> None:
+        # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
+        while self._waiting and self._lock.acquire(blocking=False):
+            try:
+                while self._waiting:
+                    self._waiting.popleft()()
+            finally:
+                self._lock.release()
+
+    def check(self) -> None:
+        """Raise if the crew can't work: in a fork, where it has no threads, or with what `worker_init` raised."""
+        if os.getpid() != self._process:
+            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+        if self._worker_error is not None:
+            raise self._worker_error
+
+    # -- slots; with the crew owned
 
     @property
-    def slots_in_use(self) -> int:
-        """How many slots' memory is being written, ready or viewed."""
-        return len(self._in_use)
+    def regions_in_use(self) -> int:
+        """How many regions of memory are being written, ready or viewed."""
+        return len(self._lent)
 
     @property
     def bytes_in_use(self) -> int:
         """The bytes of that memory."""
-        return sum(self._in_use.values())
+        return sum(map(len, self._lent.copy().values()))
 
     @property
     def has_free_slot(self) -> bool:
@@ -71,38 +116,39 @@ class Crew:
         return bool(self._free)
 
     def collect(self) -> None:
-        """Take back the slots whose views have died, and those that were cancelled and have no writer left."""
-        for slot in self._memory.released():
-            del self._in_use[slot]
-            self._free.append(slot)
+        """Take back the memory whose views have died, and cancelled slots that have no writer left."""
         for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
             self._draining.remove(slot)
             self.retire(slot)
+        for number in self._memory.released():
+            self._idle.append(self._lent.pop(number))
+        del self._idle[: -self.most_idle or None]
 
     def arm(self, job: Job) -> int:
         """Hand a job to the workers; return its slot."""
         slot = self._free.pop()
-        size = job.memory_bytes
-        if size:
-            region = self._regions.get(slot)
-            if region is None or len(region) < size:
-                region = self._regions[slot] = self._memory.allocate(size)
-            self._in_use[slot] = len(region)
-            job.use(self._memory.lease(region, slot))
-        self._jobs[slot] = job
         self._number += 1
+        if job.memory_bytes:
+            region = self._lent[self._number] = self._take_region(job.memory_bytes)
+            job.use(self._memory.lease(region, self._number))
+        self._jobs[slot] = job
         self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
         return slot
 
+    def _take_region(self, size_bytes: int) -> Region:
+        for index in reversed(range(len(self._idle))):  # the last one returned is still in the caches
+            if len(self._idle[index]) >= size_bytes:
+                return self._idle.pop(index)
+        del self._idle[:1]  # the new one takes its place
+        return self._memory.allocate(size_bytes)
+
     def retire(self, slot: int) -> None:
         """Take back a slot whose job is complete; its memory follows when the last view dies."""
-        job = self._jobs[slot]
-        if job is None:
+        if self._jobs[slot] is None:
             raise InternalError("only an armed slot can be retired")
         self._ring.retire(slot)
         self._jobs[slot] = None
-        if not job.memory_bytes:
-            self._free.append(slot)
+        self._free.append(slot)
 
     def cancel(self, slot: int) -> None:
         """Give up a slot's job: blocks that no worker has begun are never run."""
@@ -112,7 +158,8 @@ class Crew:
     # -- waiting; the consumer's thread alone
 
     def is_ready(self, slot: int) -> bool:
-        """Return whether a slot's job is complete."""
+        """Return whether a slot's job is complete; if not, the descriptor becomes readable when it may be."""
+        self._bell.clear()
         return self._ring.ready(slot)
 
     def wait(self, slot: int) -> None:
@@ -125,6 +172,8 @@ class Crew:
 
     def close(self) -> None:
         """Stop the threads. Memory lives on as long as views of it do."""
+        if os.getpid() != self._process:
+            return  # in a fork the threads don't exist; nothing may be touched
         self.arm_more = _nothing
         self._threads.close()
 
@@ -132,33 +181,34 @@ class Crew:
 
     def _make_task(self, number: int) -> Task:
         context = self._make_context()
-        failed = self._initialised(number)
+        self._initialise(number)
 
         def run(claim: Claim) -> None:
             job = self._jobs[claim.slot]
-            if job is not None and job.error is None:
-                if failed is not None:
-                    job.error = failed
-                else:
-                    self._run(job, claim, context)
+            if job is not None and not job.failed:
+                self._run(job, claim, context)
             del job
-            if self.lock.acquire(blocking=False):  # whoever holds it arms what can be armed
+            if self._lock.acquire(blocking=False):  # whoever holds it arms what can be armed
                 try:
                     self.arm_more()
                 finally:
-                    self.lock.release()
+                    self._lock.release()
+            self._run_waiting()
 
         return run
 
-    def _initialised(self, number: int) -> BaseException | None:
+    def _initialise(self, number: int) -> None:
         try:
             if self._worker_init is not None:
                 self._worker_init(number)
-        except BaseException as error:  # noqa: BLE001 - raised by the consumer, instead of the first batch
-            return error
-        return None
+        except BaseException as error:  # noqa: BLE001 - raised by the consumer, instead of a batch
+            error.add_note(f"in worker_init of worker {number}")
+            self._worker_error = error
 
     def _run(self, job: Job, claim: Claim, context: Context) -> None:
+        if self._worker_error is not None:
+            job.failed = True
+            return
         started, cpu_started = time.perf_counter(), time.thread_time()
         try:
             if claim.merge:
@@ -167,8 +217,8 @@ class Crew:
             else:
                 rows = job.run_block(claim.block, context)
                 self.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
-        except BaseException as error:  # noqa: BLE001 - raised by the consumer, in its own thread
-            job.error = error
+        except BaseException:  # noqa: BLE001 - the consumer meets it again, in its own thread
+            job.failed = True
 
 
 def _nothing() -> None:

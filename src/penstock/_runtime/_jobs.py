@@ -39,8 +39,8 @@ class Job(Protocol):
 
     blocks: int
     has_merge: bool
-    error: BaseException | None
-    """What a block or the merge raised; the consumer then computes the job's content itself, one by one."""
+    failed: bool
+    """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
 
     @property
     def memory_bytes(self) -> int:
@@ -106,7 +106,7 @@ class BatchJob:
         self._runs, self._bounds = rows_of_course(plan.program, plan.shard, course)
         self._block_rows = max(self.row_count, 1) if block_rows is None else block_rows
         self.blocks = max(-(-self.row_count // self._block_rows), 1)
-        self.error: BaseException | None = None
+        self.failed = False
         self._layout = row_layout(self._program, learned)
         self.memory_bytes = 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
@@ -228,7 +228,7 @@ class SpanJob:
         self._block_rows = block_rows
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
-        self.error: BaseException | None = None
+        self.failed = False
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
     def use(self, lease: Lease) -> None:

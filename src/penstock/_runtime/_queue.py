@@ -2,14 +2,15 @@
 
 Guarantees:
   - `next_job` returns the jobs in the order in which they were made, each exactly once, complete or with its error.
-  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 slots have memory, unless
-    the consumer keeps more. Then the ring grows, up to `memory` bytes, with one warning; it never deadlocks.
+  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, unless
+    the consumer keeps more. Then there will be more, up to `memory` bytes, with one warning; it never deadlocks.
+  - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
   - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
 
-All methods belong to the consumer's thread.
+All methods belong to the consumer's thread; only `close` may be called wherever the garbage collector runs.
 """
 
-import os
+import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 
 from penstock._runtime._crew import Crew
 from penstock._runtime._jobs import Job
-from penstock.errors import ClosedError, UsageError
+from penstock.errors import UsageError
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -38,30 +39,35 @@ class JobQueue(Generic[AnyJob]):
         self._make_job = make_job
         self._window = window
         self._memory = memory
-        self._most_slots = window + 1
+        self._most_regions = window + 1
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # made, and waiting for a slot
         self._ended = False
-        self._process = os.getpid()
-        with crew.lock:
-            crew.arm_more = self._arm
-            self._arm()
+        crew.check()
+        with crew.owned():
+            crew.arm_more = self._arm_ahead
+            crew.most_idle = window + 1
+            self._arm_ahead()
 
     def next_job(self) -> AnyJob | None:
         """Return the next job when it is complete; None at the end."""
-        self._check_process()
-        with self._crew.lock:
-            self._arm()
+        self._crew.check()
+        with self._crew.owned():
+            if self._armed:
+                self._arm_ahead()
+            else:
+                self._arm()
             if not self._armed and not self._ended:
                 self._grow()
         if not self._armed:
             return None
         slot, job = self._armed[0]
         self._crew.wait(slot)
-        with self._crew.lock:
+        self._crew.check()
+        with self._crew.owned():
             self._armed.popleft()
             self._crew.retire(slot)
-            self._arm()
+            self._arm_ahead()
         return job
 
     def is_ready(self) -> bool:
@@ -70,22 +76,26 @@ class JobQueue(Generic[AnyJob]):
 
     def close(self) -> None:
         """Give up all jobs."""
-        if os.getpid() != self._process:
-            return  # in a fork the threads don't exist; nothing may be touched
-        with self._crew.lock:
-            if self._crew.arm_more == self._arm:
-                self._crew.arm_more = _nothing
-            self._ended = True
-            self._made = None
-            for slot, _ in self._armed:
-                self._crew.cancel(slot)
-            self._armed.clear()
-            self._crew.collect()
+        self._ended = True
+        self._crew.when_free(self._give_up)
 
-    # -- with the crew's lock held
+    # -- with the crew owned
+
+    def _give_up(self) -> None:
+        if self._crew.arm_more == self._arm_ahead:
+            self._crew.arm_more = _nothing
+        self._made = None
+        for slot, _ in self._armed:
+            self._crew.cancel(slot)
+        self._armed.clear()
+        self._crew.collect()
+
+    def _arm_ahead(self) -> None:
+        """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""
+        with contextlib.suppress(Exception):
+            self._arm()
 
     def _arm(self) -> None:
-        """Arm jobs as long as the bounds allow."""
         self._crew.collect()
         while not self._ended and len(self._armed) < self._window and self._crew.has_free_slot:
             if self._made is None:
@@ -104,7 +114,7 @@ class JobQueue(Generic[AnyJob]):
             return True
         if self._memory is not None and self._crew.bytes_in_use + job.memory_bytes > self._memory:
             return False
-        return self._crew.slots_in_use < self._most_slots
+        return self._crew.regions_in_use < self._most_regions
 
     def _grow(self) -> None:
         """Make room where the consumer holds all slots, or say why there is none."""
@@ -117,18 +127,14 @@ class JobQueue(Generic[AnyJob]):
                 f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
                 "batches, or use copy=True, which hands out copies."
             )
-        if self._most_slots == self._window + 1:
+        if self._most_regions == self._window + 1:
             warnings.warn(
-                f"{crew.slots_in_use} batches are kept by the training loop, so the loader takes more memory for "
+                f"{crew.regions_in_use} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
                 stacklevel=5,
             )
-        self._most_slots = crew.slots_in_use + self._window
+        self._most_regions = crew.regions_in_use + self._window
         self._arm()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
 
 def _nothing() -> None:

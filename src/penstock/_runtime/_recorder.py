@@ -29,9 +29,11 @@ class Recorder:
             kind = (type(event), event.step)
             self._counts[kind] = self._counts.get(kind, 0) + 1
 
-    def substituted(self, step: str) -> int:
-        """Return how many elements a step has replaced."""
-        return self._counts.get((Substituted, step), 0)
+    def substituted(self, step: str, epoch: int, position: int) -> int:
+        """Return how many elements a step has replaced, besides the one at `position` of `epoch`."""
+        with self._lock:
+            own = isinstance(self._events.get((step, epoch, position)), Substituted)
+            return self._counts.get((Substituted, step), 0) - own
 
     def total(self, kind: type[Substituted] | type[Skipped]) -> int:
         """Return how many events of a kind there were."""

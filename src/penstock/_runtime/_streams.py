@@ -12,8 +12,7 @@ from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan, Shard
 from penstock._runtime._batches import Course, reads_directly
-from penstock._runtime._direct import DirectBatches, can_be_direct
-from penstock._runtime._inline import InlineBatches
+from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 from penstock.errors import InternalError
@@ -56,8 +55,9 @@ class InlineStream:
     """Batches of an indexable dataset, computed when they are asked for, by no worker.
 
     As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
-    some microseconds would otherwise cost several times that in overhead. If one fails, they are computed singly, so
-    that the batches before it are handed out first.
+    some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
+    batch it is the keys alone that are computed for many. If one fails, it is computed singly, so that the batches
+    before it are handed out first.
     """
 
     def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
@@ -71,42 +71,34 @@ class InlineStream:
         self._context = context
         self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
-        self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course; None: each singly
+        self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course
         self._first = 0
         self._stop = 0
         self._units = 1
 
     def next(self) -> tuple[Element, Cursor | None]:
-        index = self._index
-        if index == self._stop:
-            self._begin_chunk(index)
-        batch: Element = None
-        if self._chunk is not None:
-            try:
-                batch = self._chunk.take(index - self._first)
-            except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
-                self._give_up_chunk()
-        if self._chunk is None:
-            batch = self._single.batch(self._course.unit(index))
-        self._index = index + 1
-        return batch, None
-
-    def _begin_chunk(self, index: int) -> None:
-        """Make the next steps ready to be taken."""
+        index, batch, chunk = self._index, None, self._chunk
         if index >= self._course.steps:
             raise EndOfEpoch
-        self._first = index
         try:
-            self._chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
+            if chunk is None:
+                chunk = self._begin_chunk(index)
+            batch = chunk.take(index - self._first)
         except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
-            self._give_up_chunk()
-        else:
-            self._stop = index + self._chunk.course.steps
+            self._chunk = chunk = None
+            self._units = 1
+        if chunk is None:
+            batch = self._single.batch(self._course.unit(index))
+        self._index = index + 1
+        if self._index == self._stop:
+            self._chunk = None
+        return batch, None
 
-    def _give_up_chunk(self) -> None:
-        self._chunk = None
-        self._stop = self._index + 1
-        self._units = 1
+    def _begin_chunk(self, index: int) -> BatchJob | DirectBatches:
+        """Make the next steps ready to be taken."""
+        chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
+        self._chunk, self._first, self._stop = chunk, index, index + chunk.course.steps
+        return chunk
 
     def _direct(self, index: int) -> DirectBatches | None:
         layout = row_layout(self._program, self._learned)
@@ -135,7 +127,7 @@ class InlineStream:
         return True
 
     def close(self) -> None:
-        self._index = self._stop = self._course.steps
+        self._index = self._course.steps
         self._chunk = None
 
 

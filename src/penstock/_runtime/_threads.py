@@ -1,6 +1,6 @@
 """Streams whose batches are computed ahead by threads.
 
-An error in a job is not raised as it is: the consumer computes that job's content itself, batch by batch, as inline
+An error in a job is not kept: the consumer computes that job's content itself, batch by batch, as inline
 would. So the batches before the failing one are delivered first, and the user's exception is raised in the user's
 thread. The same path serves rows that don't fit the layout.
 """
@@ -52,10 +52,10 @@ class ThreadBatchStream:
             self._index = 0
             if job is None:
                 raise EndOfEpoch
-        if job.error is None:
-            batch = job.take(self._index, self._copied_bytes)
-        else:
+        if job.failed:
             batch = self._inline.batch(job.course.unit(self._index))
+        else:
+            batch = job.take(self._index, self._copied_bytes)
         self._index += 1
         if self._index == job.course.steps:
             self._job = None
@@ -90,10 +90,18 @@ class _Cutter:
         count = min(self._units_per_job(), self._course.steps - self._next)
         if count <= 0:
             return None
-        course = self._course.part(self._next, count)
-        self._next += count
+        try:
+            return self._make(count)
+        except Exception:
+            if count == 1:
+                raise
+        return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
+
+    def _make(self, count: int) -> BatchJob:
         rows = block_rows(count * self._rows, self._workers, self._learned)
-        return BatchJob(self._plan, course, rows, self._learned)
+        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned)
+        self._next += count
+        return job
 
     def _units_per_job(self) -> int:
         seconds = self._learned.row_seconds
@@ -102,7 +110,8 @@ class _Cutter:
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
         row_bytes = 0 if layout is None else layout.row_bytes
-        by_bytes = _SMALL_BATCHES_BYTES / (self.window + 1) / max(row_bytes * self._rows, 1)
+        most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
+        by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
 
@@ -149,7 +158,7 @@ class ThreadOrderedStream:
     def _base_items(self, queue: JobQueue[SpanJob]) -> Iterator[Item]:
         program, shard, epoch = self._program, self._plan.shard, self._epoch
         while (job := queue.next_job()) is not None:
-            if job.error is not None:
+            if job.failed:
                 yield from one_by_one(program, shard, epoch, job.span, self._context)
             else:
                 for span, block in job.parts:

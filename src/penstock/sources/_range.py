@@ -75,6 +75,12 @@ class Range:
         """Return a str that names the integers."""
         return f"range-{self._range.start}-{self._range.stop}-{self._range.step}"
 
+    def __eq__(self, other: object) -> bool:
+        return self._range == other._range if isinstance(other, Range) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._range)
+
     def __repr__(self) -> str:
         return f"Range({self._range.start}, {self._range.stop}, {self._range.step})"
 

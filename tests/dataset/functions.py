@@ -1,0 +1,79 @@
+"""Functions and sources that the datasets of the tests are made of, at module level so that they can be pickled."""
+
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+
+def double(number: int) -> int:
+    """Return twice the number."""
+    return number * 2
+
+
+def is_odd(number: int) -> bool:
+    """Return whether the number is odd."""
+    return number % 2 == 1
+
+
+def noisy(number: int, rng: Generator) -> tuple[int, float]:
+    """Return the number with a random one."""
+    return number, rng.random()
+
+
+def draw(element: object, rng: Generator) -> float:
+    """Return a random number, whatever the element."""
+    del element
+    return rng.random()
+
+
+def other_draw(element: object, rng: Generator) -> float:
+    """Return a random number, by the same code under another name."""
+    return draw(element, rng)
+
+
+def row_sums(batch: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of each row of a batch of vectors."""
+    return np.asarray(batch.sum(axis=1))
+
+
+class Squares:
+    """A source of one's own, with no more than a source must have."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: int) -> int:
+        if not 0 <= key < self.length:
+            raise IndexError(key)
+        return key * key
+
+
+class Rotated:
+    """A sampler of one's own, with the scalar form alone."""
+
+    def __init__(self, length: int, by: int = 1) -> None:
+        self.length = length
+        self.by = by
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return what stands at a position: another one in each epoch."""
+        return epoch, (position + self.by * (epoch + 1)) % self.length
+
+
+class Scale:
+    """A callable object."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, number: int) -> int:
+        """Return the number, scaled."""
+        return number * self.factor

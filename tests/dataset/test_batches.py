@@ -1,0 +1,224 @@
+"""`batch`, `padded_batch` and `unbatch`: remainders, masks, merge functions, and rows taken out again."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock.errors import GraphError, UsageError
+from tests.dataset.functions import draw, is_odd, noisy
+from tests.equivalence.definition import digest, digests
+
+
+def rows_of(dataset: ps.Dataset) -> list[Any]:
+    """Return each batch as a list of its rows."""
+    return [batch.tolist() for batch in dataset]
+
+
+REMAINDERS: dict[str, tuple[Callable[[ps.Dataset], ps.Dataset], list[list[int]]]] = {
+    "keep": (lambda dataset: dataset.batch(3), [[0, 1, 2], [3, 4, 5], [6]]),
+    "drop": (lambda dataset: dataset.batch(3, remainder="drop"), [[0, 1, 2], [3, 4, 5]]),
+    "pad": (lambda dataset: dataset.batch(3, remainder="pad"), [[0, 1, 2], [3, 4, 5], [6, 6, 6]]),
+}
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_remainders(remainder: str) -> None:
+    """A last batch that isn't full is short, left out, or padded with its last element; ordered or not."""
+    make, expected = REMAINDERS[remainder]
+    assert rows_of(make(ps.range(7))) == expected
+    assert len(make(ps.range(7))) == len(expected)
+    assert rows_of(make(ps.range(7).filter(lambda number: number < 7))) == expected
+    assert rows_of(make(ps.range(6))) == [[0, 1, 2], [3, 4, 5]]
+    assert rows_of(make(ps.range(0))) == []
+    with ps.Loader(make(ps.range(7)), num_workers=2) as loader:
+        assert [batch.tolist() for batch in loader] == expected
+
+
+def test_drop_can_leave_nothing() -> None:
+    """Fewer elements than one batch make none."""
+    assert len(ps.range(2).batch(3, remainder="drop")) == 0
+    assert list(ps.Loader(ps.range(2).batch(3, remainder="drop"))) == []
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+def test_the_mask_is_in_every_batch(remainder: Any) -> None:
+    """It is a bool leaf, true for rows of data and false for padding, whatever the remainder."""
+    records = ps.read({"x": np.arange(7)})
+    for dataset in (records.batch(3, remainder=remainder, mask="data"), records.filter(bool).batch(3, mask="data")):
+        for batch in dataset:
+            assert batch["data"].dtype == np.bool_
+            assert len(batch["data"]) == len(batch["x"])
+    batches = list(records.batch(3, remainder="pad", mask="data"))
+    assert [batch["data"].tolist() for batch in batches] == [[True] * 3, [True] * 3, [True, False, False]]
+    assert [row for batch in batches for row in batch["x"][batch["data"]].tolist()] == list(range(7))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_each_record_counts_once_over_ranks(num_workers: int) -> None:
+    """1,000 records on 3 ranks, padded and masked: equal steps, and the masked rows are each record once."""
+    dataset = ps.read({"x": np.arange(1000)}).batch(48, remainder="pad", mask="data")
+    found: list[int] = []
+    steps: set[int] = set()
+    for rank in range(3):
+        with ps.Loader(dataset, num_workers=num_workers, shard=ps.Shard(rank, 3)) as loader:
+            batches = [{name: leaf.copy() for name, leaf in batch.items()} for batch in loader]
+        steps.add(len(batches))
+        found += [int(row) for batch in batches for row in batch["x"][batch["data"]]]
+    assert steps == {21}
+    assert sorted(found) == list(range(1000))
+
+
+def test_a_mask_needs_a_dict() -> None:
+    """The mask is a leaf beside others; a batch without names has no place for it."""
+    with pytest.raises(GraphError, match="mask='m' must name a new leaf of a dict; the batch is a ndarray"):
+        ps.range(4).batch(2, mask="m")[0]
+    with pytest.raises(GraphError, match="the batch is a dict that has 'x' already"):
+        list(ps.read({"x": np.arange(4)}).batch(2, mask="x"))
+
+
+class Point(NamedTuple):
+    """A named tuple as an element."""
+
+    x: int
+    name: str
+
+
+def test_leaves_are_stacked_by_type() -> None:
+    """Numbers become int64, float64 and bool; text becomes a list; containers stay what they are."""
+    records = [
+        {"i": n, "f": n / 2, "b": n > 1, "s": str(n), "y": b"%d" % n, "p": Point(n, "p"), "l": [n, None]}
+        for n in range(3)
+    ]
+    batch: dict[str, Any] = ps.read(records).batch(3)[0]
+    dtypes = {name: batch[name].dtype for name in "ifb"}
+    assert dtypes == {"i": np.dtype("int64"), "f": np.dtype("float64"), "b": np.dtype("bool")}
+    assert (batch["s"], batch["y"]) == (["0", "1", "2"], [b"0", b"1", b"2"])
+    assert digest(batch["p"]) == (Point, [digest(np.arange(3)), digest(["p"] * 3)])
+    assert (batch["l"][0].tolist(), batch["l"][1]) == ([0, 1, 2], None)
+
+
+def test_a_merge_function_makes_the_batch() -> None:
+    """It gets a list of elements and may return anything; it sees padding as elements."""
+    dataset = ps.range(5).batch(2, merge=lambda elements: (len(elements), sum(elements)))
+    assert list(dataset) == [(2, 1), (2, 5), (1, 4)]
+    assert list(ps.range(5).batch(2, merge=list, remainder="pad")) == [[0, 1], [2, 3], [4, 4]]
+    assert list(ps.range(9).filter(is_odd).batch(3, merge=list)) == [[1, 3, 5], [7]]
+    assert list(ps.range(5).batch(2, merge=lambda elements: {"all": elements}, mask="m"))[2]["m"].tolist() == [True]
+
+
+VECTORS = [np.arange(1, length + 1) for length in (1, 3, 2)]
+
+
+def test_padding_per_batch_goes_to_the_longest() -> None:
+    """Each batch is as long as its longest element."""
+    dataset = ps.read(VECTORS).padded_batch(2, fill=-1)
+    assert rows_of(dataset) == [[[1, -1, -1], [1, 2, 3]], [[1, 2]]]
+
+
+def test_static_padding_has_one_length() -> None:
+    """`length` holds for every batch; a longer element is an error that names its row."""
+    dataset = ps.read(VECTORS).padded_batch(2, length=4)
+    assert rows_of(dataset) == [[[1, 0, 0, 0], [1, 2, 3, 0]], [[1, 2, 0, 0]]]
+    with pytest.raises(UsageError, match="no row may be longer than length=2; the element of row 1 has 3"):
+        list(ps.read(VECTORS).padded_batch(2, length=2))
+
+
+def test_padding_has_a_mask_of_its_own() -> None:
+    """The mask is true where there is data, one bool for each place of each row."""
+    dataset = ps.read([{"x": vector} for vector in VECTORS]).padded_batch(2, mask="m", length=3)
+    assert [batch["m"].tolist() for batch in dataset] == [[[True, False, False], [True] * 3], [[True, True, False]]]
+
+
+def test_padding_a_remainder_repeats_the_last_element() -> None:
+    """Both kinds of padding go together."""
+    dataset = ps.read(VECTORS).padded_batch(2, remainder="pad")
+    assert rows_of(dataset)[1] == [[1, 2], [1, 2]]
+    assert rows_of(ps.read(VECTORS).padded_batch(2, remainder="drop")) == [[[1, 0, 0], [1, 2, 3]]]
+
+
+SHAPED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "batch": lambda dataset: dataset.batch(3),
+    "drop": lambda dataset: dataset.batch(3, remainder="drop"),
+    "pad": lambda dataset: dataset.batch(3, remainder="pad"),
+    "map": lambda dataset: dataset.batch(3).map(lambda batch: batch * 10),
+    "reindexed": lambda dataset: dataset.take(9).batch(3).shuffle(),
+    "slice": lambda dataset: dataset.take(9).batch(3)[::-2],
+    "merged": lambda dataset: dataset.batch(3, merge=np.array),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("size", [9, 10, 11])
+def test_unbatch_gives_the_rows(name: str, size: int) -> None:
+    """Rows come in order, keep their positions where batches are full, and count."""
+    batches = SHAPED[name](ps.range(size, seed=1))
+    dataset = batches.unbatch()
+    expected = [row for batch in batches for row in batch.tolist()]
+    assert [int(row) for row in dataset] == expected
+    assert [int(dataset[position]) for position in range(-len(dataset), 0)] == expected
+    assert len(dataset) == len(expected)
+    with ps.Loader(dataset.batch(2), num_workers=2) as loader:
+        assert [row for batch in loader for row in batch.tolist()] == expected
+
+
+def test_unbatch_after_reordering_short_batches_is_in_order_only() -> None:
+    """Where the short batch may stand anywhere, positions of rows aren't known; the rows still come."""
+    dataset = ps.range(10, seed=1).batch(3).shuffle()
+    with pytest.raises(GraphError, match=r"unbatch\(\) can only be read in order"):
+        dataset.unbatch()[0]
+    assert [int(row) for row in dataset.unbatch()] == [row for batch in dataset for row in batch.tolist()]
+
+
+def test_unbatch_brings_elements_back() -> None:
+    """What was stacked comes apart into elements of the same structure, with NumPy's scalars for numbers."""
+    records = [{"x": np.full(2, n), "n": n, "s": str(n), "none": None} for n in range(5)]
+    rows = list(ps.read(records).batch(2).unbatch())
+    assert digest(rows[3]["x"]) == digest(records[3]["x"])
+    assert [(int(row["n"]), row["s"], row["none"]) for row in rows] == [(n, str(n), None) for n in range(5)]
+
+
+def test_unbatch_then_batch_cuts_anew() -> None:
+    """A function over whole batches may be followed by batches of another size."""
+    dataset = ps.range(10).batch(4).map(lambda batch: batch + 1).unbatch().batch(3)
+    assert rows_of(dataset) == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
+
+
+def halve(batch: NDArray[Any]) -> NDArray[Any]:
+    """Return every other row."""
+    return batch[::2]
+
+
+def test_a_function_that_changes_the_rows_is_named() -> None:
+    """Between `batch` and `unbatch` rows can't come or go, since positions count on them."""
+    dataset = ps.range(9).batch(4).map(halve).unbatch()
+    with pytest.raises(GraphError, match=r"unbatch\(\) found 2 rows in batch 0 instead of 4: a function above batch"):
+        dataset[0]
+    assert [int(row) for row in ps.range(9).filter(lambda _: True).batch(4).map(halve).unbatch()] == [0, 2, 4, 6, 8]
+
+
+def test_batches_of_batches() -> None:
+    """Batches stack like any other elements, and come apart one level at a time."""
+    dataset = ps.range(8).batch(2).batch(2)
+    assert rows_of(dataset) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert rows_of(dataset.unbatch()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [int(row) for row in dataset.unbatch().unbatch()] == list(range(8))
+
+
+def test_randomness_below_a_batch_is_the_elements() -> None:
+    """The batch size changes no element's random numbers."""
+    elements = list(ps.range(12, seed=5).random_map(noisy))
+    for size in (1, 5, 12):
+        batches = ps.range(12, seed=5).random_map(noisy).batch(size)
+        assert [float(value) for batch in batches for value in batch[1]] == [value for _, value in elements]
+
+
+def test_randomness_above_a_batch_is_the_first_rows() -> None:
+    """A random function of a batch draws from the stream of its first row's position."""
+    below = ps.range(12, seed=5).random_map(noisy, name="n")
+    above = ps.range(12, seed=5).batch(4).random_map(draw, name="n")
+    assert list(above) == [value for number, value in below if number % 4 == 0]
+    assert digests(above) == digests(ps.Loader(above))

@@ -1,0 +1,185 @@
+"""`check` names the step that isn't a function of its input, and lets good datasets pass."""
+
+import itertools
+import random  # noqa: TID251 - what shouldn't be drawn from
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import GraphError, UsageError
+from tests.dataset.functions import Rotated, Squares, double, is_odd, noisy
+
+
+def random_number(element: object) -> float:
+    """Draw from a global generator, under plain `map`."""
+    del element
+    return random.random()
+
+
+def random_verdict(element: object) -> bool:
+    """Decide by a global generator."""
+    del element
+    return random.random() < 0.5
+
+
+class Counter:
+    """A function that remembers how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, number: int) -> int:
+        """Return the number plus the calls so far."""
+        self.calls += 1
+        return number + self.calls
+
+
+def normalise(array: Any) -> Any:
+    """Change an array in place."""
+    array -= array.mean()
+    return array
+
+
+class Dice(Squares):
+    """A source that gives another record each time."""
+
+    def __getitem__(self, key: int) -> int:
+        return key + random.getrandbits(40)
+
+
+def with_noise(number: int, rng: object) -> float:
+    """Ignore the rng that is handed over."""
+    del rng
+    return number + random.random()
+
+
+NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
+    "random map": (
+        lambda: ps.range(20).shuffle().map(double).map(random_number).map(str),
+        r"step 'random_number' in read\(Range\(0, 20, 1\)\)\.shuffle\(\)\.map\(double\)\.map\(random_number\) isn't a",
+    ),
+    "state": (lambda: ps.range(20).map(Counter()), r"step 'Counter' in .* isn't a function of its input"),
+    "random_map": (lambda: ps.range(20).random_map(with_noise), "step 'with_noise' in .* isn't a function"),
+    "above batch": (lambda: ps.range(20).batch(4).map(random_number), r"step 'random_number' in .*\.batch\(4\)\.map"),
+    "below unbatch": (
+        lambda: ps.range(20).batch(4).map(lambda b: b * random.random(), name="scale").unbatch().map(str),
+        "step 'scale' in",
+    ),
+    "above filter": (lambda: ps.range(20).filter(is_odd).map(random_number), "step 'random_number' in"),
+    "predicate": (
+        lambda: ps.range(200).filter(random_verdict),
+        r"step 'random_verdict' in .*\.filter\(random_verdict\)",
+    ),
+    "in place": (
+        lambda: ps.read([np.arange(4.0) + number for number in range(9)]).map(normalise),
+        r"step 'normalise' in read\(list\)\.map\(normalise\) changes its input in place, and that is the source's own",
+    ),
+    "source": (lambda: ps.read(Dice(9), seed=1).shuffle(), "gave two different records for key"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_PURE)
+def test_the_step_is_named(name: str) -> None:
+    """The step, its chain, and where it was seen are in the message, with a remedy."""
+    make, message = NOT_PURE[name]
+    with pytest.raises(GraphError, match=message):
+        make().check(64)
+
+
+def test_the_remedy_is_named() -> None:
+    """Whoever draws random numbers wants `random_map`; whoever writes in place wants a copy."""
+    with pytest.raises(GraphError, match=r"for epoch 0, position 0, key 0\. What the model sees .* use random_map"):
+        ps.range(20).map(random_number).check()
+    with pytest.raises(GraphError, match=r"key 0 reads differently afterwards\. Return a new array, or copy the input"):
+        ps.read([np.arange(4.0)]).map(normalise).check()
+
+
+class Thing:
+    """An object that defines no equality."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Tensor:
+    """An array of another library, which has no truth value."""
+
+    def __init__(self, number: int) -> None:
+        self.array = np.full(3, number)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array
+
+    def __eq__(self, other: object) -> Any:
+        return self.array == np.asarray(other)
+
+    def __hash__(self) -> int:
+        raise TypeError("unhashable")
+
+
+def nan_and_more(number: int) -> dict[str, Any]:
+    """Return leaves that are hard to compare."""
+    objects = np.array([number, "a", None], object)
+    return {"nan": float("nan"), "nans": np.array([np.nan, number]), "objects": objects, "text": ("a", b"b", None)}
+
+
+def fails(number: int) -> int:
+    """Fail for some."""
+    if number % 3 == 0:
+        raise ValueError("corrupt")
+    return number
+
+
+GOOD: dict[str, ps.Dataset] = {
+    "read": ps.range(20),
+    "empty": ps.range(0).shuffle().map(double).batch(2),
+    "one": ps.range(1).map(double),
+    "random": ps.range(20).shuffle().random_map(noisy).random_map(noisy),
+    "globals": ps.range(20).random_map(lambda n: (n, random.random()), globals=True, name="g"),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType] - any callable
+    "seed": ps.range(20).random_map(lambda n, seed: (n, seed), rng="seed", name="s"),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType] - any callable
+    "origin": ps.range(20).map_with_origin(lambda n, origin: (n, origin.seed)),
+    "filter": ps.range(20).filter(is_odd).map(double).filter(is_odd),
+    "skip": ps.range(20).map(fails, on_error="skip").map(double).batch(3),
+    "substitute": ps.range(20, seed=1).map(fails, on_error=ps.Substitute(attempts=32)).map(double),
+    "batch": ps.range(20).map(double).batch(3, remainder="pad").map(np.square).unbatch().map(str),
+    "folds": ps.range(20).filter(is_odd).batch(3).map(np.square).unbatch().batch(2),
+    "orders": ps.range(20).shuffle().repeat(3).shard(1, 2).split({"a": 0.5})["a"].subset(5).epoch(3),
+    "own sampler": ps.range(20).reindex(Rotated(20)).map(double),
+    "endless": ps.range(20).repeat().map(double),
+    "objects": ps.range(20).map(Thing),
+    "tensors": ps.range(20).map(Tensor),
+    "nan": ps.range(20).map(nan_and_more),
+    "list of arrays": ps.read([np.arange(4.0)]).map(lambda array: array - array.mean()),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_datasets_pass(name: str) -> None:
+    """Whatever draws from the rng it is given, whatever its verbs and leaves, is a function of its input."""
+    GOOD[name].check()
+    GOOD[name].check(1)
+
+
+def test_arrays_may_be_changed_in_place() -> None:
+    """A source of arrays gives copies, so that a function may write to them."""
+    ps.read({"x": np.arange(12.0).reshape(4, 3)}).map(lambda record: normalise(record["x"])).check()
+
+
+def test_as_many_elements_as_asked_for_are_looked_at() -> None:
+    """A larger count finds what is rarer."""
+    counts = itertools.count()
+    dataset = ps.range(1000).map(lambda number: next(counts) if number == 999 else number, name="rare")
+    dataset.check(8)
+    with pytest.raises(GraphError, match=r"step 'rare' in .* position 999, key 999"):
+        dataset.check(1000)
+    with pytest.raises(UsageError, match=r"count must be at least 1 and at most .*; got count=0"):
+        dataset.check(0)
+
+
+def test_errors_of_functions_come_through() -> None:
+    """A function that raises is no random function: its own error arrives."""
+    with pytest.raises(ValueError, match="corrupt"):
+        ps.range(20).map(fails).check()

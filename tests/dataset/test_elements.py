@@ -1,0 +1,191 @@
+"""What the verbs do that change elements: `map`, `random_map`, `map_with_origin` and `filter`."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+
+import penstock as ps
+from penstock._seeds import derive
+from tests.dataset.functions import Scale, double, draw, is_odd, noisy
+from tests.equivalence.definition import digests
+
+
+def test_map_applies_a_function() -> None:
+    """Each element becomes the function of it; the number of elements stays."""
+    dataset = ps.range(4).map(double).map(Scale(10))
+    assert list(dataset) == [0, 20, 40, 60]
+    assert len(dataset) == 4
+
+
+def test_map_follows_the_order_below() -> None:
+    """A function above a shuffle sees what stands at the position."""
+    shuffled = ps.range(20, seed=1).shuffle()
+    assert list(shuffled.map(double)) == [2 * number for number in shuffled]
+
+
+def with_seed(number: int, seed: int) -> tuple[int, int]:
+    """Return the number with what was derived for it."""
+    return number, seed
+
+
+def lone_seed(number: int, seed: int) -> int:
+    """Return what was derived for a number."""
+    del number
+    return seed
+
+
+def test_random_maps_are_reproducible() -> None:
+    """The same description gives the same numbers, forwards, backwards and alone."""
+    dataset = ps.range(10, seed=1).shuffle().random_map(noisy)
+    elements = list(dataset)
+    assert elements == list(dataset)
+    assert elements[::-1] == [dataset[position] for position in reversed(range(10))]
+
+
+def test_random_maps_differ_by_element_epoch_and_seed() -> None:
+    """No two elements, epochs or seeds share their randomness."""
+    draws = [
+        number
+        for seed in range(3)
+        for epoch in range(3)
+        for number in ps.range(9, seed=seed).random_map(draw).epoch(epoch)
+    ]
+    assert len(set(draws)) == 81
+
+
+def test_siblings_share_no_randomness() -> None:
+    """Parts of one dataset are augmented by different numbers, though each counts its positions from 0."""
+    dataset = ps.range(24, seed=3)
+    parts = [dataset.shard(index, 3).random_map(draw) for index in range(3)]
+    parts += [dataset[:4].random_map(draw, name="s"), dataset[4:8].random_map(draw, name="s")]
+    draws = [number for part in parts for number in part]
+    assert len(set(draws)) == len(draws)
+
+
+def test_an_element_taken_twice_is_augmented_in_two_ways() -> None:
+    """A selection gives each of its positions randomness of its own."""
+    assert len(set(ps.range(5).select([2, 2, 2, 2]).random_map(draw))) == 4
+
+
+def test_rng_can_be_a_seed() -> None:
+    """`rng="seed"` hands over the 64-bit integer that the docstring's path derives."""
+    dataset = ps.range(5, seed=7).random_map(with_seed, rng="seed", name="mine")
+    step = derive(7, "mine")
+    assert list(dataset.epoch(2)) == [(position, derive(step, 2, position, 0)) for position in range(5)]
+    with ps.Loader(dataset) as loader:
+        assert list(loader) == list(dataset)
+
+
+def test_an_element_may_be_anything() -> None:
+    """Functions see what the source returned, and may return any object."""
+    dataset = ps.read(["a", None, 3.5, {"k": [1]}]).map(lambda element: (element, type(element)))
+    assert list(dataset) == [("a", str), (None, type(None)), (3.5, float), ({"k": [1]}, dict)]
+
+
+def origin_fields(element: object, origin: ps.Origin) -> tuple[int, int, int, int]:
+    """Return what an origin says, and the element's own key as a check."""
+    assert element == origin.key
+    return origin.epoch, origin.position, origin.key, origin.ordinal
+
+
+def test_origin_tells_where_an_element_comes_from() -> None:
+    """Epoch and position in the global order, and the record's key in the source."""
+    shuffled = ps.range(6, seed=2).shuffle()
+    dataset = shuffled.map_with_origin(origin_fields)
+    for epoch in range(2):
+        expected = [(epoch, position, key, 0) for position, key in enumerate(shuffled.epoch(epoch))]
+        assert list(dataset.epoch(epoch)) == expected
+
+
+def test_origin_of_a_part_is_in_the_whole() -> None:
+    """A slice's and a repeated element's position is that of the dataset it was cut from."""
+    assert [origin[1] for origin in ps.range(9)[2:8:2].map_with_origin(origin_fields)] == [2, 4, 6]
+    repeated = ps.range(2).repeat(2).map_with_origin(origin_fields)
+    assert list(repeated) == [(0, 0, 0, 0), (0, 1, 1, 0), (1, 0, 0, 0), (1, 1, 1, 0)]
+
+
+def batch_origin(batch: object, origin: ps.Origin) -> tuple[int, int]:
+    """Return the position and key of a batch's origin."""
+    del batch
+    return origin.position, origin.key
+
+
+def test_a_batch_has_the_origin_of_its_first_row() -> None:
+    """Position and key are those of row 0; a row taken out again has its number as the ordinal."""
+    shuffled = ps.range(7, seed=4).shuffle()
+    keys = list(shuffled)
+    assert list(shuffled.batch(3).map_with_origin(batch_origin)) == [(0, keys[0]), (3, keys[3]), (6, keys[6])]
+    rows = shuffled.batch(3).unbatch().map_with_origin(lambda row, origin: (int(row), origin.key, origin.ordinal))
+    assert list(rows) == [(key, key, position % 3) for position, key in enumerate(keys)]
+
+
+def test_origin_has_a_seed_of_its_own() -> None:
+    """The seed is the element's, for this step: what `rng="seed"` would hand over under this name."""
+    seeds = list(ps.range(5, seed=7).map_with_origin(lambda _, origin: origin.seed, name="mine"))
+    assert seeds == list(ps.range(5, seed=7).random_map(lone_seed, rng="seed", name="mine"))
+
+
+def test_filter_keeps_what_is_true() -> None:
+    """Any true value keeps an element; the order stays."""
+    shuffled = ps.range(30, seed=6).shuffle()
+    assert list(shuffled.filter(is_odd)) == [number for number in shuffled if number % 2]
+    assert list(ps.read(["", "a", None, 0, 1]).filter(lambda element: element)) == ["a", 1]
+
+
+def test_filters_and_maps_go_on_in_order() -> None:
+    """Above a filter come maps, filters and batches, for each epoch anew."""
+    dataset = ps.range(20, seed=6).shuffle().filter(is_odd).map(double).filter(lambda number: number % 3).batch(2)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        for epoch in range(2):
+            order = ps.range(20, seed=6).shuffle().epoch(epoch)
+            kept = [2 * number for number in order if number % 2 and 2 * number % 3]
+            assert [row for batch in loader for row in batch.tolist()] == kept
+
+
+def test_random_maps_above_a_filter_keep_their_numbers() -> None:
+    """An element's randomness is its own: leaving others out doesn't change it."""
+    every = dict(ps.range(20, seed=6).random_map(noisy))
+    kept = dict(ps.range(20, seed=6).filter(is_odd).random_map(noisy))
+    assert kept == {number: value for number, value in every.items() if number % 2}
+
+
+def in_place(element: Any) -> Any:
+    """Change a record and return it."""
+    element["x"] += 1
+    return element
+
+
+def test_records_of_arrays_can_be_changed() -> None:
+    """A source of arrays gives copies: what a function does to them stays in its element."""
+    arrays = {"x": np.arange(6.0).reshape(3, 2)}
+    dataset = ps.read(arrays).map(in_place)
+    assert digests(dataset) == digests(dataset)
+    assert arrays["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stop_iteration_is_an_error(num_workers: int) -> None:
+    """A StopIteration of a function or a predicate must not end the epoch as if the data had run out."""
+
+    def stops(number: int) -> int:
+        if number == 3:
+            raise StopIteration
+        return number
+
+    for dataset in (ps.range(6).map(stops), ps.range(6).filter(stops), ps.range(6).map(stops).batch(2)):
+        with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(RuntimeError, match="StopIteration"):
+            list(loader)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            list(dataset)
+
+
+def test_the_generator_is_a_generator() -> None:
+    """Every distribution of NumPy's is there."""
+
+    def kind(number: int, rng: object) -> type:
+        del number
+        return type(rng)
+
+    assert list(ps.range(2).random_map(kind)) == [Generator, Generator]

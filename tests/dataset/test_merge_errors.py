@@ -1,0 +1,69 @@
+"""What goes wrong while a batch is merged says which batch it was, wherever it was merged."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+class TooDarkError(Exception):
+    """A user's own exception, with two arguments."""
+
+    def __init__(self, darkness: int, rows: int) -> None:
+        super().__init__(darkness, rows)
+        self.darkness = darkness
+
+
+def refuses_seven(numbers: list[int]) -> Any:
+    """Merge numbers, of which 7 must not be one."""
+    if 7 in numbers:
+        raise TooDarkError(7, len(numbers))
+    return np.array(numbers)
+
+
+def every(element: int) -> bool:
+    """Keep all, which makes a dataset ordered all the same."""
+    return element >= 0
+
+
+BATCHES = {
+    "indexed": ps.range(12).batch(4, merge=refuses_seven),
+    "ordered": ps.range(12).filter(every).batch(4, merge=refuses_seven),
+    "nested": ps.range(12).batch(4, merge=refuses_seven).batch(1),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", BATCHES)
+def test_an_error_in_a_merge_function_names_its_batch(kind: str, workers: int) -> None:
+    """A merge function's own exception arrives as itself with a note of the batch; the one before is delivered."""
+    found: list[Any] = []
+    with ps.Loader(BATCHES[kind], num_workers=workers) as loader, pytest.raises(TooDarkError) as raised:
+        found.extend(loader)
+    assert len(found) == 1
+    assert raised.value.darkness == 7
+    assert "in batch(4), of the rows from epoch 0, position 4 on" in raised.value.__notes__
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_do_not_stack_name_their_batch(workers: int) -> None:
+    """Rows of different shapes are told by their batch, too."""
+    ragged = ps.range(8).map(lambda number: np.zeros(2 if number == 6 else 1)).batch(4)
+    with ps.Loader(ragged, num_workers=workers) as loader, pytest.raises(ps.errors.UsageError) as raised:
+        list(loader)
+    assert "in batch(4), of the rows from epoch 0, position 4 on" in raised.value.__notes__
+
+
+def test_the_definition_says_the_same() -> None:
+    """Indexing gives the same note as a loader."""
+    with pytest.raises(TooDarkError) as raised:
+        BATCHES["indexed"][1]
+    assert raised.value.__notes__ == ["in batch(4), of the rows from epoch 0, position 4 on"]
+
+
+def test_seeded_globals_hand_nothing_over() -> None:
+    """A step that seeds the global generators gets no seed as well."""
+    with pytest.raises(ps.errors.UsageError, match="hands nothing to the function, so rng='seed' has no use"):
+        ps.range(3).random_map(abs, rng="seed", globals=True)

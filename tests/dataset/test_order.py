@@ -1,0 +1,185 @@
+"""What each verb does that changes the order or the choice of elements."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.dataset.functions import Rotated, draw, noisy
+
+SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 97])
+
+
+@given(SIZES, st.integers(0, 99))
+def test_shuffle_is_a_permutation_of_each_epoch(size: int, seed: int) -> None:
+    """Every epoch has each element once, in an order of its own."""
+    dataset = ps.range(size, seed=seed).shuffle()
+    orders = [tuple(dataset.epoch(epoch)) for epoch in range(4)]
+    assert all(sorted(order) == list(range(size)) for order in orders)
+    assert len(set(orders)) == len(orders) or size < 7
+
+
+def test_shuffles_on_top_of_each_other_are_independent() -> None:
+    """A second shuffle draws another order than the first."""
+    once = ps.range(50).shuffle()
+    assert list(once.shuffle()) != list(once) != list(ps.range(50))
+    assert list(ps.range(50).reindex(ps.sampling.Slice(0, 1, 50)).shuffle()) == list(once)
+
+
+def test_the_order_depends_on_no_other_step() -> None:
+    """Maps, below or above a shuffle, leave its order alone."""
+    expected = list(ps.range(30, seed=3).shuffle())
+    assert list(ps.range(30, seed=3).map(int).shuffle()) == expected
+    assert [number for number, _ in ps.range(30, seed=3).random_map(noisy).shuffle()] == expected
+
+
+def test_reindex_follows_a_sampler_of_ones_own() -> None:
+    """A length and a call are enough; the epoch is handed over."""
+    dataset = ps.range(5).reindex(Rotated(5))
+    assert list(dataset) == [1, 2, 3, 4, 0]
+    assert list(dataset.epoch(1)) == [2, 3, 4, 0, 1]
+    assert dataset[-1] == 0
+
+
+@given(SIZES, st.integers(1, 5))
+def test_shards_are_fixed_parts(size: int, count: int) -> None:
+    """Shards are disjoint, complete, equal but for one element, and keep their records in every epoch."""
+    shuffled = ps.range(size, seed=1).shuffle()
+    parts = [shuffled.shard(index, count) for index in range(count)]
+    assert [list(part) for part in parts] == [list(shuffled)[index::count] for index in range(count)]
+    assert [sorted(part.epoch(3)) for part in parts] == [sorted(part) for part in parts]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(SIZES, st.integers(0, 40))
+def test_take_and_skip_are_the_two_sides_of_a_cut(size: int, count: int) -> None:
+    """Together they are the whole; more than there is takes all, or none."""
+    dataset = ps.range(size)
+    assert list(dataset.take(count)) == list(range(size))[:count]
+    assert list(dataset.skip(count)) == list(range(size))[count:]
+
+
+@pytest.mark.parametrize("verb", ["take", "slice", "skip", "select", "shard", "split"])
+def test_a_choice_above_a_shuffle_keeps_its_set(verb: str) -> None:
+    """Which elements there are is decided in epoch 0; only their order changes."""
+    shuffled = ps.range(40, seed=2).shuffle()
+    chosen = {
+        "take": shuffled.take(10),
+        "slice": shuffled[5:35:3],
+        "skip": shuffled.skip(30),
+        "select": shuffled.select(range(0, 40, 4)),
+        "shard": shuffled.shard(1, 4),
+        "split": shuffled.split({"a": 0.25})["a"],
+    }[verb]
+    assert len(chosen) == 10
+    orders = [list(chosen.epoch(epoch)) for epoch in range(5)]
+    assert [sorted(order) for order in orders] == [sorted(orders[0])] * 5
+    assert len({tuple(order) for order in orders}) == 5
+
+
+def test_a_choice_without_a_shuffle_keeps_its_order() -> None:
+    """Nothing is reordered that wasn't."""
+    assert [list(ps.range(9)[2:5].epoch(epoch)) for epoch in range(3)] == [[2, 3, 4]] * 3
+    fixed = ps.range(20).shuffle().epoch(1)
+    assert list(fixed[:4].epoch(7)) == list(fixed)[:4]
+
+
+def test_random_maps_below_a_choice_still_change_with_the_epoch() -> None:
+    """The set of a slice is held, the augmentation of its elements is not."""
+    chosen = ps.range(40, seed=2).shuffle().random_map(draw)[:10]
+    draws = [number for epoch in range(4) for number in chosen.epoch(epoch)]
+    assert len(set(draws)) == 40
+
+
+SELECTIONS: dict[str, tuple[list[int] | list[bool], list[int]]] = {
+    "positions": ([7, 2, -1], [7, 2, 9]),
+    "twice": ([3, 3], [3, 3]),
+    "none": ([], []),
+    "mask": ([number % 4 == 1 for number in range(10)], [1, 5, 9]),
+    "empty mask": ([False] * 10, []),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_select_takes_positions_or_a_mask(name: str) -> None:
+    """Lists and arrays of positions or of bools choose as they do in NumPy."""
+    given_positions, expected = SELECTIONS[name]
+    assert list(ps.range(10).select(given_positions)) == expected
+    if given_positions:
+        assert list(ps.range(10).select(np.array(given_positions))) == expected
+
+
+def test_split_is_disjoint_in_every_epoch() -> None:
+    """Train and validation never mix, and their own seed decides who is where."""
+    dataset = ps.range(100, seed=3).shuffle()
+    parts = dataset.split({"train": 0.8, "val": 0.1, "test": 0.1}, seed=5)
+    assert list(parts) == ["train", "val", "test"]
+    for epoch in range(5):
+        sets = [set(part.epoch(epoch)) for part in parts.values()]
+        assert sets == [set(part) for part in parts.values()]
+        assert sorted(number for each in sets for number in each) == list(range(100))
+    other = dataset.split({"train": 0.8, "val": 0.1, "test": 0.1}, seed=6)
+    assert set(other["val"]) != set(parts["val"])
+
+
+def test_split_depends_on_its_own_seed_alone() -> None:
+    """Another seed of the dataset leaves the same records in the same parts."""
+    parts = [set(ps.range(50, seed=seed).split({"a": 0.5}, seed=1)["a"]) for seed in (0, 1)]
+    assert parts[0] == parts[1]
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 24])
+def test_subset_covers_everything_equally(count: int) -> None:
+    """Each epoch has `count` different elements, others every time; over many epochs all come about equally often."""
+    dataset = ps.range(24, seed=1).subset(count)
+    assert len(dataset) == count
+    with ps.Loader(dataset.batch(count)) as loader:
+        epochs = [batch.tolist() for _ in range(240) for batch in loader]
+    assert all(len(set(epoch)) == count for epoch in epochs)
+    counts = Counter(number for epoch in epochs for number in epoch)
+    expected = 240 * count / 24
+    deviation = (expected * (1 - count / 24)) ** 0.5
+    assert all(abs(counts[number] - expected) <= 5 * deviation for number in range(24))
+
+
+@given(SIZES, st.integers(1, 4))
+def test_repeat_goes_through_epochs(size: int, times: int) -> None:
+    """Each pass is another epoch, and no two epochs of the repeated dataset share one."""
+    shuffled = ps.range(size, seed=8).shuffle()
+    repeated = shuffled.repeat(times)
+    assert len(repeated) == size * times
+    for outer in range(2):
+        expected = [number for inner in range(times) for number in shuffled.epoch(outer * times + inner)]
+        assert list(repeated.epoch(outer)) == expected
+
+
+def test_repeat_without_reshuffling_repeats_a_pass() -> None:
+    """Order and random maps are those of the first pass, in each epoch another one."""
+    dataset = ps.range(6, seed=8).shuffle().random_map(noisy)
+    repeated = dataset.repeat(3, reshuffle=False)
+    assert list(repeated) == list(dataset) * 3
+    assert list(repeated.epoch(2)) == list(dataset.epoch(2)) * 3
+    assert list(dataset) != list(dataset.epoch(2))
+
+
+def test_epoch_fixes_order_and_randomness() -> None:
+    """A fixed epoch is the same at every pass, and is what the loader gives in that epoch."""
+    dataset = ps.range(12, seed=8).shuffle().random_map(noisy)
+    fixed = dataset.epoch(2)
+    with ps.Loader(dataset) as loader, ps.Loader(fixed) as fixed_loader:
+        epochs = [list(loader) for _ in range(3)]
+        assert [list(fixed_loader) for _ in range(2)] == [epochs[2]] * 2
+    assert list(fixed) == list(fixed.epoch(5)) == epochs[2]
+    assert list(dataset.epoch(0)) == epochs[0] == list(dataset)
+
+
+def test_shuffling_batches_orders_batches() -> None:
+    """Above `batch` a shuffle moves whole batches; above `repeat` it mixes the passes."""
+    batches = [batch.tolist() for batch in ps.range(12).batch(3).shuffle()]
+    assert sorted(batches) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    mixed = list(ps.range(20).repeat(2).shuffle())
+    assert Counter(mixed) == Counter(list(range(20)) * 2)
+    assert len(set(mixed[:20])) < 20

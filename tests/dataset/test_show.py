@@ -1,0 +1,188 @@
+"""How datasets show themselves: as a tree, as the chain in errors, in notebooks, and by their elements' structure."""
+
+import base64
+import functools
+import io
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock.batching._leaf import LeafSpec
+from penstock.errors import GraphError
+from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
+
+
+def decode(record: Any) -> Any:
+    """Return the record."""
+    return record
+
+
+def test_repr_is_a_tree() -> None:
+    """The last step stands on top, each step with its length, the source below all."""
+    dataset = ps.range(10).shuffle().map(double).take(7).batch(2).filter(len)
+    assert repr(dataset).splitlines() == [
+        "filter(len): in order only",
+        "  └ batch(2): 4",
+        "    └ take(7): 7",
+        "      └ map(double): 10",
+        "        └ shuffle(): 10",
+        "          └ read(Range(0, 10, 1)): 10",
+    ]
+
+
+VERBS = {
+    "shuffle()": ps.range(6).shuffle(),
+    "[1:3]": ps.range(6)[1:3],
+    "[::-2]": ps.range(6)[::-2],
+    "take(2)": ps.range(6).shuffle().take(2),
+    "skip(2)": ps.range(6).skip(2),
+    "shard(1, 2)": ps.range(6).shard(1, 2),
+    "select(2 positions)": ps.range(6).select([0, 3]),
+    "split()['val']": ps.range(6).split({"val": 0.5})["val"],
+    "subset(3)": ps.range(6).subset(3),
+    "repeat(2)": ps.range(6).repeat(2),
+    "repeat()": ps.range(6).repeat(),
+    "epoch(3)": ps.range(6).epoch(3),
+    "reindex(Rotated)": ps.range(6).reindex(Rotated(6)),
+    "map(double)": ps.range(6).map(double),
+    "map(mine)": ps.range(6).map(double, name="mine"),
+    "map(double, on_error='skip')": ps.range(6).map(double, on_error="skip"),
+    "map(double, on_error=Substitute(attempts=3, budget=None))": ps.range(6).map(double, on_error=ps.Substitute()),
+    "map(Scale)": ps.range(6).map(Scale(2)),
+    "map(divmod)": ps.range(6).map(functools.partial(divmod, 9)),
+    "random_map(noisy)": ps.range(6).random_map(noisy),
+    "map_with_origin(noisy)": ps.range(6).map_with_origin(noisy),
+    "filter(is_odd)": ps.range(6).filter(is_odd),
+    "batch(2)": ps.range(6).batch(2),
+    "batch(4, remainder='drop')": ps.range(6).batch(4, remainder="drop"),
+    "batch(2, merge=list)": ps.range(6).batch(2, merge=list),
+    "padded_batch(2)": ps.range(6).padded_batch(2),
+    "unbatch()": ps.range(6).batch(2).unbatch(),
+}
+
+
+@pytest.mark.parametrize("text", VERBS)
+def test_every_verb_shows_as_it_was_written(text: str) -> None:
+    """What was called, and with what, is the first line of the tree."""
+    assert repr(VERBS[text]).splitlines()[0].rpartition(": ")[0] == text
+
+
+def test_errors_name_the_chain() -> None:
+    """The step at fault is named by the chain that leads to it, on one line, as it was written."""
+    dataset = ps.read(["a", "b"]).shuffle()[:1].map(decode).filter(len).map(double)
+    with pytest.raises(GraphError) as caught:
+        dataset.shuffle()
+    assert "read(list).shuffle()[:1].map(decode).filter(len) can only be read in order" in str(caught.value)
+
+
+class Verbose(Squares):
+    """A source that has much to say."""
+
+    def __repr__(self) -> str:
+        return "Verbose({\n    features: [" + ", ".join(map(str, range(self.length))) + "]\n})"
+
+
+def test_a_long_source_takes_one_line() -> None:
+    """A repr of many lines is put on one, and cut."""
+    text = repr(ps.read(Verbose(500)))
+    assert text.count("\n") == 0
+    assert len(text) < 90
+    assert text.startswith("read(Verbose({ features: [0, 1")
+
+
+def image(number: int) -> NDArray[np.uint8]:
+    """Return a colourful image of a number."""
+    return np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3) + np.uint8(number)
+
+
+def images_in(html: str) -> list[NDArray[np.uint8]]:
+    """Return the images of a page, decoded by Pillow."""
+    pillow = pytest.importorskip("PIL.Image")
+    found = re.findall(r'<img src="data:image/png;base64,([^"]+)"', html)
+    return [np.asarray(pillow.open(io.BytesIO(base64.b64decode(data)))) for data in found]
+
+
+def html_of(dataset: ps.Dataset) -> str:
+    """Return what a notebook asks for."""
+    return str(getattr(dataset, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
+
+
+def test_notebooks_show_structure_and_images() -> None:
+    """The tree, each leaf's path and kind, and the first eight images, pixel for pixel."""
+    dataset = ps.range(20).map(lambda number: {"image": image(number), "label": number, "name": "<b>"})
+    html = html_of(dataset)
+    assert "<code>[&#x27;image&#x27;]</code></td><td>uint8 of shape (5, 6, 3)</td>" in html
+    assert "<code>[&#x27;label&#x27;]</code></td><td>int64</td>" in html
+    assert "<code>[&#x27;name&#x27;]</code></td><td>str</td>" in html
+    shown = images_in(html)
+    assert len(shown) == 8
+    assert all(np.array_equal(found, image(number)) for number, found in enumerate(shown))
+
+
+def test_notebooks_escape_what_datasets_say() -> None:
+    """Names and reprs can't become tags."""
+    html = html_of(ps.range(2).map(lambda number: {"<script>": number}, name="<img src=x>"))
+    assert "<script>" not in html
+    assert "<img" not in html
+    assert "&lt;img src=x&gt;" in html
+
+
+GREY = np.arange(30, dtype=np.uint8).reshape(5, 6)
+RAMP = np.linspace(-1.0, 1.0, 30, dtype=np.float32).reshape(5, 6)
+SCALED = ((RAMP.astype(np.float64) + 1.0) / 2.0 * 255).astype(np.uint8)
+SHOWN: dict[str, tuple[Any, list[NDArray[np.uint8]]]] = {
+    "grey": (GREY, [GREY]),
+    "one channel": (GREY[:, :, None], [GREY]),
+    "float": (RAMP, [SCALED]),
+    "constant": (np.full((4, 4), 7.0), [np.zeros((4, 4), np.uint8)]),
+    "not a number": (np.full((4, 4), np.nan), [np.zeros((4, 4), np.uint8)]),
+    "infinite": (np.full((4, 4), np.inf), [np.zeros((4, 4), np.uint8)]),
+    "batch": (np.stack([image(0), image(1)]), [image(0), image(1)]),
+    "grey batch": (np.stack([GREY, GREY]), [GREY, GREY]),
+    "vector": (np.zeros(9), []),
+    "text": ("text", []),
+    "bool": (np.zeros((5, 5), bool), []),
+    "small": (np.zeros((3, 9)), []),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_image_like_leaves_are_drawn(name: str) -> None:
+    """Two axes, or three with one or three channels; floats from their own range; batches row by row."""
+    leaf, expected = SHOWN[name]
+    shown = images_in(html_of(ps.range(1).map(lambda _: leaf)))
+    assert [found.tolist() for found in shown] == [each.tolist() for each in expected]
+
+
+def test_notebooks_show_empty_datasets() -> None:
+    """Without elements there is the tree alone."""
+    assert html_of(ps.range(0)).startswith("<pre>read(Range(0, 0, 1)): 0</pre><table></table>")
+
+
+class Opened:
+    """What some library makes of an image."""
+
+
+def test_notebooks_show_objects() -> None:
+    """A leaf that can't be batched yet is named by its type."""
+    html = html_of(ps.range(3).map(lambda _: {"opened": Opened(), "size": 3}))
+    assert "<code>[&#x27;opened&#x27;]</code></td><td>Opened</td>" in html
+
+
+def test_element_spec_is_the_structure() -> None:
+    """Each leaf's shape and dtype, read off the first element; None where there is none."""
+    number = LeafSpec((), np.dtype("int64"))
+    dataset = ps.range(4).map(lambda number: {"x": np.zeros((2, number + 1), np.float32), "n": number, "s": "a"})
+    assert dataset.element_spec == {
+        "x": LeafSpec((2, 1), np.dtype("float32")),
+        "n": number,
+        "s": str,
+    }
+    assert ps.range(7).batch(3).element_spec == LeafSpec((3,), np.dtype("int64"))
+    assert ps.range(7).filter(is_odd).element_spec == number
+    assert ps.range(0).element_spec is None
+    assert ps.range(3).repeat().element_spec == number

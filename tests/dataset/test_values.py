@@ -1,0 +1,162 @@
+"""Datasets are values: immutable, comparable, hashable, and picklable where their functions are."""
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy, row_sums
+from tests.equivalence.definition import digests
+
+SOURCE = Squares(12)
+
+
+def every_verb() -> ps.Dataset:
+    """Return a dataset of many steps, made anew at each call."""
+    dataset = ps.read([1, 2, 3, 4, 5, 6, 7, 8], seed=9).shuffle().map(double).random_map(noisy, name="noise")
+    return dataset.skip(1).select([0, 2, 4, -1]).repeat(2).batch(3, remainder="pad")
+
+
+def test_equal_descriptions_are_equal() -> None:
+    """Two datasets made by the same calls over equal sources are equal, and one to a dict or set."""
+    assert every_verb() == every_verb()
+    assert hash(every_verb()) == hash(every_verb())
+    assert {every_verb(): "found"}[every_verb()] == "found"
+
+
+DIFFERENT = {
+    "source": ps.range(9),
+    "seed": ps.range(8, seed=1),
+    "shuffle": ps.range(8).shuffle(),
+    "shuffle with a seed": ps.range(8, seed=1).shuffle(),
+    "two shuffles": ps.range(8).shuffle().shuffle(),
+    "map": ps.range(8).map(double),
+    "name": ps.range(8).map(double, name="twice"),
+    "on_error": ps.range(8).map(double, on_error="skip"),
+    "batch": ps.range(8).batch(2),
+    "batch size": ps.range(8).batch(4),
+    "remainder": ps.range(8).batch(2, remainder="drop"),
+    "slice": ps.range(8)[:4],
+    "take": ps.range(8).take(5),
+    "filter": ps.range(8).filter(is_odd),
+    "padded": ps.range(8).padded_batch(2),
+    "select": ps.range(8).select([1, 2]),
+    "other selection": ps.range(8).select([1, 3]),
+}
+
+
+def test_different_descriptions_differ() -> None:
+    """Whatever is changed in a description makes another dataset."""
+    names = list(DIFFERENT)
+    for first in names:
+        for second in names:
+            assert (DIFFERENT[first] == DIFFERENT[second]) is (first == second), (first, second)
+    assert len(set(DIFFERENT.values())) == len(names)
+
+
+def test_ranges_are_values() -> None:
+    """Equal ranges are equal sources."""
+    assert ps.range(8) == ps.range(0, 8)
+    assert hash(ps.range(8)) == hash(ps.range(0, 8))
+    assert ps.range(8) != ps.range(1, 9)
+
+
+def test_other_objects_are_not_equal() -> None:
+    """A dataset equals no list, and says so rather than raising."""
+    assert ps.range(2) != [0, 1]
+
+
+def test_sources_that_cannot_be_compared_are_equal_to_themselves_alone() -> None:
+    """A list of arrays has no truth value of its equality; comparing datasets must not raise."""
+    arrays = [np.zeros(3), np.ones(3)]
+    assert ps.read(arrays) == ps.read(arrays)
+    assert ps.read(arrays) != ps.read([np.zeros(3), np.ones(3)])
+    assert ps.read(SOURCE) == ps.read(SOURCE)
+    assert ps.read(SOURCE) != ps.read(Squares(12))
+
+
+class Named(Squares):
+    """A source that says by itself when it equals another, but not what it holds."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and self.length == other.length
+
+    def __hash__(self) -> int:
+        return self.length
+
+
+def test_equal_datasets_have_equal_hashes() -> None:
+    """Also where the sources' reprs differ, as those with an address do."""
+    first, second = ps.read(Named(5)).batch(2), ps.read(Named(5)).batch(2)
+    assert first == second
+    assert hash(first) == hash(second)
+
+
+PICKLED: dict[str, Callable[[], ps.Dataset]] = {
+    "every verb": every_verb,
+    "own source": lambda: ps.read(SOURCE).map(double),
+    "own sampler": lambda: ps.range(10).reindex(Rotated(10)).take(4),
+    "arrays": lambda: (
+        ps.read({"x": np.arange(24.0).reshape(8, 3), "y": np.arange(8)}, seed=1).shuffle().batch(3, mask="m")
+    ),
+    "partial": lambda: ps.range(4).map(functools.partial(divmod, 7), on_error=ps.Substitute(attempts=8)),
+    "object": lambda: ps.range(4).map(Scale(3)),
+    "merge": lambda: ps.read(np.ones((6, 2))).batch(2).map(row_sums).unbatch(),
+    "padded": lambda: ps.read([np.ones(1), np.ones(3)]).padded_batch(2, mask=None, fill=-1),
+    "filtered": lambda: ps.range(9).filter(is_odd).batch(2, remainder="drop"),
+    "split": lambda: ps.range(20, seed=2).split({"train": 0.5, "val": 0.5}, seed=3)["val"],
+}
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_pickled_datasets_give_the_same(name: str) -> None:
+    """A dataset of module-level functions goes to another process and back, and yields the same bytes."""
+    dataset = PICKLED[name]()
+    for other in (pickle.loads(pickle.dumps(dataset)), copy.copy(dataset), copy.deepcopy(dataset)):
+        assert digests(other) == digests(dataset)
+        assert other.fingerprint == dataset.fingerprint
+
+
+def test_a_pickled_value_is_equal() -> None:
+    """Where source and functions compare by value or by name, so does the dataset after pickling."""
+    assert pickle.loads(pickle.dumps(every_verb())) == every_verb()
+
+
+def test_verbs_leave_the_dataset_as_it_is() -> None:
+    """Every verb returns a new dataset; what it was called on stays the same."""
+    dataset = ps.range(10, seed=4).shuffle()
+    before, elements = repr(dataset), list(dataset)
+    for verb in (dataset.shuffle, dataset.unbatch, dataset.repeat):
+        assert verb() is not dataset
+    dataset.map(double).filter(is_odd).batch(2)
+    assert (repr(dataset), list(dataset)) == (before, elements)
+
+
+def test_a_dataset_takes_no_attributes() -> None:
+    """Nothing can be hung on it by a slip of the pen."""
+    with pytest.raises(AttributeError):
+        setattr(ps.range(3), "seed", 4)  # noqa: B010 - the checkers know, too, that this can't be set
+
+
+def test_epoch_0_is_what_indexing_shows() -> None:
+    """Indexing, iterating and a loader's first epoch are the same."""
+    dataset = every_verb()
+    with ps.Loader(dataset) as loader:
+        assert digests(loader) == digests(dataset) == digests(dataset[p] for p in range(len(dataset)))
+
+
+def test_making_a_dataset_reads_nothing() -> None:
+    """A description costs no read, however many steps it has."""
+
+    class Unread(Squares):
+        def __getitem__(self, key: int) -> int:
+            raise AssertionError("nothing should be read")
+
+    dataset = ps.read(Unread(100)).shuffle()[10:50].map(double).batch(4).repeat(2)
+    assert len(dataset) == 20
+    assert repr(dataset)
+    assert dataset.fingerprint

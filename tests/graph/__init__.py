@@ -1,0 +1,1 @@
+"""What a description means: names, random streams, errors and identity."""

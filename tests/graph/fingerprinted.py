@@ -1,0 +1,36 @@
+"""Datasets whose fingerprints are compared between processes; run as a script it prints them as JSON."""
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
+
+
+def classify(word: str) -> str:
+    """Return a word's kind, by sets whose order depends on the process."""
+    return "fruit" if word in {"apple", "pear", "plum", "fig"} else "other"
+
+
+def nested(words: list[str]) -> Any:
+    """Return a function's inner code with a set in it."""
+    return [word for word in words if word in {"a", "b", "c", "d"}]
+
+
+DATASETS: dict[str, ps.Dataset] = {
+    "range": ps.range(10, seed=3).shuffle().batch(3),
+    "sets": ps.read(["apple", "axe"]).map(classify).map(nested, name="nested"),
+    "own source": ps.read(Squares(9)).random_map(noisy).map(Scale(3)),
+    "own sampler": ps.range(9).reindex(Rotated(9)),
+    "own sampler, chosen from": ps.range(9).reindex(Rotated(9)).take(4),
+    "long selection": ps.range(5000).select(range(0, 5000, 2)),
+    "filter": ps.range(9).shuffle().filter(is_odd).map(double, on_error="skip").padded_batch(2).unbatch(),
+    "split": ps.range(9).shuffle().split({"a": 0.5, "b": 0.5})["b"].repeat(2).epoch(1),
+    "arrays": ps.read({"x": np.arange(6), "y": np.zeros((6, 2))}).subset(3),
+}
+
+if __name__ == "__main__":
+    json.dump({name: dataset.fingerprint for name, dataset in DATASETS.items()}, sys.stdout)

@@ -1,0 +1,122 @@
+"""`globals=True` seeds the generators that existing augmentations draw from, around each call, and puts them back."""
+
+import random  # noqa: TID251 - what is seeded
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._seeds import derive
+from penstock.errors import UsageError
+
+
+def augment(number: int) -> tuple[int, float, float, int]:
+    """Draw from the global generators, as older augmentations do."""
+    return number, random.random(), float(np.random.random()), random.getrandbits(70)  # noqa: NPY002 - what is seeded
+
+
+def fail(number: int) -> int:
+    """Draw, then raise."""
+    random.random()
+    np.random.random()  # noqa: NPY002 - what is seeded
+    raise ValueError(f"corrupt {number}")
+
+
+def global_states() -> tuple[Any, Any]:
+    """Return the states of both global generators, in a form that can be compared."""
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - what is seeded
+    return random.getstate(), (name, np.asarray(keys).tolist(), rest)
+
+
+def test_draws_follow_from_the_element() -> None:
+    """The same numbers come whatever was drawn before, alone, in order or in batches."""
+    dataset = ps.range(6, seed=3).random_map(augment, globals=True)
+    elements = list(dataset)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - what is seeded
+    assert [dataset[position] for position in reversed(range(6))] == elements[::-1]
+    with ps.Loader(dataset.batch(4, merge=list)) as loader:
+        assert [row for batch in loader for row in batch] == elements
+    assert len({drawn for element in elements for drawn in element[1:]}) == 18
+    assert list(dataset.epoch(1)) != elements
+
+
+def test_the_seed_is_the_elements() -> None:
+    """Both generators are seeded with what `rng="seed"` hands over, NumPy's with its lower 32 bits."""
+    element = ps.range(6, seed=3).random_map(augment, globals=True, name="mine")[4]
+    seed = derive(derive(3, "mine"), 0, 4, 0)
+    expected = random.Random(seed)
+    first = expected.random()
+    assert element == (4, first, np.random.RandomState(seed % 2**32).random_sample(), expected.getrandbits(70))  # noqa: TID251 - what is seeded
+
+
+@pytest.mark.parametrize("function", [augment, fail])
+def test_states_are_put_back(function: Any) -> None:
+    """What the training script draws next is what it would have drawn without the loader, also after an exception."""
+    dataset = ps.range(6).random_map(function, globals=True)
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002 - what is seeded
+    np.random.standard_normal()  # keeps a second number, which is part of the state  # noqa: NPY002 - what is seeded
+    before = global_states()
+    if function is fail:
+        with pytest.raises(ValueError, match="corrupt 2"):
+            dataset[2]
+    else:
+        list(dataset)
+    assert global_states() == before
+
+
+def test_threads_are_refused() -> None:
+    """These generators are shared by all threads, so such a step runs inline only."""
+    dataset = ps.range(6).random_map(augment, globals=True)
+    with pytest.raises(UsageError, match="step 'augment' uses globals=True, which seeds generators that all threads"):
+        ps.Loader(dataset, num_workers=2)
+
+
+class TestTorch:
+    """Where torch is loaded, its generator is seeded, too."""
+
+    @staticmethod
+    def torch() -> Any:
+        """Return torch, or skip the test."""
+        return pytest.importorskip("torch")
+
+    def test_draws_follow_from_the_element(self) -> None:
+        """The stream is the one that `torch.manual_seed` starts with the element's seed, without its sign bit."""
+        torch = self.torch()
+
+        def augment_with_torch(number: int) -> Any:
+            return [number, *torch.rand(3).tolist()]
+
+        dataset = ps.range(4, seed=3).random_map(augment_with_torch, globals=True, name="mine")
+        elements = list(dataset)
+        for position, element in enumerate(elements):
+            torch.manual_seed(derive(derive(3, "mine"), 0, position, 0) % 2**63)
+            assert [position, *torch.rand(3).tolist()] == element
+
+    def test_the_state_is_put_back(self) -> None:
+        """Also after an exception."""
+        torch = self.torch()
+
+        def fail_after_drawing(number: int) -> None:
+            torch.rand(3)
+            raise ValueError(f"corrupt {number}")
+
+        torch.manual_seed(5)
+        expected = torch.rand(2).tolist()
+        torch.manual_seed(5)
+        list(ps.range(4).random_map(augment, globals=True))
+        with pytest.raises(ValueError, match="corrupt"):
+            ps.range(4).random_map(fail_after_drawing, globals=True)[0]
+        assert torch.rand(2).tolist() == expected
+
+    def test_other_devices_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The trainer's own generators on its GPUs aren't seeded: they could not be put back."""
+        torch = self.torch()
+        seeded: list[int] = []
+        monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+        list(ps.range(4).random_map(augment, globals=True))
+        assert seeded == []
+        torch.manual_seed(1)
+        assert seeded == [1]

@@ -1,0 +1,138 @@
+"""A step's name names its random stream: by default its function's, with an ordinal where that is taken."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock._graph._nodes import Map, Reindex, parents
+from penstock._seeds import derive
+from penstock.errors import GraphError, UsageError
+from tests.dataset.functions import Rotated, Scale, double, draw, is_odd, other_draw
+
+LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: number + 1, lambda number: number + 2]
+
+
+def names(dataset: ps.Dataset) -> list[str]:
+    """Return the names of the dataset's steps that have one, from the source upwards."""
+    steps = parents(dataset.node)
+    return [step.name for step in steps if isinstance(step, Map | Reindex) and step.name]
+
+
+def test_a_repeated_default_gets_an_ordinal() -> None:
+    """The second and third use of a function, counted from the source, are #2 and #3; so are shuffles'."""
+    dataset = ps.range(9).map(double).random_map(draw).map(double).shuffle().random_map(draw).map(double).shuffle()
+    assert names(dataset) == ["double", "draw", "double#2", "shuffle", "draw#2", "double#3", "shuffle#2"]
+    assert names(ps.range(9).subset(4).subset(2)) == ["subset", "subset#2"]
+
+
+def test_ordinals_pass_over_names_that_are_taken() -> None:
+    """An explicit name is in use, too, whatever it looks like."""
+    dataset = ps.range(9).map(double, name="double#2").map(double).map(double)
+    assert names(dataset) == ["double#2", "double", "double#3"]
+
+
+def test_a_repeated_explicit_name_is_refused() -> None:
+    """Two steps of one name would share a stream."""
+    dataset = ps.range(9).map(double, name="mine")
+    with pytest.raises(GraphError, match=r"map\(mine\): two steps can't share the name 'mine'; give one of them"):
+        dataset.random_map(draw, name="mine")
+    with pytest.raises(GraphError, match="can't share the name 'shuffle'"):
+        ps.range(9).shuffle().random_map(draw, name="shuffle")
+
+
+class Augmentation:
+    """A class whose methods are functions of elements."""
+
+    def flip(self, number: int) -> int:
+        """Return the number with its sign changed."""
+        return -number
+
+
+CALLABLES: dict[str, Any] = {
+    "double": double,
+    "Scale": Scale(3),
+    "Augmentation.flip": Augmentation().flip,
+    "str": str,
+    "divmod": functools.partial(divmod, 7),
+    "Scale.__call__": Scale(3).__call__,
+    "<lambda>": LAMBDAS[0],
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_functions_are_named_as_they_call_themselves(name: str) -> None:
+    """Functions, methods and classes by their qualified name, partials by their function's, objects by the class's."""
+    assert names(ps.range(3).map(CALLABLES[name])) == [name]
+
+
+def test_partials_of_partials_are_their_functions() -> None:
+    """However often arguments were bound."""
+    function = functools.partial(functools.partial(double))
+    assert names(ps.range(3).map(function).map(function)) == ["double", "double#2"]
+
+
+def test_lambdas_are_counted() -> None:
+    """They have no name but <lambda>; the second is <lambda>#2."""
+    dataset = ps.range(3)
+    for function in LAMBDAS:
+        dataset = dataset.map(function)
+    assert names(dataset) == ["<lambda>", "<lambda>#2", "<lambda>#3"]
+
+
+def test_renaming_changes_the_stream() -> None:
+    """The name is all that tells two random steps apart."""
+    named = {name: list(ps.range(9, seed=1).random_map(draw, name=name)) for name in ("a", "b")}
+    assert not set(named["a"]) & set(named["b"])
+    assert list(ps.range(9, seed=1).random_map(other_draw, name="a")) == named["a"]
+    assert set(ps.range(9, seed=1).random_map(draw)).isdisjoint(ps.range(9, seed=1).random_map(other_draw))
+
+
+def test_the_seed_of_a_step_derives_from_its_name() -> None:
+    """The step's seed is derive(the dataset's, its name), and nothing else of the chain enters."""
+    dataset = ps.range(9, seed=5).map(double).random_map(draw, name="mine")
+    step = parents(dataset.node)[-1]
+    assert isinstance(step, Map)
+    assert step.seed == derive(5, "mine")
+
+
+def test_other_steps_do_not_change_a_stream() -> None:
+    """Adding, removing or exchanging other steps leaves a step's randomness as it was."""
+    expected = list(ps.range(9, seed=1).random_map(draw))
+    assert list(ps.range(9, seed=1).map(double).random_map(draw)) == expected
+    assert list(ps.range(9, seed=1).shuffle().random_map(draw)) == expected
+    assert list(ps.range(9, seed=1).random_map(other_draw).random_map(draw)) == expected
+    assert list(ps.range(9, seed=1).random_map(draw).map(lambda drawn: drawn)) == expected
+
+
+def test_a_second_use_has_a_stream_of_its_own() -> None:
+    """The same function twice draws different numbers."""
+    once, twice = ps.range(9, seed=1).random_map(draw), ps.range(9, seed=1).random_map(draw).random_map(draw)
+    assert set(once).isdisjoint(twice)
+
+
+def test_the_order_of_a_shuffle_derives_from_its_name() -> None:
+    """It is the permutation of derive(seed, "shuffle"), whatever else is in the chain."""
+    order = ps.sampling.Shuffle(9, derive(5, "shuffle"))
+    expected = [order(2, position)[1] for position in range(9)]
+    assert list(ps.range(9, seed=5).shuffle().epoch(2)) == expected
+    assert list(ps.range(9, seed=5).map(double).reindex(Rotated(9)).shuffle().epoch(2)) != expected
+    assert [n // 2 for n in ps.range(9, seed=5).map(double).shuffle().epoch(2)] == expected
+
+
+@pytest.mark.parametrize("name", ["", 5, b"mine"])
+def test_a_name_is_a_str(name: Any) -> None:
+    """Numbers and empty names are refused by every verb that takes one."""
+    dataset = ps.range(9)[1:]
+    verbs: list[Any] = [dataset.map, dataset.random_map, dataset.map_with_origin, dataset.filter]
+    for verb in verbs:
+        with pytest.raises(UsageError, match=f"name must be a str of at least one character; got name={name!r}"):
+            verb(double, name=name)
+
+
+def test_filters_have_names_for_messages() -> None:
+    """A filter draws nothing; its name may repeat."""
+    dataset = ps.range(9).filter(is_odd).filter(is_odd, name="mine").filter(is_odd, name="mine")
+    assert repr(dataset).splitlines()[0] == "filter(mine): in order only"

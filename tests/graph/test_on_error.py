@@ -1,0 +1,321 @@
+"""`on_error`: raise, skip, or substitute another position's element; and errors that time may heal."""
+
+import errno
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from numpy.random import Generator
+
+import penstock as ps
+from penstock._seeds import derive
+from penstock.errors import GraphError
+from penstock.events import Skipped, Substituted
+from tests.dataset.functions import is_odd, noisy
+
+CORRUPT = {3, 6, 7, 20, 21, 29}
+
+
+def decode(number: int) -> int:
+    """Return the number, scaled, or fail for those that are corrupt."""
+    if number in CORRUPT:
+        raise ValueError(f"corrupt {number}")
+    return number * 10
+
+
+def decode_pair(pair: tuple[int, float], rng: Generator) -> tuple[int, float, float]:
+    """Do the same with randomness below and of its own."""
+    number, noise = pair
+    return decode(number), noise, rng.random()
+
+
+def stand_in(name: str, epoch: int, position: int, fails: Callable[[int], bool]) -> int:
+    """Return the position whose element is taken by a step of a dataset of seed 5 and 32 elements.
+
+    It is the first of derive(step's seed, "substitute", epoch, position, ordinal, attempt) % 32 that does not fail.
+    """
+    step = derive(5, name)
+    tried = (derive(step, "substitute", epoch, position, 0, attempt) % 32 for attempt in range(64))
+    return next(other for other in tried if not fails(other))
+
+
+SHUFFLED = ps.range(32, seed=5).shuffle()
+
+
+def expected_epoch(epoch: int) -> list[int]:
+    """Return what `SHUFFLED.map(decode)` gives, with the corrupt replaced."""
+    order: list[int] = list(SHUFFLED.epoch(epoch))
+
+    def element(position: int) -> int:
+        if order[position] not in CORRUPT:
+            return order[position] * 10
+        return order[stand_in("decode", epoch, position, lambda other: order[other] in CORRUPT)] * 10
+
+    return [element(position) for position in range(32)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, 4, 32])
+def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> None:
+    """Lengths stay, and the stand-in is another position's element by hash, for any workers and blocks."""
+    dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32))
+    assert len(dataset) == 32
+    with ps.Loader(dataset.batch(size), num_workers=num_workers) as loader:
+        for epoch in range(2):
+            assert [row for batch in loader for row in batch.tolist()] == expected_epoch(epoch)
+    assert list(dataset) == expected_epoch(0)
+    assert [dataset[position] for position in range(32)] == expected_epoch(0)
+
+
+def test_a_substitute_is_that_positions_element_exactly() -> None:
+    """With the randomness that it has there, below the step and in it."""
+    below = SHUFFLED.random_map(noisy)
+    dataset = below.random_map(decode_pair, on_error=ps.Substitute(attempts=32))
+    plain = below.random_map(decode_pair, on_error="raise")
+    order = list(SHUFFLED)
+    for position, element in enumerate(dataset):
+        failed = order[position] in CORRUPT
+        source = stand_in("decode_pair", 0, position, lambda other: order[other] in CORRUPT) if failed else position
+        assert element == plain[source]
+
+
+def test_ranks_agree_with_the_whole() -> None:
+    """Substitutes stay when batches are cut into ranks: the parts together are the whole."""
+    dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32)).batch(8)
+    parts = [[batch.tolist() for batch in ps.Loader(dataset, shard=ps.Shard(rank, 4))] for rank in range(4)]
+    assert [row for step in zip(*parts, strict=True) for part in step for row in part] == expected_epoch(0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_replacements_are_told(num_workers: int) -> None:
+    """Each with step, place, key, error and where the stand-in comes from; the counters agree."""
+    order = list(SHUFFLED)
+    with ps.Loader(SHUFFLED.map(decode, on_error=ps.Substitute(32)).batch(8), num_workers=num_workers) as loader:
+        assert (loader.stats()["substituted"], loader.replaced()) == (0.0, ())
+        list(loader)
+        told = {event.position: event for event in loader.replaced()}
+        assert loader.stats()["substituted"] == len(CORRUPT)
+    for position, number in enumerate(order):
+        if number in CORRUPT:
+            taken_from = stand_in("decode", 0, position, lambda other: order[other] in CORRUPT)
+            text = f"ValueError: corrupt {number}"
+            assert told.pop(position) == Substituted("decode", 0, position, number, text, taken_from)
+    assert not told
+
+
+def test_attempts_run_out() -> None:
+    """After as many stand-ins as were allowed have failed, the last error comes, and says where it started."""
+
+    def fail(number: int) -> int:
+        raise ValueError(f"corrupt {number}")
+
+    dataset = ps.range(9).map(fail, name="fail", on_error=ps.Substitute(attempts=4))
+    with pytest.raises(ValueError, match="corrupt") as caught:
+        dataset[2]
+    notes = caught.value.__notes__
+    assert notes[-1] == "in step 'fail' at epoch 0, position 2, key 2; 4 substitutes failed too"
+    with pytest.raises(ValueError, match="corrupt 0"):
+        ps.range(1).map(fail, on_error=ps.Substitute())[0]
+
+
+def one_by_one(dataset: ps.Dataset, num_workers: int) -> tuple[list[int], ValueError | None]:
+    """Return what a loader gave before its first error, and the error."""
+    found: list[int] = []
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        try:
+            found.extend(int(element) for element in loader)
+        except ValueError as error:
+            return found, error
+    return found, None
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_budget_ends_in_the_original_error(num_workers: int) -> None:
+    """So many elements are replaced; the next one's error is raised as it is, with a note."""
+    dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=2)).batch(1)
+    with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(ValueError, match="corrupt") as caught:
+        list(loader)
+    (note,) = caught.value.__notes__
+    assert note.startswith("in step 'decode' at epoch 0, position ")
+    assert note.endswith("; the budget of 2 substitutions is used up")
+    assert one_by_one(ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=6)), num_workers)[1] is None
+
+
+def test_a_budget_of_none_replaces_nothing() -> None:
+    """A budget of 0 raises the first error."""
+    found, error = one_by_one(ps.range(32).map(decode, on_error=ps.Substitute(budget=0)), 0)
+    assert found == [0, 10, 20]
+    assert str(error) == "corrupt 3"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
+    """An error elsewhere in a block has it computed again; what was replaced in it is replaced again."""
+    dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=1)).filter(lambda _: True)
+    found, error = one_by_one(dataset, num_workers)
+    assert len(found) == 6
+    assert str(error) == "corrupt 6"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_skipped_elements_are_left_out(num_workers: int) -> None:
+    """The others keep their order and randomness; what was left out is told and counted."""
+    dataset = SHUFFLED.map(decode, on_error="skip")
+    expected = [number * 10 for number in SHUFFLED if number not in CORRUPT]
+    assert list(dataset) == expected
+    with ps.Loader(dataset.batch(5), num_workers=num_workers) as loader:
+        assert [row for batch in loader for row in batch.tolist()] == expected
+        told = loader.replaced()
+        assert loader.stats()["skipped"] == len(CORRUPT)
+    order = list(SHUFFLED)
+    places = [position for position in range(32) if order[position] in CORRUPT]
+    assert set(told) == {Skipped("decode", 0, p, order[p], f"ValueError: corrupt {order[p]}") for p in places}
+
+
+def test_skipping_makes_a_dataset_ordered() -> None:
+    """Only evaluating tells how many elements there are."""
+    dataset = ps.range(32).map(decode, on_error="skip")
+    with pytest.raises(TypeError, match=r"map\(decode, on_error='skip'\) can only be read in order"):
+        len(dataset)
+    noisy_rest = dict(ps.range(32).map(keep, on_error="skip").random_map(noisy))
+    every = dict(ps.range(32).random_map(noisy))
+    assert noisy_rest == {number: value for number, value in every.items() if number not in CORRUPT}
+
+
+def keep(number: int) -> int:
+    """Return the number, or fail for those that are corrupt."""
+    decode(number)
+    return number
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_raised_error_is_the_users_own(num_workers: int) -> None:
+    """The exception object arrives with its type, traceback and attributes, and a note; the state stays before it."""
+
+    class DecodeError(Exception):
+        def __init__(self, number: int, *, hint: str) -> None:
+            super().__init__(number, hint)
+            self.hint = hint
+
+    def fail(number: int) -> int:
+        if number == 13:
+            raise DecodeError(number, hint="of its own")
+        return number
+
+    dataset = SHUFFLED.map(fail, name="fail").batch(4)
+    position = list(SHUFFLED).index(13)
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        found: list[Any] = []
+        with pytest.raises(DecodeError) as caught:
+            found.extend(batch.tolist() for batch in loader)
+        assert caught.value.hint == "of its own"
+        assert caught.value.__notes__ == [f"in step 'fail' at epoch 0, position {position}, key 13"]
+        assert caught.traceback[-1].name == "fail"
+        assert len(found) == position // 4
+        assert loader.state_dict()["position"] == position // 4 * 4
+
+
+def test_substitute_needs_positions() -> None:
+    """Above a filter there is no other position to take; the message names the verb and a remedy."""
+    with pytest.raises(
+        GraphError, match=r"on_error=Substitute\(…\) needs a dataset whose elements have positions"
+    ) as caught:
+        ps.range(9).filter(is_odd).map(decode, on_error=ps.Substitute())
+    assert 'filter(is_odd) can only be read in order. Use on_error="skip" there.' in str(caught.value)
+
+
+class Flaky:
+    """A function, and a source, that fails the first `failures` times for each number."""
+
+    def __init__(self, failures: int, make_error: Callable[[], Exception]) -> None:
+        self.failures = failures
+        self.make_error = make_error
+        self.calls: Counter[int] = Counter()
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, number: int) -> int:
+        return self(number)
+
+    def __call__(self, number: int) -> int:
+        """Return the number, or fail."""
+        with self.lock:
+            self.calls[number] += 1
+            calls = self.calls[number]
+        if calls <= self.failures:
+            raise self.make_error()
+        return number
+
+
+@pytest.fixture
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once."""
+    for module in ("penstock.sources._reading", "penstock._graph._apply"):
+        monkeypatch.setattr(f"{module}.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
+
+
+TRANSIENT: dict[str, Callable[[], Exception]] = {
+    "time-out": lambda: OSError(errno.ETIMEDOUT, "timed out"),
+    "input/output": lambda: OSError(errno.EIO, "I/O error"),
+    "TimeoutError": lambda: TimeoutError("late"),
+    "ConnectionResetError": lambda: ConnectionResetError("reset"),
+}
+PERMANENT: dict[str, Callable[[], Exception]] = {
+    "missing": lambda: FileNotFoundError(errno.ENOENT, "no such file"),
+    "denied": lambda: PermissionError(errno.EACCES, "denied"),
+    "without a number": lambda: OSError("truncated"),
+    "ValueError": lambda: ValueError("corrupt"),
+}
+
+
+def reads_of(flaky: Flaky) -> dict[str, ps.Dataset]:
+    """Return datasets that call a flaky object as a function and as a source."""
+    return {"function": ps.range(6).map(flaky, name="flaky"), "source": ps.read(flaky)}
+
+
+@pytest.mark.usefixtures("no_waits")
+@pytest.mark.parametrize("kind", ["function", "source"])
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_what_time_may_heal_is_tried_again(kind: str, name: str) -> None:
+    """Three more attempts are made for each element, one by one and in blocks."""
+    flaky = Flaky(3, TRANSIENT[name])
+    assert list(reads_of(flaky)[kind]) == list(range(6))
+    assert set(flaky.calls.values()) == {4}
+    for num_workers in (0, 2):
+        with ps.Loader(reads_of(Flaky(3, TRANSIENT[name]))[kind].batch(3), num_workers=num_workers) as loader:
+            assert [row for batch in loader for row in batch.tolist()] == list(range(6))
+
+
+@pytest.mark.usefixtures("no_waits")
+@pytest.mark.parametrize("kind", ["function", "source"])
+def test_attempts_are_limited(kind: str) -> None:
+    """What doesn't heal is raised as it is after the fourth attempt, with a note."""
+    flaky = Flaky(99, TRANSIENT["time-out"])
+    with pytest.raises(OSError, match="timed out") as caught:
+        reads_of(flaky)[kind][4]
+    assert flaky.calls == {4: 4}
+    assert "key 4" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", ["function", "source"])
+@pytest.mark.parametrize("name", PERMANENT)
+def test_other_errors_are_not_tried_again(kind: str, name: str) -> None:
+    """A missing file stays missing."""
+    flaky = Flaky(99, PERMANENT[name])
+    with pytest.raises(type(PERMANENT[name]())):
+        reads_of(flaky)[kind][4]
+    assert flaky.calls == {4: 1}
+
+
+@pytest.mark.usefixtures("no_waits")
+def test_healed_errors_are_no_substitutions() -> None:
+    """Attempts come before `on_error`: what heals is neither replaced nor skipped."""
+    for on_error in ("skip", ps.Substitute()):
+        dataset = ps.range(6).map(Flaky(2, TRANSIENT["time-out"]), on_error=on_error)
+        with ps.Loader(dataset) as loader:
+            assert list(loader) == list(range(6))
+            assert loader.replaced() == ()

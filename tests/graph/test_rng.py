@@ -1,0 +1,184 @@
+"""The generator of a random map is a pure function of the step's seed and the element's seed position."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import Generator, Philox  # noqa: TID251 - the same generator, made anew as the promise states it
+
+import penstock as ps
+from penstock._graph._rng import StepGenerator
+from penstock._graph._seed_position import SeedPosition, SeedPositions
+from penstock._seeds import derive
+from tests.dataset.functions import draw
+from tests.equivalence.definition import digest, digests
+
+COORDINATES = st.integers(0, 2**62)
+PLACES = st.lists(st.tuples(COORDINATES, COORDINATES, COORDINATES), min_size=1, max_size=12)
+
+
+def promised(seed: int, epoch: int, position: int, ordinal: int) -> Generator:
+    """Return a generator over Philox with key (seed, derive(seed, "key")), counter (0, ordinal, position, epoch)."""
+    key = np.array([seed, derive(seed, "key")], np.uint64)
+    return Generator(Philox(key=key, counter=np.array([0, ordinal, position, epoch], np.uint64)))
+
+
+def several_draws(rng: Generator) -> tuple[Any, ...]:
+    """Return draws of several kinds; an odd number of 32-bit integers leaves half a word behind in the generator."""
+    words = rng.integers(0, 2**32, size=3, dtype=np.uint32)
+    return words.tobytes(), rng.random(), float(rng.standard_normal()), rng.permutation(5).tolist(), rng.bytes(3)
+
+
+def blocks(positions: list[tuple[int, int, int]]) -> SeedPositions:
+    """Return seed positions as a block."""
+    return SeedPositions(*(np.array(column, np.int64) for column in zip(*positions, strict=True)))
+
+
+def without_struct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make NumPy's struct look as if it had another layout than the one that is written to."""
+
+    def is_as_expected(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("penstock._graph._rng._PhiloxStruct.is_as_expected", is_as_expected)
+
+
+@given(st.integers(0, 2**64 - 1), PLACES)
+def test_streams_are_the_promised_ones(seed: int, places: list[tuple[int, int, int]]) -> None:
+    """One at a time or as a block, an element's draws are those of a generator made for it alone."""
+    expected = [several_draws(promised(seed, *place)) for place in places]
+    generator = StepGenerator()
+    assert [several_draws(rng) for rng in generator.streams(seed, blocks(places))] == expected
+    assert [several_draws(generator.at(seed, SeedPosition(*place))) for place in places] == expected
+
+
+@pytest.mark.parametrize("drawn", range(10))
+def test_nothing_is_carried_over(drawn: int) -> None:
+    """However much of a block of random words an element leaves unused, the next one's stream starts fresh."""
+    places = [(0, position, 0) for position in range(6)]
+    generator = StepGenerator()
+    for rng, place in zip(generator.streams(5, blocks(places)), places, strict=True):
+        assert several_draws(rng) == several_draws(promised(5, *place))
+        rng.integers(0, 2**32, size=drawn, dtype=np.uint32)
+        rng.random(drawn)
+
+
+def test_steps_may_take_turns() -> None:
+    """One generator serves several steps, whose keys differ."""
+    generator = StepGenerator()
+    for seed in (1, 2, 1, 2):
+        assert several_draws(generator.at(seed, SeedPosition(0, 3, 0))) == several_draws(promised(seed, 0, 3, 0))
+
+
+def test_an_abandoned_block_does_no_harm() -> None:
+    """A block that was left in the middle, as by an exception, doesn't disturb the next."""
+    generator = StepGenerator()
+    streams = generator.streams(1, blocks([(0, 0, 0), (0, 1, 0)]))
+    next(streams).random(3)
+    assert [several_draws(rng) for rng in generator.streams(2, blocks([(0, 1, 0)]))] == [
+        several_draws(promised(2, 0, 1, 0))
+    ]
+
+
+def test_the_struct_is_as_expected_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the NumPy that is tested, a block takes the quick way and never sets the public state of one element."""
+    monkeypatch.delattr(StepGenerator, "at")
+    drawn = [several_draws(rng) for rng in StepGenerator().streams(1, blocks([(0, 0, 0), (0, 1, 0)]))]
+    assert drawn == [several_draws(promised(1, 0, position, 0)) for position in range(2)]
+
+
+def test_the_slow_way_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If NumPy's struct has another layout, its public state is assigned instead, with the same bytes."""
+    places = [(epoch, position, ordinal) for epoch in (0, 1) for position in (0, 7, 2**62) for ordinal in (0, 3)]
+    without_struct(monkeypatch)
+    drawn = [several_draws(rng) for rng in StepGenerator().streams(9, blocks(places))]
+    assert drawn == [several_draws(promised(9, *place)) for place in places]
+
+
+def test_the_slow_way_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader yields the same bytes by either way."""
+    dataset = ps.range(30, seed=4).shuffle().random_map(record).batch(7)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        expected = digests(loader)
+    without_struct(monkeypatch)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        assert digests(loader) == expected
+
+
+@pytest.mark.parametrize("damage", ["counter", "drawn"])
+def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """If what is stored doesn't show in the public state, the struct isn't written to again."""
+
+    def store_counter(struct: Any, words: bytes) -> None:
+        if damage == "counter":
+            words = bytes(reversed(words))
+        vars(struct)["_counter"][:] = words
+
+    monkeypatch.setattr("penstock._graph._rng._PhiloxStruct.store_counter", store_counter)
+    drawn = [several_draws(rng) for rng in StepGenerator().streams(9, blocks([(1, 2, 3)]))]
+    assert drawn == [several_draws(promised(9, 1, 2, 3))]
+
+
+def record(element: object, rng: Generator) -> dict[str, Any]:
+    """Return an element with its draws."""
+    return {"element": element, "draws": rng.integers(0, 2**32, size=3, dtype=np.uint32), "value": rng.random()}
+
+
+def expected_record(element: object, epoch: int, position: int, ordinal: int) -> dict[str, Any]:
+    """Return what `record` gives for an element of a dataset of seed 7, in a step named "mine"."""
+    return record(element, promised(derive(7, "mine"), epoch, position, ordinal))
+
+
+READ = ps.range(24, seed=7)
+SHUFFLED = READ.shuffle()
+
+# For each dataset: the (epoch, position, ordinal) of its elements' streams, told by the rules in words.
+PLACES_OF: dict[str, tuple[ps.Dataset, Callable[[int, int], tuple[int, int, int]]]] = {
+    "read": (READ, lambda epoch, position: (epoch, position, 0)),
+    "shuffle": (SHUFFLED, lambda epoch, position: (epoch, position, 0)),
+    "slice": (READ[3:20:2], lambda epoch, position: (epoch, 3 + 2 * position, 0)),
+    "shard": (READ.shard(1, 4), lambda epoch, position: (epoch, 1 + 4 * position, 0)),
+    "repeat": (SHUFFLED.repeat(2), lambda epoch, position: (2 * epoch + position // 24, position % 24, 0)),
+    "epoch": (SHUFFLED.epoch(5), lambda _, position: (5, position, 0)),
+    "select": (READ.select([5, 5, 1]), lambda epoch, position: (epoch, position, 0)),
+    "unbatch": (READ.batch(5).unbatch(), lambda epoch, position: (epoch, position // 5 * 5, position % 5)),
+}
+
+
+@pytest.mark.parametrize("name", PLACES_OF)
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_random_maps_draw_from_the_elements_place(name: str, epoch: int) -> None:
+    """Slices, shards and repeats pass an element's place through; a shuffle keeps the position; a row is appended."""
+    below, place = PLACES_OF[name]
+    expected = [
+        digest(expected_record(element, *place(epoch, position))) for position, element in enumerate(below.epoch(epoch))
+    ]
+    dataset = below.random_map(record, name="mine")
+    assert digests(dataset.epoch(epoch)) == expected
+    with ps.Loader(dataset.epoch(epoch), num_workers=2) as loader:
+        assert digests(loader) == expected
+
+
+def test_a_batch_draws_from_its_first_row() -> None:
+    """Above `batch` the stream is that of the position of row 0."""
+    dataset = SHUFFLED.batch(5).random_map(record, name="mine")
+    expected = [digest(expected_record(batch, 0, 5 * number, 0)) for number, batch in enumerate(SHUFFLED.batch(5))]
+    assert digests(dataset) == expected
+
+
+def test_positions_reach_as_far_as_datasets_do() -> None:
+    """The last position of the longest dataset has its own stream as well."""
+    last = 2**62 - 1
+    dataset = ps.range(2**62, seed=7).random_map(record, name="mine")
+    assert digest(dataset[-1]) == digest(expected_record(last, 0, last, 0))
+    assert digest(dataset.epoch(2**61)[last]) == digest(expected_record(last, 2**61, last, 0))
+
+
+def test_parts_of_ranks_draw_apart() -> None:
+    """No two ranks' parts of a batch share the generator of a step above it."""
+    dataset = ps.range(24, seed=7).batch(12).random_map(draw)
+    draws = [value for rank in range(4) for value in ps.Loader(dataset, shard=ps.Shard(rank, 4))]
+    assert len(set(draws)) == 8
