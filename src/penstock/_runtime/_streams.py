@@ -5,37 +5,24 @@
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan, Shard
-from penstock._runtime._batches import Unit
+from penstock._runtime._batches import Course, reads_directly
+from penstock._runtime._direct import DirectBatches, can_be_direct
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, make_batch_job
+from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 from penstock.errors import InternalError
 
-_CHUNK_SECONDS = 0.0005
-_CHUNK_BYTES = 1_000_000
-_MOST_UNITS = 64
-_BLOCK = 64  # positions of an ordered dataset that are computed at once, inline
-
-
-class Course(NamedTuple):
-    """Which steps a stream goes through: from `first` on, `steps` of them; for ordered datasets, from `cursor` on."""
-
-    first: Unit
-    steps: int
-    stride: int
-    """How far the position moves with each step."""
-    cursor: Cursor | None
-
-    def unit(self, index: int) -> Unit:
-        """Return the course's step `index`, counted from 0."""
-        step, epoch, position, batch = self.first
-        return Unit(step + index, epoch, position + index * self.stride, batch)
+_CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
+_CHUNK_BYTES: Final = 1_000_000
+_MOST_UNITS: Final = 64
+_MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
+_BLOCK: Final = 64  # positions of an ordered dataset that are computed at once, inline
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -77,45 +64,66 @@ class InlineStream:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._plan = plan
+        self._program: Batches = plan.program
         self._single = InlineBatches(plan.program, plan.shard, context)
         self._course = course
         self._learned = learned
         self._context = context
+        self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
-        self._job: BatchJob | None = None
-        self._first = 0  # the job's first step
+        self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course; None: each singly
+        self._first = 0
+        self._stop = 0
         self._units = 1
 
     def next(self) -> tuple[Element, Cursor | None]:
         index = self._index
-        job = self._job
-        if job is None:
-            if index >= self._course.steps:
-                raise EndOfEpoch
-            job = self._job = self._compute(index)
-            self._first = index
-        batch = self._single.batch(self._course.unit(index)) if job is None else job.take(index - self._first)
+        if index == self._stop:
+            self._begin_chunk(index)
+        batch: Element = None
+        if self._chunk is not None:
+            try:
+                batch = self._chunk.take(index - self._first)
+            except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
+                self._give_up_chunk()
+        if self._chunk is None:
+            batch = self._single.batch(self._course.unit(index))
         self._index = index + 1
-        if job is not None and self._index - self._first == len(job.units):
-            self._job = None
         return batch, None
 
-    def _compute(self, index: int) -> BatchJob | None:
-        """Return the next batches, computed; None where that raises, and the first has to be computed by itself."""
-        started = time.perf_counter()
-        stop = min(index + self._units, self._course.steps)
-        units = [self._course.unit(each) for each in range(index, stop)]
+    def _begin_chunk(self, index: int) -> None:
+        """Make the next steps ready to be taken."""
+        if index >= self._course.steps:
+            raise EndOfEpoch
+        self._first = index
         try:
-            job = make_batch_job(self._plan, units, None, self._learned)
-            job.use(None)
-            job.run_block(0, self._context)
-            if job.has_merge:
-                job.run_merge(self._context)
+            self._chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
         except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
-            self._units = 1
+            self._give_up_chunk()
+        else:
+            self._stop = index + self._chunk.course.steps
+
+    def _give_up_chunk(self) -> None:
+        self._chunk = None
+        self._stop = self._index + 1
+        self._units = 1
+
+    def _direct(self, index: int) -> DirectBatches | None:
+        layout = row_layout(self._program, self._learned)
+        if layout is None or not can_be_direct(layout):
             return None
+        course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
+        return DirectBatches(self._plan, course, layout)
+
+    def _computed(self, index: int) -> BatchJob:
+        started = time.perf_counter()
+        job = BatchJob(self._plan, self._course.part(index, self._units), None, self._learned)
+        job.use(None)
+        job.run_block(0, self._context)
+        if job.has_merge:
+            job.run_merge(self._context)
         seconds = time.perf_counter() - started
-        most = _CHUNK_BYTES // max(job.memory_bytes // len(units), 1)
+        most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
         grown = self._units * 2 if seconds * 2 < _CHUNK_SECONDS else self._units
         self._units = max(min(grown, most, _MOST_UNITS) if seconds < _CHUNK_SECONDS else self._units // 2, 1)
         return job
@@ -127,8 +135,8 @@ class InlineStream:
         return True
 
     def close(self) -> None:
-        self._index = self._course.steps
-        self._job = None
+        self._index = self._stop = self._course.steps
+        self._chunk = None
 
 
 class OrderedStream:
