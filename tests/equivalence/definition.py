@@ -9,6 +9,7 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at, elements
 from penstock._graph._length import length
+from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 
 def epoch_of(dataset: ps.Dataset, epoch: int) -> Iterator[Any]:
@@ -42,12 +43,12 @@ def raised(found: list[Any]) -> bool:
 
 def digest(element: Any) -> Any:
     """Return a value that is equal only for elements of the same structure, types, dtypes, shapes and bytes."""
-    if isinstance(element, dict):
+    if is_dict(element):
         return {"dict": [(key, digest(value)) for key, value in element.items()]}
-    if isinstance(element, list | tuple):
+    if is_list_or_tuple(element):
         return (type(element), [digest(value) for value in element])
-    if isinstance(element, np.ndarray | np.generic):
-        array = np.asarray(element)
+    if is_numpy(element):
+        array = as_array(element)
         return (type(element), array.dtype.str, array.shape, array.tobytes())
     return (type(element), element)
 
@@ -59,8 +60,8 @@ def digests(batches: Any) -> list[Any]:
 
 def rows(batch: Any, start: int, stop: int) -> Any:
     """Return rows [start, stop) of a batch, as new arrays."""
-    if isinstance(batch, dict):
+    if is_dict(batch):
         return {key: rows(value, start, stop) for key, value in batch.items()}
-    if isinstance(batch, list):
+    if is_list_or_tuple(batch):
         return batch[start:stop]
     return np.array(batch[start:stop])

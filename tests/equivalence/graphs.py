@@ -1,12 +1,13 @@
 """Random datasets for property tests: chains of verbs over small sources, of every size that has bitten anyone."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.kinds import is_dict
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
 SEEDS = st.integers(-(2**63), 2**63)
@@ -14,7 +15,7 @@ SEEDS = st.integers(-(2**63), 2**63)
 
 def add_one(element: Any) -> Any:
     """Return a new element with every number one larger."""
-    if isinstance(element, dict):
+    if is_dict(element):
         return {key: add_one(value) for key, value in element.items()}
     return element + 1
 
@@ -37,7 +38,7 @@ def with_origin(element: Any, origin: ps.Origin) -> Any:
 
 def flat_sum(element: Any) -> int:
     """Return a number that depends on all of an element's content."""
-    if isinstance(element, dict):
+    if is_dict(element):
         return sum(flat_sum(value) for value in element.values())
     return int(np.sum(np.asarray(element, np.float64)) * 1000) % 1_000_003
 
@@ -128,7 +129,8 @@ def indexable(draw: st.DrawFn) -> ps.Dataset:
     return dataset
 
 
-REMAINDERS = st.sampled_from(["keep", "drop", "pad"])
+Remainder = Literal["keep", "drop", "pad"]
+REMAINDERS: st.SearchStrategy[Remainder] = st.sampled_from(("keep", "drop", "pad"))
 
 
 @st.composite

@@ -34,10 +34,10 @@ class Clock:
     """How long the consumer waited, of how long it has been at it."""
 
     def __init__(self) -> None:
-        self.batches = 0
-        self.wait_seconds = 0.0
+        self.batches: int = 0
+        self.wait_seconds: float = 0.0
         self.first: float | None = None
-        self.last = 0.0
+        self.last: float = 0.0
 
     def count(self, asked: float, received: float) -> None:
         """Count a batch that was asked for and received at these times."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
-from penstock._graph._blocks import BlockPlaces, evaluate_block
-from penstock._graph._evaluate import element_at, noted, with_mask
+from penstock._graph._blocks import evaluate_block
+from penstock._graph._evaluate import element_at, with_mask
 from penstock._graph._folds import Cursor
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
 from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
@@ -176,19 +176,12 @@ class Merger:
 
     def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
         """Return a step's batch from the elements of its rows, the steps above the batch applied."""
-        program, merge = self._program, self._merge
-        if program.batch is None or merge is None:
+        program = self._program
+        if program.batch is None or self._merge is None:
             return elements[0]
         # Padding is there already, as rows that repeat the last one.
-        batch = program.batch
-        merged = noted(
-            batch, lambda: with_mask(batch, merge(elements), rows.data, rows.total), lambda: _first_place(program, rows)
-        )
+        merged = with_mask(program.batch, self._merge(elements), rows.data, rows.total)
         return apply_above(program, rows, unit, merged, self._context)
-
-
-def _first_place(program: Batches, rows: Rows) -> Place:
-    return BlockPlaces(program.rows, *row_coordinates([(rows, 0, 1)]), None).place(0)
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
