@@ -255,7 +255,7 @@ class LoaderMachine(RuleBasedStateMachine):
         """Ask for a batch that was not handed out yet; what can only be read in order may not know it."""
         place = self.place
         for _ in range(ahead):
-            place = self.after(place)
+            place = LoaderMachine.settled(self, self.after(place))
         try:
             found = concatenated([loader.batch_at(self.step + ahead) for loader in self.loaders])
         except ps.errors.StateError:
