@@ -1,6 +1,6 @@
 """What a loader must yield, told by the definition alone, and how to compare it to the byte."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,3 +65,24 @@ def rows(batch: Any, start: int, stop: int) -> Any:
     if is_list_or_tuple(batch):
         return batch[start:stop]
     return np.array(batch[start:stop])
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Return the batch that ranks' parts of one make together."""
+    first = parts[0]
+    if is_dict(first):
+        return {key: concatenated([part[key] for part in parts]) for key in first}
+    if is_list_or_tuple(first):
+        return [row for part in parts for row in part]
+    return np.concatenate(parts)
+
+
+def ranks_of(dataset: ps.Dataset, count: int, *, num_workers: int = 0) -> list[ps.Loader]:
+    """Return a loader for each rank."""
+    return [ps.Loader(dataset, num_workers=num_workers, shard=ps.Shard(rank, count)) for rank in range(count)]
+
+
+def close_all(loaders: Iterable[ps.Loader]) -> None:
+    """Close every loader."""
+    for loader in loaders:
+        loader.close()

@@ -205,7 +205,7 @@ class OrderedProgress:
         return Unit(self.next_step, self._epoch, self._cursor.position, self._batch)
 
     def begin(self) -> Course:
-        if (self._last is not None and self._cursor != self._start) or self._cursor.position >= self._end > 0:
+        if self._last is not None and self._cursor != self._start:  # the epoch was left early, or not seen to end
             self._run += 1
             self._next_epoch()
         self._last = None
@@ -245,8 +245,14 @@ class OrderedProgress:
         self._epoch, self._cursor, self._run = self._lookup(step)
         self.next_step = step
         self._last = None
+        self._pass_end()
         for later in [other for other, known in self._known.items() if known.run > self._run]:
             del self._known[later]  # the epoch that was left early after this step may now be read to its end
+
+    def _pass_end(self) -> None:
+        """Stand at the next epoch's start rather than at an epoch's end."""
+        if self._cursor.position >= self._end > 0:
+            self._next_epoch()
 
     def _lookup(self, step: int) -> _Known:
         known = self._known.get(step)
@@ -274,3 +280,4 @@ class OrderedProgress:
         self._last = None
         self._known.clear()
         self._remember()
+        self._pass_end()

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_PADDING_SHIFT = 40  # beyond the ordinals of rows that are taken out of batches
+
+
 class Unit(NamedTuple):
     """One step's place: its number, and the epoch and position of its first element, as the timeline has it."""
 
@@ -213,8 +216,10 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
                 return SeedPosition(int(epochs[0]), int(batches[0]), rows.low)
             epochs, batches = seed_positions(step.sampler, epochs, batches)
     first = np.array([rows.first], np.int64) if program.can_recut else batches * program.batch.size
-    seeds = seed_position_block(program.rows, epochs, first + rows.low)
-    return SeedPosition(*(int(part[0]) for part in seeds))
+    padding = max(rows.first + rows.low - rows.last, 0)  # above 0 where all of the rank's rows are padding
+    seeds = seed_position_block(program.rows, epochs, first + rows.low - padding)
+    epoch, position, ordinal = (int(part[0]) for part in seeds)
+    return SeedPosition(epoch, position, ordinal + (padding << _PADDING_SHIFT))
 
 
 def origin(program: Batches, rows: Rows, row: int) -> Origin:

@@ -1,15 +1,16 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
-from penstock._graph._apply import Context
+from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Origin
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Batches, Folded, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._streams import InlineStream, OrderedStream, Stream
+from penstock._runtime._streams import EndOfEpoch, InlineStream, OrderedStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
+from penstock.errors import StateError
 
 
 class Runtime:
@@ -36,8 +37,13 @@ class Runtime:
         """Return the batch of a course's first step, computed here and now."""
         plan = self._plan
         if isinstance(plan.program, Batches):
+            if not rows_of(plan.program, plan.shard, course.first).total:
+                raise StateError(
+                    f"step {course.first.step} was cut for fewer ranks: rank {plan.shard.rank} of {plan.shard.count} "
+                    "has none of its rows. Ask another rank, or a loader without shard=."
+                )
             return InlineBatches(plan.program, plan.shard, self._context()).batch(course.first)
-        return OrderedStream(plan.program, plan.shard, course, self._context()).next()[0]
+        return self._first_in_order(plan.program, course)[0]
 
     def origin(self, course: Course, row: int) -> Origin:
         """Return where one row of the batch of a course's first step comes from."""
@@ -46,11 +52,18 @@ class Runtime:
             rows = rows_of(plan.program, plan.shard, course.first)
             _check_row(row, rows.data)
             return origin(plan.program, rows, row)
-        stream = OrderedStream(plan.program, plan.shard, course, self._context())
-        stream.next()
-        _check_row(row, len(stream.rows))
-        place = stream.rows[row]
+        _, places = self._first_in_order(plan.program, course)
+        _check_row(row, len(places))
+        place = places[row]
         return Origin(place.seed.epoch, place.seed.position, place.key, ordinal=place.seed.ordinal)
+
+    def _first_in_order(self, program: Folded, course: Course) -> tuple[Element, tuple[Place, ...]]:
+        stream = OrderedStream(program, self._plan.shard, course, self._context())
+        try:
+            return stream.next()[0], stream.rows
+        except EndOfEpoch:
+            step, epoch = course.first.step, course.first.epoch
+            raise StateError(f"epoch {epoch} has ended before step {step}; ask again when it was handed out") from None
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""

@@ -1,0 +1,353 @@
+"""Whatever is done to a loader, in any order, it gives what a plain model over the definition says."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at
+from penstock.batching import stack
+from tests.equivalence.definition import close_all, concatenated, digest, ranks_of
+from tests.equivalence.graphs import keeps_two_of_three, with_origin
+
+LENGTH = 31
+SIZES = st.sampled_from([4, 6, 10, 12, 24])
+RANKS = st.sampled_from([1, 2, 2, 4])
+WORKERS = st.sampled_from([0, 0, 1, 3])
+REMAINDERS = st.sampled_from(["keep", "drop", "pad"])
+
+
+class Place(NamedTuple):
+    """Where a batch starts, and how many rows a full one has."""
+
+    epoch: int
+    row: int
+    size: int
+
+
+class Saved(NamedTuple):
+    """A state, and what the model knew when it was saved."""
+
+    state: str
+    step: int
+    place: Place
+    history: dict[int, Place]
+
+
+class LoaderMachine(RuleBasedStateMachine):
+    """A loader for each rank, all doing the same, beside the model: where each step started, and where the next does.
+
+    `rows` are the rows of each epoch by the definition. Rows are counted as they are delivered.
+    """
+
+    saved = Bundle("saved")
+    ordered = False
+
+    @initialize(seed=st.integers(0, 1000), size=SIZES, remainder=REMAINDERS, workers=WORKERS)
+    def start(self, seed: int, size: int, remainder: Any, workers: int) -> None:
+        """Describe a dataset, and open a loader of it."""
+        rows = ps.range(LENGTH, seed=seed).shuffle().map_with_origin(with_origin)
+        self.dataset = rows.filter(keeps_two_of_three) if self.ordered else rows
+        self.definition = rows.node
+        self.rows: dict[int, list[Any]] = {}
+        self.positions: dict[int, list[int]] = {}
+        self.remainder = remainder
+        self.workers, self.ranks = workers, 1
+        self.step, self.place = 0, Place(0, 0, size)
+        self.history: dict[int, Place] = {}
+        self.left: int | None = None  # how many batches the open iterator still gives
+        self.gave = False  # whether the loader has given a batch since it was last told where to stand
+        self.cuts = 0
+        self.open_loaders()
+
+    # -- the model
+
+    def rows_of(self, epoch: int) -> list[Any]:
+        """Return all rows of an epoch, by the definition."""
+        if epoch not in self.rows:
+            found = [element_at(self.definition, epoch, position, Context()) for position in range(LENGTH)]
+            kept = [i for i, row in enumerate(found) if not self.ordered or keeps_two_of_three(row)]
+            self.positions[epoch] = kept
+            self.rows[epoch] = [found[i] for i in kept]
+        return self.rows[epoch]
+
+    def batch_of(self, place: Place) -> Any:
+        """Return a batch by the definition."""
+        rows = self.rows_of(place.epoch)[place.row : place.row + place.size]
+        if self.remainder == "pad":
+            rows = rows + [rows[-1]] * (place.size - len(rows))
+        return digest(stack(rows))
+
+    def batches_from(self, place: Place) -> int:
+        """Return how many batches the rest of an epoch has."""
+        left = max(len(self.rows_of(place.epoch)) - place.row, 0)
+        return left // place.size if self.remainder == "drop" else -(-left // place.size)
+
+    def after(self, place: Place) -> Place:
+        """Return the place of the batch after this one."""
+        return self.settled(place._replace(row=place.row + place.size))
+
+    def settled(self, place: Place) -> Place:
+        """Return the place, or the next epoch's start where nothing is left."""
+        return place if self.batches_from(place) else place._replace(epoch=place.epoch + 1, row=0)
+
+    def ends_unevenly(self, place: Place) -> bool:
+        """Return whether some rank would have no row of the epoch's last batch."""
+        rows = (LENGTH - place.row) % place.size
+        return not self.ordered and self.remainder == "keep" and 0 < rows < self.ranks
+
+    def has_too_few_rows(self, place: Place) -> bool:
+        """Return whether a batch, cut for fewer ranks, has no row for some of these."""
+        return self.remainder == "keep" and 0 < len(self.rows_of(place.epoch)) - place.row < self.ranks
+
+    def stand(self, step: int, place: Place, history: dict[int, Place]) -> None:
+        """Stand before a step, with all iterators closed."""
+        self.step, self.place = step, self.settled(place)
+        self.history = {known: each for known, each in history.items() if known < step}
+        self.left, self.gave = None, False
+        self.cuts += 1
+
+    # -- the loader
+
+    def open_loaders(self) -> None:
+        """Open a loader for each rank."""
+        dataset = self.dataset.batch(self.place.size, remainder=self.remainder)
+        self.loaders = ranks_of(dataset, self.ranks, num_workers=self.workers)
+        self.iterators: list[Any] = []
+
+    def state(self, step: int | None = None) -> str:
+        """Return the state, the same for all ranks, as text."""
+        states = [json.dumps(loader.state_dict(step)) for loader in self.loaders]
+        assert len(set(states)) == 1
+        assert len(states[0]) < 1000
+        return states[0]
+
+    @rule()
+    def iterate(self) -> None:
+        """Start the next epoch, or go on after a restore or a seek."""
+        self.start_iterating()
+
+    def start_iterating(self) -> None:
+        """Say the same to the loaders and to the model."""
+        if self.gave and self.place.row:  # the epoch was left early
+            self.place = self.place._replace(epoch=self.place.epoch + 1, row=0)
+            self.cuts += 1
+        self.gave = False
+        self.iterators = [iter(loader) for loader in self.loaders]
+        self.left = self.batches_from(self.place)
+
+    @precondition(lambda self: self.left is not None)
+    @rule(count=st.integers(1, 4))
+    def take(self, count: int) -> None:
+        """Ask for some batches."""
+        for _ in range(count):
+            self.take_one()
+
+    def take_one(self) -> None:
+        """Ask for a batch, and compare it with the definition."""
+        if not self.left:
+            for iterator in self.iterators:
+                with pytest.raises(StopIteration):
+                    next(iterator)
+            return
+        found = concatenated([next(iterator) for iterator in self.iterators])
+        assert digest(found) == self.batch_of(self.place)
+        assert [loader.step for loader in self.loaders] == [self.step] * self.ranks
+        assert [loader.epoch for loader in self.loaders] == [self.place.epoch] * self.ranks
+        self.history[self.step] = self.place
+        self.step, self.place = self.step + 1, self.after(self.place)
+        self.left -= 1
+        self.gave = True
+
+    @rule(target=saved)
+    def save(self) -> Saved:
+        """Save where the loader is."""
+        return self.saved_now()
+
+    def saved_now(self) -> Saved:
+        """Return the state, and what the model knows."""
+        return Saved(self.state(), self.step, self.place, dict(self.history))
+
+    @precondition(lambda self: self.history)
+    @rule(target=saved, data=st.data())
+    def save_an_earlier_step(self, data: st.DataObject) -> Saved:
+        """Save as if fewer batches had been handed out."""
+        step = data.draw(st.sampled_from(sorted(self.history)))
+        self.history = self.still_known(step)
+        if step not in self.history:
+            return self.saved_now()
+        return Saved(self.state(step), step, self.history[step], dict(self.history))
+
+    def still_known(self, step: int) -> dict[int, Place]:
+        """Return the history without the steps that the loader, after many cuts, is free to have forgotten."""
+        try:
+            self.loaders[-1].batch_at(step)
+        except ps.errors.StateError:
+            assert self.cuts >= 7
+            return {known: place for known, place in self.history.items() if known > step}
+        return self.history
+
+    @rule(saved=saved)
+    def restore(self, saved: Saved) -> None:
+        """Load a state, whatever was done since it was saved."""
+        place = self.settled(saved.place._replace(size=self.place.size))
+        if self.ends_unevenly(saved.place._replace(size=self.place.size)):
+            before = self.state()
+            with pytest.raises(ps.errors.StateError, match=r"some would end a step early"):
+                self.loaders[0].load_state_dict(saved.state)
+            assert self.state() == before
+            return
+        for loader in self.loaders:
+            loader.load_state_dict(saved.state)
+        self.stand(saved.step, place, saved.history)
+        self.forget_across_restores()
+
+    def forget_across_restores(self) -> None:
+        """Ordered datasets know only the steps that this loader has handed out."""
+        if self.ordered:
+            self.history = {}
+
+    @rule(workers=WORKERS, size=SIZES, ranks=RANKS)
+    def reopen(self, workers: int, size: int, ranks: int) -> None:
+        """Close, and go on with other workers, another batch size and other ranks."""
+        state, old = self.state(), self.ranks
+        close_all(self.loaders)
+        with pytest.raises(ps.errors.ClosedError):
+            iter(self.loaders[0])
+        self.workers, self.ranks = workers, 1 if self.ordered else ranks
+        place = self.place._replace(size=size)
+        if size % self.ranks or self.ends_unevenly(place) or self.ends_unevenly(place._replace(row=0)):
+            self.ranks, place = old, self.place
+        self.place = place
+        self.open_loaders()
+        for loader in self.loaders:
+            loader.load_state_dict(state)
+        self.stand(self.step, place, self.history)
+        self.forget_across_restores()
+
+    @precondition(lambda self: self.history)
+    @rule(data=st.data())
+    def seek_back(self, data: st.DataObject) -> None:
+        """Go back to a step that was handed out."""
+        step = data.draw(st.sampled_from(sorted(self.history)))
+        self.history = self.still_known(step)
+        if step in self.history:
+            self.go_to(step, self.history[step]._replace(size=self.place.size))
+
+    @precondition(lambda self: not self.ordered)
+    @rule(ahead=st.integers(0, 20))
+    def seek_ahead(self, ahead: int) -> None:
+        """Go forwards."""
+        place, history = self.place, dict(self.history)
+        for step in range(self.step, self.step + ahead):
+            history[step] = place
+            place = self.after(place)
+        self.history = history
+        self.go_to(self.step + ahead, place)
+
+    @rule(ahead=st.integers(0, 3))
+    def look_ahead(self, ahead: int) -> None:
+        """Ask for a batch that was not handed out yet; what can only be read in order may not know it."""
+        place = self.place
+        for _ in range(ahead):
+            place = LoaderMachine.settled(self, self.after(place))
+        try:
+            found = concatenated([loader.batch_at(self.step + ahead) for loader in self.loaders])
+        except ps.errors.StateError:
+            assert self.ordered
+        else:
+            assert digest(found) == self.batch_of(place)
+
+    def go_to(self, step: int, place: Place) -> None:
+        """Seek, or meet the error that says why not."""
+        if self.ends_unevenly(place):
+            with pytest.raises(ps.errors.StateError, match=r"some would end a step early"):
+                self.loaders[0].seek(step)
+            self.history = {known: each for known, each in self.history.items() if known < self.step}
+            return
+        for loader in self.loaders:
+            loader.seek(step)
+        self.stand(step, place, self.history)
+
+    @precondition(lambda self: self.history)
+    @rule(data=st.data())
+    def look_back(self, data: st.DataObject) -> None:
+        """Ask what a step was, and where one of its rows came from."""
+        step = data.draw(st.sampled_from(sorted(self.history)))
+        self.history = self.still_known(step)
+        if step not in self.history:
+            return
+        place = self.history[step]
+        if self.has_too_few_rows(place):
+            with pytest.raises(ps.errors.StateError, match=r"was cut for fewer ranks: rank 0"):
+                self.loaders[0].batch_at(step)
+            return
+        parts = [loader.batch_at(step) for loader in self.loaders]
+        assert digest(concatenated(parts)) == self.batch_of(place)
+        rows = self.rows_of(place.epoch)[place.row : place.row + place.size]
+        number = data.draw(st.integers(0, len(rows) - 1))
+        low = 0
+        for loader, part in zip(self.loaders, parts, strict=True):
+            high = low + len(part["element"])
+            if low <= number < high:
+                origin = loader.origin(step, number - low)
+                expected = rows[number]["origin"]
+                assert (origin.epoch, origin.position) == (expected["epoch"], expected["position"])
+                assert origin.key == expected["key"]
+            low = high
+
+    @invariant()
+    def says_where_it_is(self) -> None:
+        """Before a batch is handed out, the loader speaks of the next one."""
+        if self.gave:
+            return
+        for loader in self.loaders:
+            assert (loader.step, loader.epoch) == (self.step, self.place.epoch)
+
+    def teardown(self) -> None:
+        """Close what is open."""
+        close_all(getattr(self, "loaders", []))
+
+
+class OrderedMachine(LoaderMachine):
+    """The same for a dataset that can only be read in order: one rank, and only steps handed out can be returned to.
+
+    That no row is left in an epoch is known before its end is met only where its last row was not left out.
+    """
+
+    ordered = True
+    met_end = False
+
+    def after(self, place: Place) -> Place:
+        """Return the place of the batch after this one, also where there is none."""
+        return place._replace(row=place.row + place.size)
+
+    def settled(self, place: Place) -> Place:
+        """Return the place, or the next epoch's start where it is known that nothing is left."""
+        rows = self.rows_of(place.epoch)
+        at_end = rows and place.row >= len(rows) and self.positions[place.epoch][-1] == LENGTH - 1
+        return place._replace(epoch=place.epoch + 1, row=0) if at_end else place
+
+    def start_iterating(self) -> None:
+        """Say the same to the loaders and to the model."""
+        self.met_end = False
+        super().start_iterating()
+
+    def take_one(self) -> None:
+        """Ask for a batch, and compare it with the definition."""
+        ends = not self.left and not self.met_end
+        super().take_one()
+        if ends:
+            self.met_end = True
+            self.place = self.place._replace(epoch=self.place.epoch + 1, row=0)
+
+
+TestIndexed = LoaderMachine.TestCase
+TestIndexed.settings = settings(stateful_step_count=30)
+TestOrdered = OrderedMachine.TestCase
+TestOrdered.settings = settings(stateful_step_count=30)

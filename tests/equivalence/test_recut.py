@@ -1,0 +1,163 @@
+"""A run goes on with other numbers of ranks and other batch sizes, and nothing is lost or repeated."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.equivalence.definition import close_all, concatenated, digest, epoch_of, ranks_of
+from tests.equivalence.graphs import jitter
+from tests.equivalence.kinds import is_dict
+
+LENGTHS = st.integers(200, 400)
+SEEDS = st.integers(0, 50)
+
+
+def rows_of(dataset: ps.Dataset) -> ps.Dataset:
+    """Return random rows, each with its record's number."""
+    return dataset.shuffle().random_map(jitter)
+
+
+def steps_of(loaders: list[ps.Loader]) -> Iterator[Any]:
+    """Yield each batch of an epoch, the ranks' parts put together."""
+    for parts in zip(*loaders, strict=True):
+        yield concatenated(parts)
+
+
+def leg(dataset: ps.Dataset, ranks: int, state: Any, stop: int | None) -> tuple[list[Any], Any]:
+    """Go on from a state on so many ranks, and stop after so many steps; return the batches and the state then."""
+    loaders = ranks_of(dataset, ranks)
+    if state is not None:
+        for loader in loaders:
+            loader.load_state_dict(state)
+    found: list[Any] = []
+    for batch in steps_of(loaders):
+        found.append(batch)
+        if len(found) == stop:
+            break
+    states = [loader.state_dict() for loader in loaders]
+    close_all(loaders)
+    shapes = [{**each, "rank": 0} for each in states]
+    assert all(each == shapes[0] for each in shapes)  # all ranks' states are equal: any of them will do
+    return found, states[-1]
+
+
+def ends_together(left: int, size: int, ranks: int) -> bool:
+    """Return whether every rank gets a row of the last batch."""
+    return not 0 < left % size < ranks
+
+
+@given(st.integers(500, 900), SEEDS, st.integers(1, 3), st.integers(1, 2))
+def test_eight_ranks_go_on_as_six_then_three(length: int, seed: int, first: int, second: int) -> None:
+    """8 ranks x 32 go on as 6 x 40 and then 3 x 33: the epoch's rows come once each, in the epoch's own order."""
+    rows = rows_of(ps.range(length, seed=seed))
+    first = min(first, length // 256)
+    left = length - first * 256
+    second = min(second, left // 240)
+    rest = left - second * 240
+    assume(second and rest)
+    assume(ends_together(length, 256, 8))
+    assume(ends_together(length, 240, 6) and ends_together(left, 240, 6))
+    assume(ends_together(length, 99, 3) and ends_together(rest, 99, 3))
+    batches, state = leg(rows.batch(256), 8, None, first)
+    more, state = leg(rows.batch(240), 6, state, second)
+    last, state = leg(rows.batch(99), 3, state, None)
+    expected = [digest(row) for row in epoch_of(rows.batch(1), 0)]
+    found = [digest(part) for batch in [*batches, *more, *last] for part in singles(batch)]
+    assert found == expected
+    assert (state["epoch"], state["position"]) == (1, 0)
+
+
+def singles(batch: Any) -> list[Any]:
+    """Return a batch as batches of one row."""
+    return [_row(batch, row) for row in range(len(batch["noise"]))]
+
+
+def _row(batch: Any, row: int) -> Any:
+    if is_dict(batch):
+        return {key: _row(value, row) for key, value in batch.items()}
+    return batch[row : row + 1]
+
+
+@given(LENGTHS, SEEDS, st.sampled_from([(8, 4, 2), (6, 2, 3), (1, 8, 6), (4, 1, 8)]), st.integers(1, 20))
+def test_the_same_global_batch_gives_the_same_bytes(
+    length: int, seed: int, ranks: tuple[int, int, int], stop: int
+) -> None:
+    """With the global batch kept, the ranks' parts put together are identical to the run that was not interrupted."""
+    dataset = rows_of(ps.range(length, seed=seed)).batch(48)
+    assume(all(ends_together(length, 48, count) for count in ranks))
+    whole = [digest(batch) for epoch in range(3) for batch in epoch_of(dataset, epoch)]
+    first, state = leg(dataset, ranks[0], None, stop)
+    second, state = leg(dataset, ranks[1], state, stop)
+    third, state = leg(dataset, ranks[2], state, None)
+    found = [digest(batch) for batch in [*first, *second, *third]]
+    assert found == whole[: len(found)]
+    assert state["step"] == len(found)
+
+
+@given(LENGTHS, SEEDS, st.integers(1, 3), st.integers(1, 3), st.data())
+def test_earlier_steps_are_still_told(length: int, seed: int, first: int, second: int, data: st.DataObject) -> None:
+    """`batch_at` and `origin` of steps from before a change of batch size and ranks are what was handed out then."""
+    rows = rows_of(ps.range(length, seed=seed))
+    sizes = data.draw(st.tuples(*[st.sampled_from([24, 48, 60, 96])] * 3))
+    assume(length > first * sizes[0] + second * sizes[1] + sizes[2])
+    left = length - first * sizes[0]
+    assume(ends_together(length, sizes[0], 4))
+    assume(ends_together(length, sizes[1], 2) and ends_together(left, sizes[1], 2))
+    assume(ends_together(length, sizes[2], 3) and ends_together(left - second * sizes[1], sizes[2], 3))
+    batches, state = leg(rows.batch(sizes[0]), 4, None, first)
+    more, state = leg(rows.batch(sizes[1]), 2, state, second)
+    handed_out = [*batches, *more]
+    loaders = ranks_of(rows.batch(sizes[2]), 3)
+    for loader in loaders:
+        loader.load_state_dict(state)
+    for step, batch in enumerate(handed_out):
+        parts = [loader.batch_at(step) for loader in loaders]
+        assert digest(concatenated(parts)) == digest(batch)
+        for loader, part in zip(loaders, parts, strict=True):
+            row = data.draw(st.integers(0, len(part["noise"]) - 1))
+            assert loader.origin(step, row).key == part["element"][row]
+    close_all(loaders)
+
+
+def test_a_last_batch_that_is_too_short_for_the_new_ranks_is_refused() -> None:
+    """A state after which some rank would end a step early is refused, and the loader stays where it was."""
+    loader = ps.Loader(ps.range(1000).batch(260))
+    next(iter(loader))
+    resumed = ps.Loader(ps.range(1000).batch(246), shard=ps.Shard(0, 6))
+    with pytest.raises(
+        ps.errors.StateError, match=r"ends with one of 2 rows for 6 ranks, so some would end a step ear"
+    ):
+        resumed.load_state_dict(loader.state_dict())
+    assert resumed.step == 0
+    padded = ps.Loader(ps.range(1000).batch(246, remainder="pad"), shard=ps.Shard(0, 6))
+    padded.load_state_dict(loader.state_dict())
+    assert [len(batch) for batch in padded] == [41] * 4
+
+
+def test_batches_in_another_order_are_not_cut_anew() -> None:
+    """Where a step above `batch` orders batches, another batch size is refused, not silently mixed up."""
+    loader = ps.Loader(ps.range(12).batch(5).shuffle())
+    next(iter(loader))
+    other = ps.Loader(ps.range(12).batch(4).shuffle())  # as many batches, of other rows
+    with pytest.raises(ps.errors.StateError, match=r"a step above batch\(4\) .* the state counts batches of 5"):
+        other.load_state_dict(loader.state_dict())
+
+
+def test_another_remainder_forgets_earlier_steps() -> None:
+    """Going on with `remainder="drop"` works; what earlier steps were can't be told then, and is not made up."""
+    loader = ps.Loader(ps.range(10).batch(4))
+    assert len(list(loader)) == 3
+    batches = iter(loader)
+    next(batches)
+    other = ps.Loader(ps.range(10).batch(4, remainder="drop"))
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [[4, 5, 6, 7]]
+    assert (other.step, other.epoch) == (4, 1)
+    with pytest.raises(ps.errors.StateError, match=r"steps before 4 are no longer known"):
+        other.batch_at(3)
+    assert np.array_equal(other.batch_at(5), [0, 1, 2, 3])

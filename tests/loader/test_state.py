@@ -1,0 +1,201 @@
+"""A loader's state: small, plain, exact, the same for any workers."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+
+
+def numbers(size: int = 4, length: int = 40, *, seed: int = 3) -> ps.Dataset:
+    """Return batches of shuffled numbers."""
+    return ps.range(length, seed=seed).shuffle().batch(size)
+
+
+def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
+    """Return the state after so many batches, whole epochs read to their end."""
+    loader = ps.Loader(dataset)
+    while steps:
+        for _ in loader:
+            steps -= 1
+            if not steps:
+                break
+    return loader.state_dict()
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value is made of exactly the types that JSON gives back."""
+    text = json.dumps(value)
+    return repr(json.loads(text)) == repr(value)
+
+
+def even(number: int) -> bool:
+    """Return whether a number is even."""
+    return number % 2 == 0
+
+
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(even).batch(4), ps.range(9).shuffle()])
+def test_states_are_fresh_plain_values(dataset: ps.Dataset) -> None:
+    """A state is made of dicts, lists, ints and strings, survives JSON, and shares nothing with the loader."""
+    loader = ps.Loader(dataset)
+    next(iter(loader))
+    state = loader.state_dict()
+    assert is_plain(state)
+    state["segments"].clear()
+    state["fingerprint"].clear()
+    assert loader.state_dict()["segments"]
+    assert loader.state_dict()["fingerprint"]
+
+
+def test_states_stay_below_a_kilobyte() -> None:
+    """After many epochs left early, restores and changed batch sizes, of a huge dataset, a state is small."""
+    length = 2**60
+    loader = ps.Loader(ps.range(length).shuffle().batch(3))
+    for count in range(60):
+        batches = iter(loader)
+        for _ in range(count % 3 + 1):
+            next(batches)
+        loader.seek(loader.step + 10**15)
+        state = loader.state_dict()
+        loader = ps.Loader(ps.range(length).shuffle().batch(3 + count % 7))
+        loader.load_state_dict(state)
+        assert len(json.dumps(state)) < 1000
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 3]))
+def test_a_state_of_any_step(taken: int, step: int, workers: int) -> None:
+    """`state_dict(step=k)` is the state as if exactly k batches had been handed out, whatever was."""
+    with ps.Loader(numbers(), num_workers=workers) as loader:
+        found = 0
+        while found < taken:
+            for _ in loader:
+                found += 1
+                if found == taken:
+                    break
+        assert loader.state_dict(step=step) == after(numbers(), step)
+
+
+def test_an_earlier_step_than_a_break_can_be_saved() -> None:
+    """A state of a step from before an epoch was left early goes on with the rest of that epoch."""
+    loader = ps.Loader(numbers())
+    first = next(iter(loader)).tolist()
+    batches = iter(loader)
+    next(batches)
+    other = ps.Loader(numbers())
+    other.load_state_dict(loader.state_dict(step=0))
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in numbers()]
+    assert other.batch_at(0).tolist() == first
+
+
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(even).batch(4)])
+def test_a_state_after_a_break_and_a_new_iter_is_the_next_epochs(dataset: ps.Dataset) -> None:
+    """Once the next epoch was begun, the state is its start, also before its first batch."""
+    loader = ps.Loader(dataset)
+    next(iter(loader))
+    iter(loader)
+    state = loader.state_dict()
+    assert (state["step"], state["epoch"], state["position"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(80, seed=1).shuffle().filter(even).batch(4)])
+def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
+    """After seeking to before an epoch was left early, that epoch is read to its end, and steps are counted so."""
+    loader = ps.Loader(dataset)
+    expected = [batch.tolist() for batch in dataset]
+    next(iter(loader))
+    assert len(list(loader)) == 10
+    loader.seek(0)
+    found = iter(loader)
+    assert [next(found).tolist() for _ in range(3)] == expected[:3]
+    assert loader.state_dict()["epoch"] == 0
+    other = ps.Loader(dataset)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == expected[3:]
+    assert loader.batch_at(2).tolist() == expected[2]
+
+
+def test_seeking_back_over_a_break_forgets_what_came_after_it() -> None:
+    """What is read in order is not told of steps that will be others when they are handed out again."""
+    loader = ps.Loader(ps.range(80, seed=1).shuffle().filter(even).batch(4))
+    next(iter(loader))
+    list(loader)  # steps 1 to 10, the next epoch
+    loader.seek(0)
+    for step in range(1, 10):
+        with pytest.raises(ps.errors.StateError, match=r"only the last steps handed out are known: 0 to 0"):
+            loader.batch_at(step)
+
+
+class Counting:
+    """Numbers, and how many of them were read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: int) -> int:
+        self.reads += 1
+        return key
+
+
+@pytest.mark.parametrize("step", [10, 10**9])
+def test_restoring_costs_no_reading(step: int) -> None:
+    """Restored at any step of a huge dataset, a loader gives what seeking gives, and reads one batch for it."""
+    source = Counting(2**40)
+    dataset = ps.read(source, seed=5).shuffle().batch(8)
+    sought = ps.Loader(dataset)
+    sought.seek(step)
+    resumed = ps.Loader(dataset)
+    resumed.load_state_dict(sought.state_dict())
+    assert source.reads == 0
+    batch = next(iter(resumed))
+    assert source.reads == 8
+    assert batch.tolist() == next(iter(sought)).tolist() == dataset[step].tolist() == resumed.batch_at(step).tolist()
+    assert (resumed.step, resumed.position) == (step, 8 * step)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 5])
+def test_workers_are_no_part_of_a_state(workers: int) -> None:
+    """Loaders with other numbers of workers have equal states, and take each other's."""
+    expected = [batch.tolist() for batch in numbers()][4:]
+    with ps.Loader(numbers(), num_workers=workers, prefetch=3) as loader:
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        state = loader.state_dict()
+        assert state == after(numbers(), 4)
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == expected
+
+
+@pytest.mark.parametrize("sees_end", [False, True])
+@pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(even).batch(4)])
+def test_a_state_after_the_last_batch_is_the_next_epochs_start(dataset: ps.Dataset, sees_end: bool) -> None:  # noqa: FBT001 - a parameter
+    """Whether the end was seen or not, what follows the last batch is the next epoch."""
+    loader = ps.Loader(dataset)
+    batches = iter(loader)
+    for _ in range(10):
+        next(batches)
+    if sees_end:
+        assert next(batches, None) is None
+    other = ps.Loader(dataset)
+    other.load_state_dict(loader.state_dict())
+    assert (other.step, other.epoch, other.position) == (10, 1, 0)
+    assert len(list(other)) == 10
+
+
+def test_iterators_have_the_state_too() -> None:
+    """`get_state` and `set_state` of an iterator are those of its loader; the iterator goes on from there."""
+    loader = ps.Loader(numbers())
+    batches = iter(loader)
+    next(batches)
+    state = batches.get_state()
+    expected = [batch.tolist() for batch in batches]
+    assert next(batches, None) is None
+    batches.set_state(state)
+    assert [batch.tolist() for batch in batches] == expected

@@ -1,0 +1,180 @@
+"""A wrong state, step or row is refused with what is wrong, and the loader stays where it was."""
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+Edit = Callable[[dict[str, Any]], Any]
+
+
+def numbers(length: int = 40, *, seed: int = 3) -> ps.Dataset:
+    """Return batches of shuffled numbers."""
+    return ps.range(length, seed=seed).shuffle().batch(4)
+
+
+def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
+    """Return the state after some batches."""
+    loader = ps.Loader(dataset)
+    batches = iter(loader)
+    for _ in range(steps):
+        next(batches)
+    return loader.state_dict()
+
+
+def even(number: int) -> bool:
+    """Return whether a number is even."""
+    return number % 2 == 0
+
+
+def changed(part: str, value: object) -> Edit:
+    """Return an edit that replaces one part of a state."""
+    return lambda state: {**state, part: value}
+
+
+def without(part: str) -> Edit:
+    """Return an edit that leaves out one part of a state."""
+    return lambda state: {key: value for key, value in state.items() if key != part}
+
+
+WRONG: dict[str, tuple[Edit, str]] = {
+    "malformed JSON": (lambda state: json.dumps(state)[:-1], r"must be what state_dict\(\) returned, or its JSON text"),
+    "no JSON": (lambda _: "hello", r"must be what state_dict\(\) returned, or its JSON text; got Expecting value"),
+    "another value": (lambda _: [1, 2], r"must be what state_dict\(\) returned; got \[1, 2\]"),
+    "nothing": (lambda _: None, r"must be what state_dict\(\) returned; got None"),
+    "an empty dict": (lambda _: {}, r"must be what state_dict\(\) returned; got \{\}"),
+    "a newer version": (changed("penstock", 2), r"reads states of version 1; got version 2"),
+    "a missing step": (without("step"), r"incomplete or damaged \(KeyError: 'step'\)"),
+    "a missing shape": (without("shape"), r"incomplete or damaged \(KeyError: 'shape'\)"),
+    "a negative step": (changed("step", -1), r"expected a whole number from 0 to 2\*\*62, found -1"),
+    "a fraction": (changed("epoch", 0.5), r"expected a whole number from 0 to 2\*\*62, found 0.5"),
+    "a truth": (changed("epoch", value=True), r"expected a whole number from 0 to 2\*\*62, found True"),
+    "a huge number": (changed("step", 2**63), r"expected a whole number from 0 to 2\*\*62"),
+    "no segments": (changed("segments", []), r"segments must cover the step"),
+    "batches of nothing": (changed("segments", [[0, 0, 0, 0]]), r"in batches of at least 1"),
+    "segments of the future": (changed("segments", [[9, 0, 0, 4]]), r"segments must cover the step"),
+    "segments in disorder": (changed("segments", [[1, 0, 0, 4], [0, 0, 0, 4]]), r"segments must follow each other"),
+    "a short segment": (changed("segments", [[0, 0, 4]]), r"incomplete or damaged \(TypeError"),
+    "a position past the end": (changed("position", 41), r"position 41 is past the dataset's 40"),
+    "a cursor": (changed("cursor", [0]), r"saved while reading in order; this dataset is indexable"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_states_are_refused(name: str) -> None:
+    """A damaged or foreign state raises a StateError that says what is wrong, and the loader stays where it was."""
+    edit, message = WRONG[name]
+    loader = ps.Loader(numbers())
+    batches = iter(loader)
+    next(batches)
+    before = loader.state_dict()
+    with pytest.raises(ps.errors.StateError, match=message):
+        loader.load_state_dict(edit(after(numbers(), 2)))
+    assert loader.state_dict() == before
+    assert next(batches).tolist() == numbers()[1].tolist()
+
+
+def test_text_of_a_state_is_a_state() -> None:
+    """JSON text is taken as the value is."""
+    loader = ps.Loader(numbers())
+    loader.load_state_dict(json.dumps(after(numbers(), 3)))
+    assert loader.step == 3
+
+
+@pytest.mark.parametrize(
+    ("differing", "dataset"),
+    [
+        ("source and order", numbers(48)),  # the order of so many elements
+        ("source", ps.range(1, 41, seed=3).shuffle().batch(4)),
+        ("order", numbers(seed=4)),
+        ("order", ps.range(40, seed=3).batch(4)),
+    ],
+)
+def test_states_of_other_datasets_are_refused(differing: str, dataset: ps.Dataset) -> None:
+    """A state of another source, seed or order is refused by the parts that differ, unless these are allowed."""
+    state = after(numbers(), 2)
+    loader = ps.Loader(dataset)
+    with pytest.raises(ps.errors.StateError, match=rf"belongs to a dataset with another {differing}\. .*allow=\{{"):
+        loader.load_state_dict(state)
+    loader.load_state_dict(state, allow=differing.split(" and "))
+    assert loader.step == 2
+
+
+def test_unknown_parts_can_not_be_allowed() -> None:
+    """What may be allowed is listed."""
+    with pytest.raises(ps.errors.UsageError, match=re.escape("allow takes ['order', 'source']; got ['colour']")):
+        ps.Loader(numbers()).load_state_dict(after(numbers(), 2), allow=["colour"])
+
+
+def test_states_of_ordered_datasets_stay_with_their_ranks() -> None:
+    """A state that was saved while reading in order is only for the same rank, and the same kind of dataset."""
+    dataset = ps.range(40).filter(even).batch(4)
+    state = after(dataset, 2)
+    with pytest.raises(ps.errors.StateError, match=r"state of rank 0 of 1 was given to rank 1 of 2"):
+        ps.Loader(dataset, shard=ps.Shard(1, 2, uneven=True)).load_state_dict(state)
+    with pytest.raises(ps.errors.StateError, match=r"saved by an indexable dataset, or one with other steps"):
+        ps.Loader(dataset).load_state_dict({**state, "cursor": [1, 2]})
+    with pytest.raises(ps.errors.StateError, match=r"only the last steps handed out are known: 0 to 0; got step=7"):
+        ps.Loader(dataset).seek(7)
+
+
+def test_other_functions_warn() -> None:
+    """Differing functions are told, and accepted."""
+    added, doubled = ps.range(8).map(add_one, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)
+    loader = ps.Loader(doubled)
+    with pytest.warns(UserWarning, match=r"the dataset's functions differ from those of the state"):
+        loader.load_state_dict(after(added, 1))
+    assert loader.step == 1
+
+
+def test_another_numpy_warns_where_random_numbers_are_drawn() -> None:
+    """Distributions follow NumPy's version, so a state from another is told of; without random maps it is not."""
+    noisy = ps.range(8).random_map(noise).batch(2)
+    with pytest.warns(UserWarning, match=rf"saved under NumPy 0\.1, this is {re.escape(np.__version__)}"):
+        ps.Loader(noisy).load_state_dict({**after(noisy, 1), "numpy": "0.1"})
+    with warnings.catch_warnings(action="error"):
+        ps.Loader(numbers()).load_state_dict({**after(numbers(), 1), "numpy": "0.1"})
+
+
+def add_one(number: int) -> int:
+    """Return one more."""
+    return number + 1
+
+
+def double(number: int) -> int:
+    """Return twice as much."""
+    return number * 2
+
+
+def noise(number: int, rng: np.random.Generator) -> float:
+    """Return a number with noise."""
+    return number + rng.random()
+
+
+def test_steps_and_rows_must_exist() -> None:
+    """Wrong steps and rows are refused by name."""
+    loader = ps.Loader(numbers())
+    calls: list[Callable[[int], object]] = [loader.seek, loader.state_dict, loader.batch_at]
+    for call in calls:
+        with pytest.raises(ps.errors.UsageError, match=r"step must be at least 0 and at most 2\*\*62; got step=-1"):
+            call(-1)
+    with pytest.raises(IndexError, match=r"row must be in \[0, 4\), .*; got 4"):
+        loader.origin(0, 4)
+    with pytest.raises(ps.errors.StateError, match=r"this dataset has no batches; got step=0"):
+        ps.Loader(ps.range(0).batch(2)).batch_at(0)
+
+
+def test_a_step_that_was_not_handed_out_is_not_made_up() -> None:
+    """Of a dataset that is read in order, the step after an epoch's last one is a StateError, not an end."""
+    loader = ps.Loader(ps.range(8).filter(even).batch(4))
+    next(iter(loader))
+    with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
+        loader.batch_at(1)
+    with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
+        loader.origin(1, 0)
