@@ -102,12 +102,13 @@ class Crew:
 
     @property
     def regions_in_use(self) -> int:
-        """How many regions of memory are being written, ready or viewed."""
-        return len(self._lent)
+        """How many regions of memory are being written, ready or viewed, but for those of cancelled slots."""
+        jobs = [self._jobs[slot] for slot in self._draining]
+        return len(self._lent) - sum(job is not None and job.memory_bytes > 0 for job in jobs)
 
     @property
     def bytes_in_use(self) -> int:
-        """The bytes of that memory."""
+        """The bytes of all memory that is being written, ready or viewed."""
         return sum(map(len, self._lent.copy().values()))
 
     @property
@@ -154,6 +155,12 @@ class Crew:
         """Give up a slot's job: blocks that no worker has begun are never run."""
         self._ring.cancel(slot)
         self._draining.add(slot)
+
+    def wait_drained(self) -> None:
+        """Wait until no cancelled slot has a writer left."""
+        for slot in self._draining:
+            self._ring.wait_drained(slot)
+        self.collect()
 
     # -- waiting; the consumer's thread alone
 

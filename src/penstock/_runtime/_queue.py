@@ -122,6 +122,10 @@ class JobQueue(Generic[AnyJob]):
         if job is None:
             return
         if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
+            crew.wait_drained()  # what an earlier iterator left behind is no fault of the consumer's
+            self._arm()
+            if self._armed:
+                return
             raise UsageError(
                 f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
                 f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
