@@ -98,6 +98,14 @@ class Crew:
         if self._worker_error is not None:
             raise self._worker_error
 
+    def count_bytes(self) -> int:
+        """Return the bytes of memory that is being written, ready or viewed now."""
+        if os.getpid() != self._process:
+            return 0
+        with self.owned():
+            self.collect()
+            return self.bytes_in_use
+
     # -- slots; with the crew owned
 
     @property
@@ -183,6 +191,7 @@ class Crew:
             return  # in a fork the threads don't exist; nothing may be touched
         self.arm_more = _nothing
         self._threads.close()
+        self.when_free(self._idle.clear)
 
     # -- workers
 
