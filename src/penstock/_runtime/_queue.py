@@ -85,9 +85,8 @@ class JobQueue(Generic[AnyJob]):
         if self._crew.arm_more == self._arm_ahead:
             self._crew.arm_more = _nothing
         self._made = None
-        for slot, _ in self._armed:
-            self._crew.cancel(slot)
-        self._armed.clear()
+        while self._armed:
+            self._crew.cancel(self._armed.popleft()[0])
         self._crew.collect()
 
     def _arm_ahead(self) -> None:
