@@ -7,10 +7,10 @@ Guarantees:
 """
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from penstock._loader._closer import Closer
 from penstock._loader._progress import Progress
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch, Stream
@@ -77,7 +77,7 @@ class LoaderIterator:
         self._stream = self._open_stream(course)
         self._next = self._stream.next
         self._interrupted = False
-        self._finalizer = weakref.finalize(self, self._stream.close)
+        self._closer = Closer(self, self._stream.close)
 
     def __iter__(self) -> Self:
         return self
@@ -91,8 +91,7 @@ class LoaderIterator:
             self._clock.count(asked, time.perf_counter())
             self._progress.handed_out(cursor)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
-            self._end()
-            raise StopIteration from None
+            self._ended = True
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
         except Exception as error:
@@ -101,7 +100,10 @@ class LoaderIterator:
         except BaseException:
             self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
             raise
-        return batch
+        else:
+            return batch
+        self._end()
+        raise StopIteration
 
     def _refuse_or_reopen(self) -> None:
         if self._retired:
@@ -112,7 +114,6 @@ class LoaderIterator:
         self._open(self._progress.rest())
 
     def _end(self) -> None:
-        self._ended = True
         self._progress.ended()
         self.close()
 
@@ -136,7 +137,7 @@ class LoaderIterator:
 
     def close(self) -> None:
         """Stop what computes ahead for this iterator; batches handed out stay valid."""
-        self._finalizer()
+        self._closer()
 
     def retire(self, why: str) -> None:
         """Close for good: from now on `next` raises a ClosedError that says why."""

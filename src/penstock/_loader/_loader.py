@@ -11,6 +11,7 @@ import numpy as np
 from penstock._dataset import Dataset
 from penstock._graph._nodes import Map, Origin, parents, root
 from penstock._graph._verify import need_count
+from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, OrderedProgress, Progress
 from penstock._plan._lower import Workers, choose_place, lower, parse_memory
@@ -95,7 +96,7 @@ class Loader:
         self._runtime = Runtime(self._plan)
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._fingerprint: dict[str, str] | None = None
-        self._finalizer = weakref.finalize(self, self._runtime.close)
+        self._closer = Closer(self, self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
 
@@ -262,7 +263,7 @@ class Loader:
     def close(self) -> None:
         """Stop the workers. Batches handed out stay valid; using the loader raises a ClosedError from now on."""
         self._retire_iterator("the loader was closed")
-        self._finalizer()
+        self._closer()
 
     def __enter__(self) -> Self:
         return self
@@ -278,7 +279,7 @@ class Loader:
         return f"Loader({self._dataset!r}\n  {who}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
 
     def _need_open(self) -> None:
-        if not self._finalizer.alive:
+        if not self._closer.is_open:
             raise ClosedError("the loader was closed; make a new one")
 
     def _retire_iterator(self, why: str) -> None:

@@ -98,16 +98,25 @@ class Crew:
         if self._worker_error is not None:
             raise self._worker_error
 
+    def count_bytes(self) -> int:
+        """Return the bytes of memory that is being written, ready or viewed now."""
+        if os.getpid() != self._process:
+            return 0
+        with self.owned():
+            self.collect()
+            return self.bytes_in_use
+
     # -- slots; with the crew owned
 
     @property
     def regions_in_use(self) -> int:
-        """How many regions of memory are being written, ready or viewed."""
-        return len(self._lent)
+        """How many regions of memory are being written, ready or viewed, but for those of cancelled slots."""
+        jobs = [self._jobs[slot] for slot in self._draining]
+        return len(self._lent) - sum(job is not None and job.memory_bytes > 0 for job in jobs)
 
     @property
     def bytes_in_use(self) -> int:
-        """The bytes of that memory."""
+        """The bytes of all memory that is being written, ready or viewed."""
         return sum(map(len, self._lent.copy().values()))
 
     @property
@@ -155,6 +164,12 @@ class Crew:
         self._ring.cancel(slot)
         self._draining.add(slot)
 
+    def wait_drained(self) -> None:
+        """Wait until no cancelled slot has a writer left."""
+        for slot in self._draining:
+            self._ring.wait_drained(slot)
+        self.collect()
+
     # -- waiting; the consumer's thread alone
 
     def is_ready(self, slot: int) -> bool:
@@ -176,6 +191,7 @@ class Crew:
             return  # in a fork the threads don't exist; nothing may be touched
         self.arm_more = _nothing
         self._threads.close()
+        self.when_free(self._idle.clear)
 
     # -- workers
 

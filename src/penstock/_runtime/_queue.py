@@ -85,9 +85,8 @@ class JobQueue(Generic[AnyJob]):
         if self._crew.arm_more == self._arm_ahead:
             self._crew.arm_more = _nothing
         self._made = None
-        for slot, _ in self._armed:
-            self._crew.cancel(slot)
-        self._armed.clear()
+        while self._armed:
+            self._crew.cancel(self._armed.popleft()[0])
         self._crew.collect()
 
     def _arm_ahead(self) -> None:
@@ -122,6 +121,10 @@ class JobQueue(Generic[AnyJob]):
         if job is None:
             return
         if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
+            crew.wait_drained()  # what an earlier iterator left behind is no fault of the consumer's
+            self._arm()
+            if self._armed:
+                return
             raise UsageError(
                 f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
                 f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "

@@ -67,7 +67,7 @@ class Runtime:
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
-        return 0 if self._crew is None else self._crew.bytes_in_use
+        return 0 if self._crew is None else self._crew.count_bytes()
 
     def close(self) -> None:
         """Stop the workers."""

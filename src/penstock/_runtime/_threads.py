@@ -121,6 +121,7 @@ class ThreadOrderedStream:
     def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
         if not isinstance(plan.program, Folded):
             raise TypeError("an indexable dataset has no folds")
+        crew.check()
         self._plan = plan
         self._program: Folded = plan.program
         self._crew = crew
@@ -168,6 +169,8 @@ class ThreadOrderedStream:
         return self._crew.fileno()
 
     def is_ready(self) -> bool:
+        if self._items is None and not self._closed:
+            self._restart()  # so that there is something to wait for
         return self._queue is None or self._queue.is_ready()
 
     def _stop(self) -> None:

@@ -1,0 +1,30 @@
+"""Functions of a dataset that wait until the test lets them go on."""
+
+import threading
+from typing import Any
+
+PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
+
+
+class Gate:
+    """A function that, at one element, says that it was entered and waits to be opened."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, element: Any) -> Any:
+        """Return the element, once the gate is open."""
+        if element == self.at:
+            self.entered.set()
+            assert self.opened.wait(PATIENCE_SECONDS)
+        return element
+
+    def wait_entered(self) -> None:
+        """Wait until a worker is inside."""
+        assert self.entered.wait(PATIENCE_SECONDS)
+
+    def open(self) -> None:
+        """Let it go on."""
+        self.opened.set()

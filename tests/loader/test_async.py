@@ -1,0 +1,182 @@
+"""`async for` over a loader: the same batches, and the event loop goes on while the next one is being made."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from tests.loader.gates import Gate
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
+
+
+def keep(number: int) -> bool:
+    """Keep every number."""
+    return number >= 0
+
+
+@WORKERS
+@pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(keep).batch(4)])
+def test_the_same_batches_over_epochs(dataset: ps.Dataset, workers: int) -> None:
+    """Every epoch read with `async for` equals the epoch read with `for`, and may be mixed with it."""
+
+    async def read(loader: ps.Loader) -> list[Any]:
+        return [batch.tolist() async for batch in loader]
+
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert asyncio.run(read(loader)) == EXPECTED
+        assert [batch.tolist() for batch in loader] == EXPECTED
+        assert asyncio.run(read(loader)) == EXPECTED
+        assert loader.epoch == 2
+
+
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_tasks_run_meanwhile(kind: str, workers: int) -> None:
+    """While a batch is waited for, other tasks of the loop run: one of them lets the batch be made."""
+    gate = Gate(0)
+
+    async def read(loader: ps.Loader) -> list[Any]:
+        return [batch.tolist() async for batch in loader]
+
+    async def opens() -> None:
+        await asyncio.to_thread(gate.wait_entered)
+        gate.open()
+
+    async def main(loader: ps.Loader) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read(loader))
+            group.create_task(opens())
+        return reading.result()
+
+    rows = ps.range(40).map(gate)
+    dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert asyncio.run(main(loader)) == EXPECTED
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """An event loop that counts how often something begins to wait for a descriptor."""
+
+    waits = 0
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override] # wider
+        """Wait for a descriptor."""
+        self.waits += 1
+        super().add_reader(fd, callback, *args)
+
+
+def test_waiting_does_not_spin() -> None:
+    """While a batch is late, and those after it are ready, the loop sleeps: it is not woken again and again."""
+    gate = Gate(8)
+    passed = threading.Event()
+
+    def passes(number: int) -> int:
+        if number == 39:
+            passed.set()
+        return number
+
+    async def main() -> int:
+        with ps.Loader(ps.range(40).map(gate).map(passes).batch(4), num_workers=2, prefetch=10) as loader:
+            batches = aiter(loader)
+            await anext(batches)
+            await anext(batches)
+            await asyncio.to_thread(passed.wait)
+            before = loop.waits
+            late = asyncio.ensure_future(anext(batches))
+            for _ in range(1000):  # turns of the loop
+                await asyncio.sleep(0)
+            waits = loop.waits - before
+            gate.open()
+            await late
+        return waits
+
+    loop = CountingLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert 1 <= runner.run(main()) < 10
+
+
+def test_cancelling_a_wait_loses_nothing() -> None:
+    """A wait that is cancelled leaves the loader as if the batch had not been asked for."""
+    gate = Gate(4)
+
+    async def main() -> list[Any]:
+        with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=2) as loader:
+            batches = aiter(loader)
+            found = [(await anext(batches)).tolist()]
+            for _ in range(3):
+                waiting = asyncio.ensure_future(anext(batches))
+                await asyncio.to_thread(gate.wait_entered)
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                assert loader.state_dict()["step"] == 1
+            gate.open()
+            return found + [batch.tolist() async for batch in batches]
+
+    assert asyncio.run(main()) == EXPECTED
+
+
+@WORKERS
+def test_errors_arrive_in_the_task(workers: int) -> None:
+    """What a function raises is raised by `async for`, after the batches before it, and the loop goes on."""
+
+    def fails(number: int) -> int:
+        if number == 9:
+            raise KeyError(number)
+        return number
+
+    async def main() -> list[Any]:
+        found: list[Any] = []
+        with ps.Loader(ps.range(40).map(fails).batch(4), num_workers=workers) as loader:
+            with pytest.raises(KeyError):
+                await collect(aiter(loader), found)
+            loader.seek(3)
+            await collect(aiter(loader), found)
+        return found
+
+    assert asyncio.run(main()) == EXPECTED[:2] + EXPECTED[3:]
+
+
+async def collect(batches: Any, found: list[Any]) -> None:
+    """Append batches as lists."""
+    async for batch in batches:
+        found.append(batch.tolist())  # noqa: PERF401 - those before an error count too
+
+
+def test_closing_ends_a_wait() -> None:
+    """A task that waits for a batch when the loader is closed is told so."""
+    gate = Gate(0)
+
+    async def main() -> None:
+        loader = ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1)
+        waiting = asyncio.ensure_future(anext(aiter(loader)))
+        await asyncio.to_thread(gate.wait_entered)
+        closing = asyncio.ensure_future(asyncio.to_thread(loader.close))
+        with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
+            await waiting
+        gate.open()
+        await closing
+
+    asyncio.run(main())
+
+
+def test_two_loaders_in_one_loop() -> None:
+    """Tasks that read different loaders take turns, and each gets its own batches."""
+
+    async def read(seed: int) -> list[Any]:
+        with ps.Loader(ps.range(40, seed=seed).shuffle().batch(4), num_workers=2) as loader:
+            return [batch.tolist() async for batch in loader]
+
+    async def main() -> list[list[Any]]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(read(seed)) for seed in range(3)]
+        return [task.result() for task in tasks]
+
+    expected = [[batch.tolist() for batch in ps.range(40, seed=seed).shuffle().batch(4)] for seed in range(3)]
+    assert asyncio.run(main()) == expected

@@ -1,0 +1,251 @@
+"""However an iteration ends, what computed for it stops, and the loader can be used again or says why not."""
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.loader.gates import Gate
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
+
+
+def numbers() -> ps.Dataset:
+    """Return batches of numbers in order."""
+    return ps.range(40).batch(4)
+
+
+def listed(batches: Any) -> list[Any]:
+    """Return batches as lists."""
+    return [batch.tolist() for batch in batches]
+
+
+def workers_alive() -> int:
+    """Return how many worker threads there are."""
+    return sum(thread.name.startswith("penstock-") for thread in threading.enumerate())
+
+
+@WORKERS
+def test_break_begins_the_next_epoch(workers: int) -> None:
+    """After a break, `iter` starts the next epoch; an iterator that is kept goes on instead."""
+    with ps.Loader(ps.range(40, seed=1).shuffle().batch(4), num_workers=workers) as loader:
+        for _ in loader:
+            break
+        assert loader.epoch == 0
+        kept = iter(loader)
+        first = next(kept).tolist()
+        assert (loader.epoch, loader.step) == (1, 1)
+        rest = listed(kept)
+        assert sorted(number for batch in [first, *rest] for number in batch) == list(range(40))
+
+
+@WORKERS
+def test_a_newer_iterator_retires_the_older(workers: int) -> None:
+    """The loader has one iterator at a time: the older one says so."""
+    with ps.Loader(numbers(), num_workers=workers) as loader:
+        older = iter(loader)
+        next(older)
+        newer = iter(loader)
+        with pytest.raises(ps.errors.ClosedError, match=r"a newer iter\(loader\) has taken this iterator's place"):
+            next(older)
+        assert listed(newer) == EXPECTED
+        assert next(newer, None) is None
+
+
+@WORKERS
+@pytest.mark.parametrize("move", ["seek", "load"])
+def test_moving_the_loader_retires_its_iterator(workers: int, move: str) -> None:
+    """After `seek` or `load_state_dict` an iterator that was made before says to make a new one."""
+    with ps.Loader(numbers(), num_workers=workers) as loader:
+        batches = iter(loader)
+        next(batches)
+        if move == "seek":
+            loader.seek(5)
+        else:
+            loader.load_state_dict(loader.state_dict())
+        with pytest.raises(ps.errors.ClosedError, match=r"make a new one"):
+            next(batches)
+        assert listed(loader) == EXPECTED[5 if move == "seek" else 1 :]
+
+
+@WORKERS
+def test_a_closed_loader_says_so(workers: int) -> None:
+    """After `close`, iterating and moving raise a ClosedError; where it was and what it gave stay."""
+    loader = ps.Loader(numbers(), num_workers=workers)
+    batches = iter(loader)
+    first = next(batches)
+    state = loader.state_dict()
+    loader.close()
+    loader.close()
+    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
+        next(batches)
+    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed; make a new one"):
+        iter(loader)
+    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
+        loader.seek(0)
+    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
+        loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert first.tolist() == EXPECTED[0]
+    assert workers_alive() == 0
+
+
+@pytest.mark.parametrize("in_order", ["", "in order"])
+def test_closing_waits_for_what_runs(in_order: str) -> None:
+    """`close` returns when no function runs any more, so that nothing runs after it."""
+    gate = Gate(6)
+    dataset = ps.range(40).map(gate)
+    dataset = (dataset.filter(lambda _: True) if in_order else dataset).batch(4)  # pyright: ignore[reportUnknownLambdaType]
+    loader = ps.Loader(dataset, num_workers=2)
+    batches = iter(loader)
+    closing = threading.Thread(target=loader.close)
+    if in_order:
+        asking = threading.Thread(target=next, args=(batches, None))  # what is read in order starts when asked
+        asking.start()
+        gate.wait_entered()
+        gate.open()
+        asking.join()
+        closing.start()
+    else:
+        gate.wait_entered()
+        closing.start()
+        gate.open()
+    closing.join()
+    assert workers_alive() == 0
+
+
+def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
+    """After a break, what still runs for the old epoch drains while the new one is computed by the other workers."""
+    gate = Gate(12)
+    with ps.Loader(ps.range(40).map(gate).map(lambda number: number).batch(4), num_workers=3) as loader:  # pyright: ignore[reportUnknownLambdaType]
+        loader.seek(3)
+        old = iter(loader)
+        gate.wait_entered()
+        loader.seek(4)
+        assert listed(loader) == EXPECTED[4:]
+        with pytest.raises(ps.errors.ClosedError):
+            next(old)
+        gate.open()
+
+
+@WORKERS
+def test_an_exception_in_the_training_loop_leaves_the_loader_usable(workers: int) -> None:
+    """After the consumer's own exception, the loader goes on with the next epoch."""
+    with ps.Loader(numbers(), num_workers=workers) as loader:
+        with pytest.raises(ZeroDivisionError):
+            divide_by_first(loader)
+        assert listed(loader) == EXPECTED
+
+
+def divide_by_first(loader: ps.Loader) -> None:
+    """Train on a number that is 0."""
+    for batch in loader:
+        divmod(1, int(batch[0]))
+
+
+@WORKERS
+def test_two_loaders_at_once(workers: int) -> None:
+    """Loaders don't meet: two over one dataset give the same, in turns."""
+    with ps.Loader(numbers(), num_workers=workers) as one, ps.Loader(numbers(), num_workers=workers) as other:
+        pairs = list(zip(one, other, strict=True))
+    assert listed(first for first, _ in pairs) == listed(second for _, second in pairs) == EXPECTED
+
+
+@WORKERS
+def test_a_dropped_loader_is_collected(workers: int) -> None:
+    """A loader and an iterator that nobody refers to stop their workers, without a call and without the collector."""
+    gc.disable()
+    try:
+        loader = ps.Loader(numbers(), num_workers=workers)
+        batches = iter(loader)
+        next(batches)
+        reference = weakref.ref(loader)
+        del loader
+        assert next(batches).tolist() == EXPECTED[1]  # the iterator keeps it
+        assert reference() is not None
+        del batches
+        assert reference() is None
+        assert workers_alive() == 0
+    finally:
+        gc.enable()
+
+
+@WORKERS
+def test_a_loader_in_a_cycle_is_collected(workers: int) -> None:
+    """So is one in a reference cycle, when the collector finds it."""
+    loader = ps.Loader(numbers(), num_workers=workers)
+    cycle: dict[str, Any] = {"loader": loader, "batches": iter(loader)}
+    cycle["batch"], cycle["self"] = next(cycle["batches"]), cycle
+    reference = weakref.ref(loader)
+    del loader, cycle
+    gc.collect()
+    assert reference() is None
+    assert workers_alive() == 0
+
+
+def test_the_collector_may_run_anywhere() -> None:
+    """An iterator left in a cycle may be collected by a worker, also while that owns the ring; it waits for nobody."""
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        with ps.Loader(ps.range(400).map(abs).batch(4), num_workers=2, prefetch=8) as loader:
+            for _ in range(20):
+                cycle: list[Any] = [iter(loader)]
+                cycle.append(cycle)
+                next(cycle[0])
+                gc.set_threshold(1, 1, 1)
+                gc.enable()
+                del cycle  # from here on any allocation, on any thread, may find it
+                loader.seek(0)
+                assert len(list(loader)) == 100
+                gc.disable()
+                loader.seek(0)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+
+
+def test_batches_outlive_their_loader() -> None:
+    """Batches stay valid when the loader that made them is closed and collected."""
+    loader = ps.Loader(ps.range(24).map(large).batch(2), num_workers=2)
+    with pytest.warns(UserWarning, match=r"batches are kept by the training loop"):
+        kept = list(loader)
+    loader.close()
+    del loader
+    gc.collect()
+    assert [[int(row[0]) for row in batch] for batch in kept] == [[i, i + 1] for i in range(0, 24, 2)]
+
+
+def large(number: int) -> Any:
+    """Return a row that is not copied when it is handed out."""
+    return np.full(100_000, number)
+
+
+def test_a_loader_can_be_used_in_other_threads() -> None:
+    """Made in one thread, read in another, closed in a third: one at a time, any thread will do."""
+    loader = ps.Loader(numbers(), num_workers=2)
+    found: list[Any] = []
+    for work in (lambda: found.extend(listed(loader)), loader.close):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == EXPECTED
+
+
+def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
+    """When nothing refers to batches any more and no iterator is open, no memory is in flight."""
+    with ps.Loader(ps.range(40).map(large).batch(4), num_workers=2) as loader:
+        for _ in range(3):
+            batches = iter(loader)
+            assert [int(next(batches)[0, 0]) for _ in range(4)] == [0, 4, 8, 12]
+            del batches
+        loader.seek(0)
+        count = sum(len(batch) for batch in loader)
+        assert count == 40
+        assert next(iter(loader))[0, 0] == 0
+    assert loader.stats()["bytes_in_flight"] == 0

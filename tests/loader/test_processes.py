@@ -1,0 +1,235 @@
+"""A loader in a program that ends, forks or is interrupted: real processes, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+SOURCES = str(Path(penstock.__file__).parents[1])
+PATIENCE_SECONDS = 40.0
+
+PREAMBLE = """
+import os, signal, sys, threading
+import numpy as np
+import penstock as ps
+
+def keep(number):
+    return True
+
+def dataset(kind, function=abs):
+    rows = ps.range(400, seed=1).shuffle().map(function)
+    return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+"""
+
+
+def program(text: str) -> list[str]:
+    """Return the command that runs a program after the preamble."""
+    return [sys.executable, "-c", PREAMBLE + textwrap.dedent(text)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which a program finds Penstock."""
+    return {**os.environ, "PYTHONPATH": SOURCES, "PYTHONFAULTHANDLER": ""}
+
+
+def run(text: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end."""
+    return subprocess.run(
+        program(text), env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+@pytest.mark.parametrize("ends", ["", "sys.exit()", "del loader, batches"])
+def test_a_program_ends_in_silence(kind: str, workers: int, ends: str) -> None:
+    """A program that ends while a loader is running, batches in its hands, prints nothing."""
+    ended = run(
+        f"""
+        loader = ps.Loader(dataset({kind!r}), num_workers={workers})
+        batches = iter(loader)
+        kept = [next(batches), next(batches)]
+        {ends}
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_uncaught_error_is_one_traceback(workers: int) -> None:
+    """A function's error that nobody catches is printed once, with its note, and nothing else."""
+    ended = run(
+        f"""
+        def fails(number):
+            if number == 7:
+                raise KeyError("no such image")
+            return number
+        for batch in ps.Loader(dataset("indexed", fails), num_workers={workers}):
+            pass
+        """
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback (most recent call last)") == 1
+    assert ended.stderr.count("KeyError: 'no such image'") == 1
+    assert ended.stderr.count("in step 'fails' at epoch 0, position") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_a_fork_can_not_use_a_started_loader(kind: str) -> None:
+    """In a fork, a loader with threads raises a ClosedError, the child ends cleanly, and the parent goes on."""
+    ended = run(
+        f"""
+        loader = ps.Loader(dataset({kind!r}), num_workers=2)
+        batches = iter(loader)
+        first = next(batches)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for use in (lambda: next(batches), lambda: iter(loader)):
+                try:
+                    for _ in range(100):
+                        use()
+                except ps.errors.ClosedError as error:
+                    refused += "before a fork" in str(error) or "newer iter" in str(error)
+            state = loader.state_dict()
+            loader.stats()
+            del batches
+            loader.close()
+            sys.exit(10 + refused)
+        _, status = os.waitpid(child, 0)
+        count = sum(len(batch) for batch in batches) + len(first)
+        print(os.waitstatus_to_exitcode(status), count)
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "12 400\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_may_make_a_loader_of_its_own() -> None:
+    """A loader that was not started before the fork, and one that computes inline, work in the child."""
+    ended = run(
+        """
+        inline, started_later = ps.Loader(dataset("indexed")), ps.Loader(dataset("indexed"), num_workers=2)
+        next(iter(inline))
+        child = os.fork()
+        if child == 0:
+            same = all(np.array_equal(a, b) for a, b in zip(started_later, dataset("indexed"), strict=True))
+            sys.exit(20 + same + (len(list(inline)) == 100))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "22\n", "")
+
+
+INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+late = threading.Event()
+
+def slow(number):
+    if number == {stuck}:
+        print("stuck", flush=True)
+        late.wait()
+    return number
+
+print("ready", flush=True)
+while True:
+    for batch in ps.Loader(dataset({kind!r}, slow), num_workers={workers}):
+        pass
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_ctrl_c_ends_a_program(kind: str, workers: int, turns: int) -> None:
+    """SIGINT at any moment ends a training loop by one KeyboardInterrupt, whatever it was doing."""
+    command = program(INTERRUPTED.format(kind=kind, workers=workers, stuck=-1))
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        for _ in range(turns):  # other moments of the loop: as long as it takes to start another process
+            subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=PATIENCE_SECONDS)
+    assert errors.count("Traceback (most recent call last)") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert child.returncode in {-signal.SIGINT, 130}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_going_on_after_many_ctrl_c(kind: str, workers: int) -> None:
+    """Interrupted again and again at random moments, an iterator that is kept gives every batch once, in order."""
+    ended = run(
+        f"""
+        interrupted = 0
+
+        def handle(number, frame):
+            # Only inside the loader: what an interrupt does to the loop of this program is its own affair.
+            global interrupted
+            while frame is not None:
+                if "penstock" in frame.f_code.co_filename:
+                    interrupted += 1
+                    raise KeyboardInterrupt
+                frame = frame.f_back
+
+        def interrupts():
+            for number in range(100):
+                pause.wait(0.0002 * (1 + number * 7919 % 13))
+                os.kill(os.getpid(), signal.SIGINT)
+
+        dataset = dataset({kind!r}) if {kind!r} == "ordered" else dataset({kind!r}).repeat(10)
+        expected = [batch.tolist() for batch in dataset]
+        signal.signal(signal.SIGINT, handle)
+        pause = threading.Event()
+        loader = ps.Loader(dataset, num_workers={workers})
+        batches = iter(loader)
+        thread = threading.Thread(target=interrupts)
+        thread.start()
+        rounds = 0
+        while rounds == 0 or thread.is_alive():
+            found = []
+            while len(found) < len(expected):
+                try:
+                    found.append(next(batches).tolist())
+                except KeyboardInterrupt:
+                    pass
+            if found != expected:
+                print("other batches")
+            rounds += 1
+            while True:
+                try:
+                    loader.seek(0)
+                    batches = iter(loader)
+                    break
+                except KeyboardInterrupt:
+                    pass
+        print(interrupted > 0)
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+def test_a_stuck_function_does_not_keep_the_program() -> None:
+    """A program that was interrupted while a worker waits for ever ends all the same."""
+    command = program(INTERRUPTED.format(kind="indexed", workers=2, stuck=11))
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline(), child.stdout.readline()] == ["ready\n", "stuck\n"]
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=PATIENCE_SECONDS)
+    assert errors.count("Traceback (most recent call last)") == 1
+    assert "still inside a function of the dataset" in errors

@@ -1,0 +1,281 @@
+"""What a user's function raises arrives as itself, says where it happened, and loses nothing before or after it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+BAD = 17
+ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
+POSITION = ORDER.index(BAD)
+STEP = POSITION // 4
+
+
+class DecodeError(Exception):
+    """A user's error that can't be made from a text alone."""
+
+    def __init__(self, name: str, offset: int) -> None:
+        super().__init__(name, offset)
+        self.offset = offset
+
+
+def bad(number: int) -> None:
+    """Raise for the bad number."""
+    if number == BAD:
+        raise DecodeError("x.png", offset=number * 2)
+
+
+def fails(number: int) -> int:
+    """Return the number, or raise."""
+    bad(number)
+    return number
+
+
+def fails_randomly(number: int, rng: np.random.Generator) -> int:
+    """Return the number, or raise."""
+    rng.random()
+    return fails(number)
+
+
+def fails_with_origin(number: int, origin: ps.Origin) -> int:
+    """Return the number, or raise."""
+    assert origin.key == number
+    return fails(number)
+
+
+def fails_in_batch(batch: Any) -> Any:
+    """Return the batch, or raise."""
+    for number in batch.tolist():
+        bad(number)
+    return batch
+
+
+def fails_to_keep(number: int) -> bool:
+    """Keep the number, or raise."""
+    return fails(number) >= 0
+
+
+def fails_to_merge(rows: Sequence[Any]) -> Any:
+    """Return the rows as an array, or raise."""
+    return fails_in_batch(np.array(rows))
+
+
+class FailingSource:
+    """Numbers, of which one can't be read."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> int:
+        return fails(key)
+
+
+class FailingBlocks(FailingSource):
+    """The same, read in blocks, or straight into a batch."""
+
+    def read(self, keys: Any) -> list[int]:
+        """Return the records."""
+        return [fails(int(key)) for key in keys]
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Write the records."""
+        out[:] = self.read(keys)
+
+
+def rows() -> ps.Dataset:
+    """Return shuffled numbers."""
+    return ps.range(40, seed=3).shuffle()
+
+
+AT = rf"epoch 0, position {POSITION}, key {BAD}"
+DATASETS: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
+    "map": (lambda: rows().map(fails).batch(4), f"in step 'fails' at {AT}"),
+    "random_map": (lambda: rows().random_map(fails_randomly).batch(4), f"in step 'fails_randomly' at {AT}"),
+    "map_with_origin": (lambda: rows().map_with_origin(fails_with_origin, name="x").batch(4), f"in step 'x' at {AT}"),
+    "map above batch": (
+        lambda: rows().batch(4).map(fails_in_batch),
+        f"in step 'fails_in_batch' at epoch 0, position {STEP * 4}, key {ORDER[STEP * 4]}",
+    ),
+    "merge": (lambda: rows().batch(4, merge=fails_to_merge), f"while making the batch of step {STEP}: epoch 0"),
+    "source": (lambda: ps.read(FailingSource(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
+    "source in blocks": (lambda: ps.read(FailingBlocks(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
+    "map, in order": (lambda: rows().map(fails).filter(keep_all).batch(4), f"in step 'fails' at {AT}"),
+    "predicate": (lambda: rows().filter(fails_to_keep).batch(4), f"in step 'fails_to_keep' at {AT}"),
+    "merge, in order": (
+        lambda: rows().filter(keep_all).batch(4, merge=fails_to_merge),
+        f"while making the batch of step {STEP}: epoch 0",
+    ),
+}
+
+
+def keep_all(element: object) -> bool:
+    """Keep everything."""
+    del element
+    return True
+
+
+@WORKERS
+@pytest.mark.parametrize("name", DATASETS)
+def test_an_exception_arrives_as_itself(name: str, workers: int) -> None:
+    """Type, attributes and traceback are the user's; notes name step, position and key; nothing before it is lost."""
+    make, note = DATASETS[name]
+    dataset = make()
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(STEP)] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP)]
+        for _ in range(2):  # the same batch is tried again
+            with pytest.raises(DecodeError) as caught:
+                next(batches)
+            assert caught.value.offset == BAD * 2
+            assert any(note in each for each in caught.value.__notes__), caught.value.__notes__
+            assert any(f"step {STEP}: epoch 0" in each for each in caught.value.__notes__)
+            assert caught.traceback[-1].name == "bad"
+            assert loader.state_dict()["step"] == STEP
+
+
+@WORKERS
+@pytest.mark.parametrize("name", [name for name in DATASETS if "order" not in name and name != "predicate"])
+def test_seeking_goes_past_a_failing_batch(name: str, workers: int) -> None:
+    """After an exception `seek` to the next step gives all batches after the failing one."""
+    with ps.Loader(DATASETS[name][0](), num_workers=workers) as loader:
+        with pytest.raises(DecodeError):
+            list(loader)
+        loader.seek(STEP + 1)
+        assert [batch.tolist() for batch in loader] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP + 1, 10)]
+
+
+class Raises:
+    """Raises once, at a number; then the number is fine."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+        self.left = 2  # a worker's attempt, and the one in the caller's thread
+        self._lock = threading.Lock()
+
+    def __call__(self, number: int) -> int:
+        """Return the number, or raise."""
+        with self._lock:
+            if number == BAD and self.left:
+                self.left -= 1
+                raise self.kind("once")
+        return number
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, OSError, MemoryError])
+@pytest.mark.parametrize("in_order", ["", "in order"])
+def test_going_on_after_an_exception_loses_nothing(kind: type[BaseException], workers: int, in_order: str) -> None:
+    """Whatever is raised inside a function, also to end the program, the next call goes on with the same batch."""
+    dataset = rows().map(Raises(kind), name="raises")
+    dataset = (dataset.filter(keep_all) if in_order else dataset).batch(4)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        batches = iter(loader)
+        found: list[Any] = []
+        for _ in range(20):
+            try:
+                found.append(next(batches).tolist())
+            except StopIteration:
+                break
+            except kind:
+                assert loader.state_dict()["step"] == len(found)
+        assert found == [ORDER[i : i + 4] for i in range(0, 40, 4)]
+
+
+def stop(element: Any, *_: object) -> Any:
+    """Raise what would end an iteration without a word."""
+    if element == BAD or str(BAD) in str(element).strip("[]").split(", "):
+        raise StopIteration
+    return element
+
+
+class StoppingSource(FailingSource):
+    """Numbers; the bad one raises StopIteration."""
+
+    def __getitem__(self, key: int) -> int:
+        return int(stop(key))
+
+
+STOPPING: dict[str, Callable[[], ps.Dataset]] = {
+    "map": lambda: rows().map(stop).batch(4),
+    "random_map": lambda: rows().random_map(stop).batch(4),
+    "map above batch": lambda: rows().batch(4).map(stop_in_batch),
+    "merge": lambda: rows().batch(4, merge=stop),
+    "source": lambda: ps.read(StoppingSource(), seed=3).shuffle().batch(4),
+    "predicate": lambda: rows().filter(stop_to_keep).batch(4),
+    "map after filter": lambda: rows().filter(keep_all).batch(4).map(stop_in_batch),
+    "merge in order": lambda: rows().filter(keep_all).batch(4, merge=stop),
+}
+
+
+def stop_in_batch(batch: Any) -> Any:
+    """Raise StopIteration for the bad batch."""
+    return np.array(stop(batch.tolist()))
+
+
+def stop_to_keep(number: int) -> bool:
+    """Raise StopIteration for the bad number."""
+    return stop(number) is not None
+
+
+@WORKERS
+@pytest.mark.parametrize("name", STOPPING)
+def test_stop_iteration_is_an_error_not_an_end(name: str, workers: int) -> None:
+    """A StopIteration out of any user code is a RuntimeError at its batch, never a silent end of the epoch."""
+    with ps.Loader(STOPPING[name](), num_workers=workers) as loader:
+        found: list[Any] = []
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            found.extend(np.asarray(batch).tolist() for batch in Plainly(iter(loader)))
+        assert found == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP)]
+
+
+class Plainly:
+    """Iterates without a generator, which would turn a StopIteration into a RuntimeError itself."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> "Plainly":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+
+class FailingSampler:
+    """An order of the user's that can't say where one element is."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def fingerprint(self) -> str:
+        """Return what identifies the order, so that nobody has to try it."""
+        return "failing"
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the position, or raise."""
+        bad(position)
+        return epoch, position
+
+
+@WORKERS
+@pytest.mark.parametrize("where", ["below", "above"])
+def test_a_sampler_may_raise(workers: int, where: str) -> None:
+    """An error in a sampler comes at its own step, from below or above `batch`; the batches before it come first."""
+    if where == "below":
+        dataset, step = ps.range(40).reindex(FailingSampler()).batch(4), BAD // 4
+    else:
+        dataset, step = ps.range(160).batch(4).reindex(FailingSampler()), BAD
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        batches = iter(loader)
+        for number in range(step):
+            assert next(batches).tolist() == list(range(number * 4, number * 4 + 4))
+        with pytest.raises(DecodeError):
+            next(batches)
+        assert loader.state_dict()["step"] == step
+        loader.seek(step + 1)
+        assert next(iter(loader)).tolist() == list(range(step * 4 + 4, step * 4 + 8))

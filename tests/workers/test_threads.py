@@ -1,0 +1,141 @@
+"""Workers are prepared once each, by a function of the user's, and its errors are told."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock._workers._threads import WorkerThreads
+from penstock.transport._ring import Claim, SlotRing
+
+
+def workers_alive() -> int:
+    """Return how many worker threads there are."""
+    return sum(thread.name.startswith("penstock-") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_worker_is_prepared_once(workers: int) -> None:
+    """`worker_init` is called with each worker's number, in its own thread, before its first task; never again."""
+    prepared: dict[int, str] = {}
+    used: set[str] = set()
+    lock = threading.Lock()
+
+    def prepare(number: int) -> None:
+        with lock:
+            assert number not in prepared
+            prepared[number] = threading.current_thread().name
+
+    def remember(number: int) -> int:
+        with lock:
+            used.add(threading.current_thread().name)
+            assert threading.current_thread().name in prepared.values()
+        return number
+
+    dataset = ps.range(40).map(remember).batch(4)
+    with ps.Loader(dataset, num_workers=workers, limits=ps.Limits(worker_init=prepare)) as loader:
+        for _ in range(3):
+            assert len(list(loader)) == 10
+    assert sorted(prepared) == list(range(workers))
+    assert used <= set(prepared.values())
+
+
+def test_inline_has_no_worker_to_prepare() -> None:
+    """Without workers `worker_init` is not called."""
+
+    def prepare(number: int) -> None:
+        raise AssertionError(number)
+
+    assert len(list(ps.Loader(ps.range(8).batch(4), limits=ps.Limits(worker_init=prepare)))) == 2
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, SystemExit])
+@pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(bool).batch(4)])
+def test_an_error_of_preparing_is_raised(dataset: ps.Dataset, kind: type[BaseException]) -> None:
+    """What `worker_init` raises arrives instead of a batch, with a note that names the worker; nothing is lost."""
+
+    def prepare(number: int) -> None:
+        raise kind(f"no device {number}")
+
+    with ps.Loader(dataset, num_workers=2, limits=ps.Limits(worker_init=prepare)) as loader:
+        for _ in range(2):
+            with pytest.raises(kind, match="no device") as caught:
+                first_batch(loader)
+            assert any("in worker_init of worker " in note for note in caught.value.__notes__)
+        assert loader.state_dict()["step"] == 0
+
+
+def first_batch(loader: ps.Loader) -> Any:
+    """Return the first batch."""
+    return next(iter(loader))
+
+
+class Recorded:
+    """A task function that notes what it ran, and may wait."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ran: list[tuple[int, int]] = []
+
+    def make(self, number: int) -> Any:
+        """Return the task function of one worker."""
+        del number
+
+        def run(claim: Claim) -> None:
+            with self.lock:
+                self.ran.append((claim.slot, claim.block))
+
+        return run
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_task_runs_once(count: int) -> None:
+    """Every block of every armed slot is run exactly once, whoever claims it."""
+    ring, recorded = SlotRing(16, capacity=8), Recorded()
+    threads = WorkerThreads(ring, count, recorded.make)
+    for slot in range(8):
+        ring.arm(slot, slot, 16)
+    for slot in range(8):
+        assert ring.wait_ready(slot)
+        ring.retire(slot)
+    threads.close()
+    assert sorted(recorded.ran) == [(slot, block) for slot in range(8) for block in range(16)]
+    assert workers_alive() == 0
+
+
+def test_closing_twice_is_closing_once() -> None:
+    """`close` may be called again, and with nothing to do."""
+    threads = WorkerThreads(SlotRing(1), 2, Recorded().make)
+    threads.close()
+    threads.close()
+    assert workers_alive() == 0
+
+
+def test_a_stuck_function_does_not_keep_close(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
+    monkeypatch.setattr("penstock._workers._threads._PATIENCE_SECONDS", 0.0)
+    inside, leave = threading.Event(), threading.Event()
+    ring = SlotRing(1)
+
+    def make(number: int) -> Any:
+        del number
+
+        def run(claim: Claim) -> None:
+            del claim
+            inside.set()
+            assert leave.wait(20)
+
+        return run
+
+    threads = WorkerThreads(ring, 1, make)
+    ring.arm(0, 0, 1)
+    assert inside.wait(20)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        threads.close()
+    assert "still inside a function of the dataset" in caplog.text
+    assert "penstock-0" in caplog.text
+    leave.set()
