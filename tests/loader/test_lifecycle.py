@@ -15,6 +15,17 @@ WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
 
 
+def keep(element: object) -> bool:
+    """Leave nothing out."""
+    del element
+    return True
+
+
+def same(element: object) -> object:
+    """Return what was given."""
+    return element
+
+
 def numbers() -> ps.Dataset:
     """Return batches of numbers in order."""
     return ps.range(40).batch(4)
@@ -100,7 +111,7 @@ def test_closing_waits_for_what_runs(in_order: str) -> None:
     """`close` returns when no function runs any more, so that nothing runs after it."""
     gate = Gate(6)
     dataset = ps.range(40).map(gate)
-    dataset = (dataset.filter(lambda _: True) if in_order else dataset).batch(4)  # pyright: ignore[reportUnknownLambdaType]
+    dataset = (dataset.filter(keep) if in_order else dataset).batch(4)
     loader = ps.Loader(dataset, num_workers=2)
     batches = iter(loader)
     closing = threading.Thread(target=loader.close)
@@ -122,7 +133,7 @@ def test_closing_waits_for_what_runs(in_order: str) -> None:
 def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
     """After a break, what still runs for the old epoch drains while the new one is computed by the other workers."""
     gate = Gate(12)
-    with ps.Loader(ps.range(40).map(gate).map(lambda number: number).batch(4), num_workers=3) as loader:  # pyright: ignore[reportUnknownLambdaType]
+    with ps.Loader(ps.range(40).map(gate).map(same).batch(4), num_workers=3) as loader:
         loader.seek(3)
         old = iter(loader)
         gate.wait_entered()
