@@ -79,7 +79,7 @@ def test_the_error_names_the_file(folder: Path, step: str, num_workers: int) -> 
     with ps.Loader(dataset.batch(4, merge=list), num_workers=num_workers) as loader:
         with pytest.raises((OSError, SyntaxError)) as caught:
             list(loader)
-        assert caught.value.__notes__ == [note]
+        assert caught.value.__notes__ == [note, "while making the batch of step 0: epoch 0, from position 0 on"]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

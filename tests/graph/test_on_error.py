@@ -137,7 +137,7 @@ def test_a_budget_ends_in_the_original_error(num_workers: int) -> None:
     dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=2)).batch(1)
     with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(ValueError, match="corrupt") as caught:
         list(loader)
-    (note,) = caught.value.__notes__
+    note, _ = caught.value.__notes__  # the other one names the batch
     assert note.startswith("in step 'decode' at epoch 0, position ")
     assert note.endswith("; the budget of 2 substitutions is used up")
     assert one_by_one(ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=6)), num_workers)[1] is None
@@ -211,7 +211,10 @@ def test_a_raised_error_is_the_users_own(num_workers: int) -> None:
         with pytest.raises(DecodeError) as caught:
             found.extend(batch.tolist() for batch in loader)
         assert caught.value.hint == "of its own"
-        assert caught.value.__notes__ == [f"in step 'fail' at epoch 0, position {position}, key 13"]
+        assert caught.value.__notes__ == [
+            f"in step 'fail' at epoch 0, position {position}, key 13",
+            f"while making the batch of step {position // 4}: epoch 0, from position {position // 4 * 4} on",
+        ]
         assert caught.traceback[-1].name == "fail"
         assert len(found) == position // 4
         assert loader.state_dict()["position"] == position // 4 * 4

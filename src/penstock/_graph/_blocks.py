@@ -5,15 +5,13 @@ that a filter or `on_error="skip"` left out are missing from the result, which s
 """
 
 import contextlib
-import functools
 import itertools
-from collections.abc import Callable
 from typing import NamedTuple, assert_never
 
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_block
-from penstock._graph._evaluate import check_row_count, element_at, keeps, noted, with_mask
+from penstock._graph._evaluate import check_row_count, element_at, keeps, with_mask
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
 from penstock._graph._seed_position import (
@@ -129,20 +127,16 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
     rows = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - positions * step.size, counts)
     elements = evaluate_block(step.parent, np.repeat(epochs, counts), rows, context).elements
     bounds = [0, *ends.tolist()]
-    places = BlockPlaces(step, epochs, positions, None)
-    return [
-        merge_block(step, elements[start:stop], step.size, functools.partial(places.place, index))
-        for index, (start, stop) in enumerate(itertools.pairwise(bounds))
-    ]
+    return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
 
 
-def merge_block(step: Batch, rows: list[Element], size: int, place: Callable[[], Place]) -> Element:
+def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
     """Return the rows merged, as `merge_rows` defines it, by the fast path where the merge is plain stacking."""
     count = len(rows)
     if step.remainder == "pad":
         rows = rows + [rows[-1]] * (size - count)
-    merge = fast_stack if isinstance(step.merge, Stack) else step.merge
-    return noted(step, lambda: with_mask(step, merge(rows), count, len(rows)), place)
+    batch = fast_stack(rows) if isinstance(step.merge, Stack) else step.merge(rows)
+    return with_mask(step, batch, count, len(rows))
 
 
 def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:

@@ -1,8 +1,7 @@
 """How a dataset is shown: as the chain that the user wrote, as a tree, and as HTML for notebooks."""
 
-import base64
+import binascii
 import functools
-import html
 import struct
 import zlib
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
 def chain_text(node: Node) -> str:
@@ -95,11 +95,16 @@ def html_text(node: Node, first: list[Element]) -> str:
         first: the first elements; the structure is that of the first of them, and image-like leaves are drawn.
     """
     rows = "".join(
-        f"<tr><td><code>{html.escape(path or 'element')}</code></td><td>{html.escape(leaf)}</td></tr>"
+        f"<tr><td><code>{_escaped(path or 'element')}</code></td><td>{_escaped(leaf)}</td></tr>"
         for path, leaf in (_leaf_texts(first[0]) if first else ())
     )
     images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
-    return f"<pre>{html.escape(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
+    return f"<pre>{_escaped(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
+
+
+def _escaped(text: str) -> str:
+    """Return what `html.escape` does; that module brings every name of HTML with it, a twentieth of our import."""
+    return text.translate(_HTML)
 
 
 def _leaf_texts(element: Element) -> list[tuple[str, str]]:
@@ -125,7 +130,7 @@ def _image(array: object, most: int = 8) -> str:
         return "".join(_image(row) for row in array[:most])
     if array.ndim not in {2, 3} or min(array.shape[:2]) < 4 or max(array.shape[:2]) > 1024:
         return ""
-    data = base64.b64encode(_png(array)).decode()
+    data = binascii.b2a_base64(_png(array), newline=False).decode()
     return f'<img src="data:image/png;base64,{data}" style="height:64px;margin:2px;image-rendering:pixelated">'
 
 

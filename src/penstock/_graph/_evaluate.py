@@ -5,7 +5,7 @@ faster must equal them, byte for byte.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeGuard, assert_never
 
 import numpy as np
@@ -32,7 +32,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
         case Batch(parent=parent):
             start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
             rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
-            return noted(node, lambda: merge_rows(node, rows, node.size), lambda: place_of(node, epoch, position))
+            return merge_rows(node, rows, node.size)
         case Unbatch(parent=parent):
             known = rows_per_batch(parent)
             if known is None:
@@ -80,12 +80,7 @@ def _batches_in_order(step: Batch, below: Iterator[tuple[Element, Place]]) -> It
     """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
     while rows := list(itertools.islice(below, step.size)):
         if len(rows) == step.size or step.remainder != "drop":
-            place = rows[0][1]
-            yield _merged_at(step, [element for element, _ in rows], place), place
-
-
-def _merged_at(step: Batch, rows: list[Element], place: Place) -> Element:
-    return noted(step, lambda: merge_rows(step, rows, step.size), lambda: place)
+            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
 
 
 def place_of(node: Node, epoch: int, position: int) -> Place:
@@ -105,16 +100,6 @@ def keeps(step: Filter, element: Element, place: Place) -> bool:
         return bool(step.predicate(element))
     except Exception as error:
         error.add_note(whereabouts(step, place))
-        raise
-
-
-def noted(step: Batch, merge: Callable[[], Element], place: Callable[[], Place]) -> Element:
-    """Return what `merge` returns; an exception gets a note that says which batch it is about."""
-    try:
-        return merge()
-    except Exception as error:
-        epoch, position, _ = place().seed
-        error.add_note(f"in batch({step.size}), of the rows from epoch {epoch}, position {position} on")
         raise
 
 

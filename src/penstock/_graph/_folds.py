@@ -114,7 +114,7 @@ def _batch(step: Batch, items: Iterator[Item], size: int) -> Iterator[Item]:
 
 
 def _merged(step: Batch, rows: list[Item], size: int) -> Item:
-    batch = merge_block(step, [row.element for row in rows], size, lambda: rows[0].place)
+    batch = merge_block(step, [row.element for row in rows], size)
     return Item(batch, rows[0].place, rows[0].start, rows[-1].after, tuple(row.place for row in rows))
 
 

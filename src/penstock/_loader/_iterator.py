@@ -12,8 +12,8 @@ from typing import Any, Protocol, Self
 
 from penstock._loader._closer import Closer
 from penstock._loader._progress import Progress
-from penstock._runtime._batches import Unit
-from penstock._runtime._streams import Course, EndOfEpoch, Stream
+from penstock._runtime._batches import Course, Unit
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError
 

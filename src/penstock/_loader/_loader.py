@@ -214,7 +214,7 @@ class Loader:
         """Return the batch of a step, computed here and now; where the loader is does not change.
 
         Raises:
-            StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the batch
+            StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the step
                 was cut for fewer ranks, and this one has none of its rows.
         """
         return self._runtime.batch_at(self._progress.course(need_count("step", step)))

@@ -6,9 +6,8 @@ from typing import Final, NamedTuple, Protocol
 from penstock._graph._folds import Cursor, start_cursor
 from penstock._graph._length import is_endless
 from penstock._plan._plan import Batches, Folded, Plan
-from penstock._runtime._batches import Unit
+from penstock._runtime._batches import Course, Unit
 from penstock._runtime._ordered import positions_of
-from penstock._runtime._streams import Course
 from penstock._state import LoaderState, Segment, Timeline
 from penstock.errors import InternalError, StateError
 

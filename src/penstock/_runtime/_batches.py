@@ -3,13 +3,15 @@
 Pure functions of the plan and the place; inline, a thread and later a process all call them, on any worker.
 """
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
-from penstock._graph._blocks import BlockPlaces, evaluate_block
-from penstock._graph._evaluate import element_at, noted, with_mask
+from penstock._graph._blocks import evaluate_block
+from penstock._graph._evaluate import element_at, with_mask
+from penstock._graph._folds import Cursor
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
 from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
@@ -35,6 +37,25 @@ class Unit(NamedTuple):
     position: int
     batch: int
     """Elements in a full global batch."""
+
+
+class Course(NamedTuple):
+    """Which steps to go through: from `first` on, `steps` of them; for ordered datasets, from `cursor` on."""
+
+    first: Unit
+    steps: int
+    stride: int
+    """How far the position moves with each step."""
+    cursor: Cursor | None
+
+    def unit(self, index: int) -> Unit:
+        """Return the course's step `index`, counted from 0."""
+        step, epoch, position, batch = self.first
+        return Unit(step + index, epoch, position + index * self.stride, batch)
+
+    def part(self, start: int, steps: int) -> "Course":
+        """Return the course of `steps` steps from step `start` on, at most as many as there are."""
+        return Course(self.unit(start), min(steps, self.steps - start), self.stride, None)
 
 
 class Rows(NamedTuple):
@@ -74,6 +95,20 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
     return Rows(epoch, first, low, high, first + count - 1)
 
 
+def rows_of_course(program: Batches, shard: Shard, course: Course) -> tuple[list[Rows], list[int]]:
+    """Return all rows of a course's steps, in as few runs as there can be, and at which of them each step begins.
+
+    Returns:
+        The runs, and, for `steps` steps, `steps` + 1 bounds: step i has rows [bounds[i], bounds[i + 1]).
+    """
+    if program.can_recut and shard.count == 1:  # one batch begins where the other ends
+        first, last = course.first, rows_of(program, shard, course.unit(course.steps - 1))
+        total = (course.steps - 1) * first.batch + last.total
+        return [Rows(first.epoch, first.position, 0, total, last.last)], [*range(0, total, first.batch), total]
+    runs = [rows_of(program, shard, course.unit(index)) for index in range(course.steps)]
+    return runs, list(itertools.accumulate((rows.total for rows in runs), initial=0))
+
+
 def _first_row(program: Batches, unit: Unit) -> tuple[int, int]:
     if program.can_recut:
         return unit.epoch, unit.position
@@ -107,8 +142,9 @@ def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integ
     """Return the epochs and positions, below the batch, of some rows of one or several batches."""
     if len(spans) == 1:
         rows, start, stop = spans[0]
-        positions = rows.positions(start, stop)
-        return np.full(len(positions), rows.epoch, np.int64), positions
+        epochs = np.empty(stop - start, np.int64)
+        epochs.fill(rows.epoch)  # a third of what np.full takes
+        return epochs, rows.positions(start, stop)
     epochs = np.repeat([rows.epoch for rows, _, _ in spans], [stop - start for _, start, stop in spans])
     return epochs, np.concatenate([rows.positions(start, stop) for rows, start, stop in spans])
 
@@ -143,19 +179,12 @@ class Merger:
 
     def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
         """Return a step's batch from the elements of its rows, the steps above the batch applied."""
-        program, merge = self._program, self._merge
-        if program.batch is None or merge is None:
+        program = self._program
+        if program.batch is None or self._merge is None:
             return elements[0]
         # Padding is there already, as rows that repeat the last one.
-        batch = program.batch
-        merged = noted(
-            batch, lambda: with_mask(batch, merge(elements), rows.data, rows.total), lambda: _first_place(program, rows)
-        )
+        merged = with_mask(program.batch, self._merge(elements), rows.data, rows.total)
         return apply_above(program, rows, unit, merged, self._context)
-
-
-def _first_place(program: Batches, rows: Rows) -> Place:
-    return BlockPlaces(program.rows, *row_coordinates([(rows, 0, 1)]), None).place(0)
 
 
 def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:

@@ -1,12 +1,27 @@
-"""Computing one batch here and now, in the caller's thread, by the plain path: rows, merge, the steps above.
+"""Computing batches here and now, in the caller's thread.
 
-This is what answers `batch_at`, and what finds the batch and the row to which an error belongs.
+`InlineBatches` goes the plain path: rows, merge, the steps above. It is what answers `batch_at`, and what finds the
+batch and the row to which an error belongs. `DirectBatches` is the short one, for records that are only read.
 """
 
 from penstock._graph._apply import Context
+from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Shard
-from penstock._runtime._batches import Merger, Unit, evaluate_rows, rows_of
+from penstock._plan._plan import Batches, Plan, Shard
+from penstock._runtime._batches import (
+    Course,
+    Merger,
+    Unit,
+    direct_keys,
+    evaluate_rows,
+    reads_directly,
+    row_coordinates,
+    rows_of,
+    rows_of_course,
+)
+from penstock.batching._layout import Layout
+from penstock.batching._leaf import LeafSpec
+from penstock.errors import InternalError
 
 
 class InlineBatches:
@@ -23,3 +38,39 @@ class InlineBatches:
         rows = rows_of(self._program, self._shard, unit)
         elements = evaluate_rows(self._program, [(rows, 0, rows.total)], self._context)
         return self._merge(rows, unit, elements)
+
+
+class DirectBatches:
+    """Some steps' batches whose rows `reads_directly`, with no steps above: keys for all, each read when it is taken.
+
+    Each is read into memory of its own, which is used again while it is still in the cache.
+    """
+
+    def __init__(self, plan: Plan, course: Course, layout: Layout) -> None:
+        program, shard = plan.program, plan.shard
+        read = reads_directly(program) if isinstance(program, Batches) else None
+        if read is None or not isinstance(program, Batches) or program.batch is None or program.above:
+            raise InternalError("these rows are not read directly")
+        self.course = course
+        self._program: Batches = program
+        self._shard = shard
+        self._layout = layout
+        self._batch = program.batch
+        self._read_into = read.source.read_into
+        runs, self._bounds = rows_of_course(program, shard, course)
+        self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
+
+    def take(self, index: int) -> Element:
+        """Return the batch of step `index` of the course."""
+        keys = self._keys[self._bounds[index] : self._bounds[index + 1]]
+        batch = self._layout.batch(self._layout.columns(len(keys)))
+        self._read_into(keys, batch)
+        if self._batch.mask is None:
+            return batch
+        rows = rows_of(self._program, self._shard, self.course.unit(index))
+        return with_mask(self._batch, batch, rows.data, rows.total)
+
+
+def can_be_direct(layout: Layout) -> bool:
+    """Return whether all leaves of a row are arrays, as sources that fill rows have them."""
+    return all(isinstance(kind, LeafSpec) for kind in layout.kinds)

@@ -14,15 +14,16 @@ from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._plan._plan import Batches, Folded, Plan, Shard
 from penstock._runtime._batches import (
+    Course,
     Merger,
     Rows,
-    Unit,
     apply_above,
     direct_keys,
     evaluate_rows,
     reads_directly,
     row_coordinates,
     rows_of,
+    rows_of_course,
 )
 from penstock._runtime._ordered import evaluate_span
 from penstock._tree import is_array, map_leaves
@@ -87,22 +88,27 @@ class Learned:
 class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the slot's memory."""
 
-    def __init__(
-        self, plan: Plan, units: list[Unit], rows: list[Rows], block_rows: int | None, learned: Learned
-    ) -> None:
+    def __init__(self, plan: Plan, course: Course, block_rows: int | None, learned: Learned) -> None:
+        """Cut some steps.
+
+        Args:
+            plan: of an indexable dataset.
+            course: the job's steps.
+            block_rows: how many rows a block has; None for a single block.
+            learned: what is known of the rows.
+        """
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._program: Batches = plan.program
+        self._shard = plan.shard
         self._learned = learned
-        self.units = units
-        self._rows = rows
-        self._starts = [0]
-        for each in rows:
-            self._starts.append(self._starts[-1] + each.total)
+        self.course = course
+        self._runs, self._bounds = rows_of_course(plan.program, plan.shard, course)
         self._block_rows = max(self.row_count, 1) if block_rows is None else block_rows
         self.blocks = max(-(-self.row_count // self._block_rows), 1)
         self.failed = False
         self._layout = row_layout(self._program, learned)
+        self.memory_bytes = 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
         self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self._layout is None else []
         self._results: list[Element] = []
@@ -111,12 +117,7 @@ class BatchJob:
     @property
     def row_count(self) -> int:
         """How many rows the job has."""
-        return self._starts[-1]
-
-    @property
-    def memory_bytes(self) -> int:
-        """How much memory its rows need in the slot; 0 where they are kept as elements."""
-        return 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
+        return self._bounds[-1]
 
     def use(self, lease: Lease | None) -> None:
         """Lay the rows' columns over leased memory, which lives as long as a view of them; None for its own memory."""
@@ -155,28 +156,30 @@ class BatchJob:
         return None if self._program.batch is None else self._program.batch.merge
 
     def _spans(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
-        """Return which rows of which steps lie in the job's rows [start, stop)."""
-        if len(self._rows) == 1:
-            return [(self._rows[0], start, stop)]
+        """Return which rows of which runs are the job's rows [start, stop)."""
+        if len(self._runs) == 1:
+            return [(self._runs[0], start, stop)]
         spans: list[tuple[Rows, int, int]] = []
-        for rows, first, end in zip(self._rows, self._starts, self._starts[1:], strict=False):
+        for rows, first, end in zip(self._runs, self._bounds, self._bounds[1:], strict=False):
             if first < stop and end > start:
                 spans.append((rows, max(start, first) - first, min(stop, end) - first))
         return spans
 
     def run_merge(self, context: Context) -> None:
+        units = [self.course.unit(index) for index in range(self.course.steps)]
+        rows = [rows_of(self._program, self._shard, unit) for unit in units]
         if self._layout is None:
             elements = [element for part in self._elements for element in part]
             self._elements = []
             merge = Merger(self._program, context)
             self._results = [
-                merge(rows, unit, elements[start : start + rows.total])
-                for unit, rows, start in zip(self.units, self._rows, self._starts, strict=False)
+                merge(rows[index], units[index], elements[self._bounds[index] : self._bounds[index + 1]])
+                for index in range(len(units))
             ]
         else:
             self._results = [
-                apply_above(self._program, rows, unit, self._stacked(index), context)
-                for index, (unit, rows) in enumerate(zip(self.units, self._rows, strict=True))
+                apply_above(self._program, rows[index], units[index], self._stacked(index), context)
+                for index in range(len(units))
             ]
 
     def take(self, index: int, copied_bytes: int = 0) -> Element:
@@ -192,17 +195,20 @@ class BatchJob:
         return map_leaves(lambda leaf: _copied(leaf, copied_bytes), batch) if self._columns and copied_bytes else batch
 
     def _stacked(self, index: int, copied_bytes: int = 0) -> Element:
-        layout, batch, rows = self._layout, self._program.batch, self._rows[index]
+        layout, batch = self._layout, self._program.batch
         if layout is None or batch is None:
             raise InternalError("only batches with a layout lie stacked in memory")
         leaves = self._columns
-        if len(self._rows) > 1:
-            start, stop = self._starts[index], self._starts[index + 1]
+        if self.course.steps > 1:
+            start, stop = self._bounds[index], self._bounds[index + 1]
             leaves = [leaf if leaf is None else leaf[start:stop] for leaf in leaves]
         if copied_bytes:
             leaves = [_copied(leaf, copied_bytes) for leaf in leaves]
         stacked = layout.batch(leaves)
-        return stacked if batch.mask is None else with_mask(batch, stacked, rows.data, rows.total)
+        if batch.mask is None:
+            return stacked
+        rows = rows_of(self._program, self._shard, self.course.unit(index))
+        return with_mask(batch, stacked, rows.data, rows.total)
 
 
 def _copied(leaf: object, most_bytes: int) -> object:
@@ -244,11 +250,3 @@ def row_layout(program: Batches, learned: Learned) -> Layout | None:
     if program.batch is None or not isinstance(program.batch.merge, Stack) or learned.is_irregular:
         return None
     return learned.layout
-
-
-def make_batch_job(plan: Plan, units: list[Unit], block_rows: int | None, learned: Learned) -> BatchJob:
-    """Return the job of some consecutive steps, in blocks of `block_rows` rows; None for a single block."""
-    if not isinstance(plan.program, Batches):
-        raise InternalError("an ordered dataset has no batches of its own")
-    rows = [rows_of(plan.program, plan.shard, unit) for unit in units]
-    return BatchJob(plan, units, rows, block_rows, learned)

@@ -3,12 +3,12 @@
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Origin
 from penstock._plan._plan import Batches, Folded, Plan
-from penstock._runtime._batches import origin, rows_of
+from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._streams import Course, EndOfEpoch, InlineStream, OrderedStream, Stream
+from penstock._runtime._streams import EndOfEpoch, InlineStream, OrderedStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
 from penstock.errors import StateError
 

@@ -5,37 +5,23 @@
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan, Shard
-from penstock._runtime._batches import Unit
-from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, make_batch_job
+from penstock._runtime._batches import Course, reads_directly
+from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
+from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 from penstock.errors import InternalError
 
-_CHUNK_SECONDS = 0.0005
-_CHUNK_BYTES = 1_000_000
-_MOST_UNITS = 64
-_BLOCK = 64  # positions of an ordered dataset that are computed at once, inline
-
-
-class Course(NamedTuple):
-    """Which steps a stream goes through: from `first` on, `steps` of them; for ordered datasets, from `cursor` on."""
-
-    first: Unit
-    steps: int
-    stride: int
-    """How far the position moves with each step."""
-    cursor: Cursor | None
-
-    def unit(self, index: int) -> Unit:
-        """Return the course's step `index`, counted from 0."""
-        step, epoch, position, batch = self.first
-        return Unit(step + index, epoch, position + index * self.stride, batch)
+_CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
+_CHUNK_BYTES: Final = 1_000_000
+_MOST_UNITS: Final = 64
+_MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
+_BLOCK: Final = 64  # positions of an ordered dataset that are computed at once, inline
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -69,53 +55,67 @@ class InlineStream:
     """Batches of an indexable dataset, computed when they are asked for, by no worker.
 
     As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
-    some microseconds would otherwise cost several times that in overhead. If one fails, they are computed singly, so
-    that the batches before it are handed out first.
+    some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
+    batch it is the keys alone that are computed for many. If one fails, it is computed singly, so that the batches
+    before it are handed out first.
     """
 
     def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._plan = plan
+        self._program: Batches = plan.program
         self._single = InlineBatches(plan.program, plan.shard, context)
         self._course = course
         self._learned = learned
         self._context = context
+        self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
-        self._job: BatchJob | None = None
-        self._first = 0  # the job's first step
+        self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course
+        self._first = 0
+        self._stop = 0
         self._units = 1
 
     def next(self) -> tuple[Element, Cursor | None]:
-        index = self._index
-        job = self._job
-        if job is None:
-            if index >= self._course.steps:
-                raise EndOfEpoch
-            job = self._job = self._compute(index)
-            self._first = index
-        batch = self._single.batch(self._course.unit(index)) if job is None else job.take(index - self._first)
+        index, batch, chunk = self._index, None, self._chunk
+        if index >= self._course.steps:
+            raise EndOfEpoch
+        try:
+            if chunk is None:
+                chunk = self._begin_chunk(index)
+            batch = chunk.take(index - self._first)
+        except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
+            self._chunk = chunk = None
+            self._units = 1
+        if chunk is None:
+            batch = self._single.batch(self._course.unit(index))
         self._index = index + 1
-        if job is not None and self._index - self._first == len(job.units):
-            self._job = None
+        if self._index == self._stop:
+            self._chunk = None
         return batch, None
 
-    def _compute(self, index: int) -> BatchJob | None:
-        """Return the next batches, computed; None where that raises, and the first has to be computed by itself."""
-        started = time.perf_counter()
-        stop = min(index + self._units, self._course.steps)
-        units = [self._course.unit(each) for each in range(index, stop)]
-        try:
-            job = make_batch_job(self._plan, units, None, self._learned)
-            job.use(None)
-            job.run_block(0, self._context)
-            if job.has_merge:
-                job.run_merge(self._context)
-        except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
-            self._units = 1
+    def _begin_chunk(self, index: int) -> BatchJob | DirectBatches:
+        """Make the next steps ready to be taken."""
+        chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
+        self._chunk, self._first, self._stop = chunk, index, index + chunk.course.steps
+        return chunk
+
+    def _direct(self, index: int) -> DirectBatches | None:
+        layout = row_layout(self._program, self._learned)
+        if layout is None or not can_be_direct(layout):
             return None
+        course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
+        return DirectBatches(self._plan, course, layout)
+
+    def _computed(self, index: int) -> BatchJob:
+        started = time.perf_counter()
+        job = BatchJob(self._plan, self._course.part(index, self._units), None, self._learned)
+        job.use(None)
+        job.run_block(0, self._context)
+        if job.has_merge:
+            job.run_merge(self._context)
         seconds = time.perf_counter() - started
-        most = _CHUNK_BYTES // max(job.memory_bytes // len(units), 1)
+        most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
         grown = self._units * 2 if seconds * 2 < _CHUNK_SECONDS else self._units
         self._units = max(min(grown, most, _MOST_UNITS) if seconds < _CHUNK_SECONDS else self._units // 2, 1)
         return job
@@ -128,7 +128,7 @@ class InlineStream:
 
     def close(self) -> None:
         self._index = self._course.steps
-        self._job = None
+        self._chunk = None
 
 
 class OrderedStream:

@@ -5,6 +5,7 @@ would. So the batches before the failing one are delivered first, and the user's
 thread. The same path serves rows that don't fit the layout.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -13,16 +14,18 @@ from penstock._graph._apply import Context
 from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Folded, Plan
+from penstock._runtime._batches import Course
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob, make_batch_job
+from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
 from penstock._runtime._queue import JobQueue
-from penstock._runtime._streams import Course, EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
-_BLOCK_SECONDS: Final = 0.005  # so that scheduling a block, about 100 microseconds of Python, stays below 2 %
-_SMALL_BATCHES_BYTES: Final = 4_000_000  # of all slots together; about what stays in a cache
+_MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
+_LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
+_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
 _SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
@@ -41,7 +44,6 @@ class ThreadBatchStream:
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
-        self._done = 0  # batches of the course that were handed out
 
     def next(self) -> tuple[Element, Cursor | None]:
         job = self._job
@@ -50,11 +52,12 @@ class ThreadBatchStream:
             self._index = 0
             if job is None:
                 raise EndOfEpoch
-        unit = job.units[self._index]
-        batch = job.take(self._index, self._copied_bytes) if not job.failed else self._inline.batch(unit)
+        if job.failed:
+            batch = self._inline.batch(job.course.unit(self._index))
+        else:
+            batch = job.take(self._index, self._copied_bytes)
         self._index += 1
-        self._done += 1
-        if self._index == len(job.units):
+        if self._index == job.course.steps:
             self._job = None
         return batch, None
 
@@ -95,8 +98,8 @@ class _Cutter:
         return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
 
     def _make(self, count: int) -> BatchJob:
-        units = [self._course.unit(index) for index in range(self._next, self._next + count)]
-        job = make_batch_job(self._plan, units, self._block_rows(count * self._rows), self._learned)
+        rows = block_rows(count * self._rows, self._workers, self._learned)
+        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned)
         self._next += count
         return job
 
@@ -110,9 +113,6 @@ class _Cutter:
         most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
         by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
-
-    def _block_rows(self, rows: int) -> int:
-        return block_rows(rows, self._workers, self._learned)
 
 
 class ThreadOrderedStream:
@@ -212,11 +212,13 @@ class _SpanCutter:
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:
-    """Return how many of a job's rows make a block: two blocks a worker, or more where rows take long.
+    """Return how many of a job's rows make a block: two blocks a worker, more where rows take long, fewer for no time.
 
     It is the processor's time that counts here: rows that wait for storage are better spread than put together.
     """
-    fair = -(-rows // (2 * workers))
+    blocks = 2 * workers
     seconds = learned.row_cpu_seconds
-    enough = fair if seconds is None else int(_BLOCK_SECONDS / max(seconds, 1e-9))
-    return max(min(enough, fair), -(-rows // BLOCKS), 1)
+    if seconds is not None:
+        least, most = rows * seconds / _MOST_BLOCK_SECONDS, rows * seconds / _LEAST_BLOCK_SECONDS
+        blocks = math.ceil(max(min(blocks, most), least))
+    return -(-rows // max(min(blocks, rows, BLOCKS), 1))

@@ -66,17 +66,18 @@ class Layout:
         Returns:
             Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
         """
+        if buffer is None:  # no places to look for, which costs as much as the arrays
+            return [
+                new_array((rows, *kind.shape), kind.dtype) if isinstance(kind, LeafSpec) else _list_column(kind, rows)
+                for kind in self.kinds
+            ]
         offsets, _ = self.leaf_offsets(rows)
         columns: list[Column] = []
         for kind, offset in zip(self.kinds, offsets, strict=True):
-            if kind is None:
-                columns.append(None)
-            elif not isinstance(kind, LeafSpec):
-                columns.append([None] * rows)
-            elif buffer is None or offset is None:
-                columns.append(new_array((rows, *kind.shape), kind.dtype))
-            else:
+            if isinstance(kind, LeafSpec) and offset is not None:
                 columns.append(np.ndarray((rows, *kind.shape), kind.dtype, buffer=buffer, offset=offset))
+            else:
+                columns.append(_list_column(kind, rows))
         return columns
 
     def batch(self, columns: Sequence[Column]) -> Batch:
@@ -97,6 +98,10 @@ def layout_of(element: Element) -> Layout:
     """
     leaves, structure = flatten(element)
     return Layout(structure, tuple(kind_of(value) for value in values_of(leaves, leaf_paths(structure), 0)))
+
+
+def _list_column(kind: LeafKind, rows: int) -> Column:
+    return None if kind is None else [None] * rows
 
 
 def _row_bytes(kind: LeafKind) -> int:

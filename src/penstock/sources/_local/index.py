@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -172,7 +171,9 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
     header = json.dumps({**description, "count": len(payload), "crc32": zlib.crc32(payload.data)}).encode()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".", suffix=".tmp")
+        # As `tempfile.mkstemp` does, whose module takes milliseconds to import.
+        temporary = os.path.join(os.path.dirname(path), f".{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with open(descriptor, "wb") as stream:
                 stream.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
