@@ -79,22 +79,23 @@ def test_keeping_all_batches_is_safe(workers: int) -> None:
 
 def test_more_batches_than_the_ring_has_slots() -> None:
     """An epoch of several hundred batches that are all kept has them all."""
-    rows = ps.range(600).map(lambda number: np.full(9000, number)).batch(1)  # pyright: ignore[reportUnknownLambdaType]
-    with ps.Loader(rows, num_workers=2, prefetch=60) as loader, warnings.catch_warnings(action="ignore"):
+    rows = ps.range(900).map(lambda number: np.full(9000, number)).batch(1)  # pyright: ignore[reportUnknownLambdaType]
+    with ps.Loader(rows, num_workers=2, prefetch=250) as loader, warnings.catch_warnings(action="ignore"):
         kept = list(loader)
-    assert [int(batch[0, -1]) for batch in kept] == list(range(600))
+    assert [int(batch[0, -1]) for batch in kept] == list(range(900))
 
 
 def test_memory_is_given_back_when_kept_batches_are_dropped() -> None:
     """After an epoch of kept batches, the next one that isn't kept takes as little memory as any."""
-    with ps.Loader(large(60, 4), num_workers=2) as loader:
+    batch_bytes = 20 * ROW_BYTES
+    with ps.Loader(large(200, 20), num_workers=2) as loader:
         with warnings.catch_warnings(action="ignore"):
             kept = list(loader)
-        assert loader.stats()["bytes_in_flight"] > 3 * 4 * ROW_BYTES
+        assert loader.stats()["bytes_in_flight"] > 3 * batch_bytes
         kept.clear()
         assert loader.stats()["bytes_in_flight"] == 0
         most = max(loader.stats()["bytes_in_flight"] for _ in loader)
-        assert 0 < most <= 3 * 4 * ROW_BYTES
+        assert 0 < most <= 3 * batch_bytes
 
 
 def test_the_bound_is_kept() -> None:
