@@ -21,6 +21,16 @@ def row(number: int) -> Any:
     return np.full(ROW, number)
 
 
+def small_row(number: int) -> Any:
+    """Return a row just large enough not to be copied."""
+    return np.full(9000, number)
+
+
+def tiny_row(number: int) -> Any:
+    """Return a row of which several batches are computed at once."""
+    return np.full(100, number)
+
+
 def large(length: int, size: int) -> ps.Dataset:
     """Return batches of large rows."""
     return ps.range(length, seed=2).shuffle().map(row).batch(size)
@@ -79,7 +89,7 @@ def test_keeping_all_batches_is_safe(workers: int) -> None:
 
 def test_more_batches_than_the_ring_has_slots() -> None:
     """An epoch of several hundred batches that are all kept has them all."""
-    rows = ps.range(900).map(lambda number: np.full(9000, number)).batch(1)  # pyright: ignore[reportUnknownLambdaType]
+    rows = ps.range(900).map(small_row).batch(1)
     with ps.Loader(rows, num_workers=2, prefetch=250) as loader, warnings.catch_warnings(action="ignore"):
         kept = list(loader)
     assert [int(batch[0, -1]) for batch in kept] == list(range(900))
@@ -130,7 +140,7 @@ def test_a_bound_below_one_batch_is_an_error() -> None:
 @pytest.mark.parametrize("memory", [20_000, "60KB", 10**9])
 def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
     """Small batches, computed several at a time, keep the bound by being computed fewer at a time."""
-    dataset = ps.range(4000).map(lambda number: np.full(100, number)).batch(4)  # pyright: ignore[reportUnknownLambdaType]
+    dataset = ps.range(4000).map(tiny_row).batch(4)
     with ps.Loader(dataset, num_workers=2, memory=memory) as loader:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
 
