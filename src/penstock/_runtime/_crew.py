@@ -48,6 +48,7 @@ class Crew:
         self.num_workers = num_workers
         self.arm_more: Callable[[], None] = _nothing
         self.most_idle = 0
+        self.told_of_kept_batches = False  # the queue's, but once for all queues
         self._lock = threading.Lock()  # its holder owns the crew
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()

@@ -130,7 +130,8 @@ class JobQueue(Generic[AnyJob]):
                 f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
                 "batches, or use copy=True, which hands out copies."
             )
-        if self._most_regions == self._window + 1:
+        if not crew.told_of_kept_batches:
+            crew.told_of_kept_batches = True
             warnings.warn(
                 f"{crew.regions_in_use} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",

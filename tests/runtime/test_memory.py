@@ -1,0 +1,205 @@
+"""How much memory batches take, whatever the number of workers, and that none is overwritten under a live view."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.transport import leased_slots
+from tests.equivalence.definition import digest, digests, epoch_of
+
+ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
+ROW_BYTES = 8 * ROW
+
+
+def row(number: int) -> Any:
+    """Return a large row."""
+    return np.full(ROW, number)
+
+
+def small_row(number: int) -> Any:
+    """Return a row just large enough not to be copied."""
+    return np.full(9000, number)
+
+
+def tiny_row(number: int) -> Any:
+    """Return a row of which several batches are computed at once."""
+    return np.full(100, number)
+
+
+def large(length: int, size: int) -> ps.Dataset:
+    """Return batches of large rows."""
+    return ps.range(length, seed=2).shuffle().map(row).batch(size)
+
+
+def numbers_of(batches: Any) -> list[list[int]]:
+    """Return which rows are in batches, by their first number and their last."""
+    found = [batch[:, [0, -1]] for batch in batches]
+    assert all((pair[:, 0] == pair[:, 1]).all() for pair in found)
+    return [pair[:, 0].tolist() for pair in found]
+
+
+def expected(length: int, size: int) -> list[list[int]]:
+    """Return which rows are in each batch of epoch 0."""
+    order = [int(number) for number in ps.range(length, seed=2).shuffle()]
+    return [order[start : start + size] for start in range(0, length, size)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+@pytest.mark.parametrize("prefetch", [1, 2, 3])
+def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> None:
+    """With one batch in use, at most `prefetch` + 1 have memory, whatever the number of workers, at every moment."""
+    size, batch_bytes = 16, 16 * ROW_BYTES
+    leases: list[int] = []
+
+    def watched(number: int) -> Any:
+        leases.append(leased_slots())
+        return row(number)
+
+    dataset = ps.range(12 * size, seed=2).shuffle().map(watched).batch(size)
+    with ps.Loader(dataset, num_workers=workers, prefetch=prefetch) as loader:
+        most = 0.0
+        batches = iter(loader)
+        while (batch := next(batches, None)) is not None:
+            most = max(most, loader.stats()["bytes_in_flight"])
+            assert batch.nbytes == batch_bytes
+        assert 0 < most <= (prefetch + 1) * batch_bytes
+        assert max(leases) <= prefetch + 1
+        assert loader.stats()["bytes_in_flight"] == 0
+        assert leased_slots() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_keeping_all_batches_is_safe(workers: int) -> None:
+    """Batches that are kept are never overwritten, though there are more than slots; the user is told once."""
+    with ps.Loader(large(120, 2), num_workers=workers) as loader:
+        with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as told:
+            kept = list(loader)
+        assert len(told) == 1
+        assert told[0].filename == __file__
+        assert numbers_of(kept) == expected(120, 2)
+        first = numbers_of(kept)
+        assert len(list(iter(loader))) == 60  # another epoch, other memory
+        assert numbers_of(kept) == first
+
+
+def test_more_batches_than_the_ring_has_slots() -> None:
+    """An epoch of several hundred batches that are all kept has them all."""
+    rows = ps.range(900).map(small_row).batch(1)
+    with ps.Loader(rows, num_workers=2, prefetch=250) as loader, warnings.catch_warnings(action="ignore"):
+        kept = list(loader)
+    assert [int(batch[0, -1]) for batch in kept] == list(range(900))
+
+
+def test_memory_is_given_back_when_kept_batches_are_dropped() -> None:
+    """After an epoch of kept batches, the next one that isn't kept takes as little memory as any."""
+    batch_bytes = 20 * ROW_BYTES
+    with ps.Loader(large(200, 20), num_workers=2) as loader:
+        with warnings.catch_warnings(action="ignore"):
+            kept = list(loader)
+        assert loader.stats()["bytes_in_flight"] > 3 * batch_bytes
+        kept.clear()
+        assert loader.stats()["bytes_in_flight"] == 0
+        most = max(loader.stats()["bytes_in_flight"] for _ in loader)
+        assert 0 < most <= 3 * batch_bytes
+
+
+def test_the_bound_is_kept() -> None:
+    """With `memory=` no more is taken, and where live batches hold it all, the error names both; nothing is lost."""
+    bound = 5 * 4 * ROW_BYTES
+    with ps.Loader(large(80, 4), num_workers=2, memory=bound) as loader:
+        kept: list[Any] = []
+        batches = iter(loader)
+        with (
+            warnings.catch_warnings(action="ignore"),
+            pytest.raises(ps.errors.UsageError, match=rf"memory={bound} bytes are too few: .* are held by batches"),
+        ):
+            kept.extend(batches)  # extends as far as it gets
+        assert loader.stats()["bytes_in_flight"] <= bound
+        state, count = loader.state_dict(), loader.state_dict()["step"]
+        assert count > 0
+        kept.clear()
+        assert [batch[0, 0] for batch in batches] == [each[0] for each in expected(80, 4)[count:]]
+        loader.load_state_dict(state)
+        assert sum(1 for _ in loader) == 20 - count
+
+
+def test_a_bound_below_one_batch_is_an_error() -> None:
+    """A bound that no batch fits into is told by name."""
+    with (
+        ps.Loader(large(80, 4), num_workers=2, memory=ROW_BYTES) as loader,
+        pytest.raises(ps.errors.UsageError, match=rf"memory={ROW_BYTES} bytes are too few: the next batches need"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("memory", [20_000, "60KB", 10**9])
+def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
+    """Small batches, computed several at a time, keep the bound by being computed fewer at a time."""
+    dataset = ps.range(4000).map(tiny_row).batch(4)
+    with ps.Loader(dataset, num_workers=2, memory=memory) as loader:
+        assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
+
+
+@pytest.mark.parametrize("memory", [0, -1, "2 potatoes", "", True, 1.5])
+def test_wrong_bounds_are_refused(memory: Any) -> None:
+    """A bound is a number of bytes, or text with a unit."""
+    with pytest.raises(ps.errors.UsageError, match=r'memory must be a number of bytes above 0, or text such as "2GiB"'):
+        ps.Loader(large(8, 2), memory=memory)
+
+
+def test_copies_hold_nothing() -> None:
+    """With `copy=True` batches have memory of their own: all may be kept, and none of the loader's is held."""
+    with ps.Loader(large(80, 4), num_workers=2, copy=True) as loader:
+        kept = list(loader)
+        assert loader.stats()["bytes_in_flight"] == 0
+        assert leased_slots() == 0
+        assert numbers_of(kept) == expected(80, 4)
+        assert all(batch.flags.owndata for batch in kept)
+
+
+def labelled(number: int) -> Any:
+    """Return a large image and a small label."""
+    return {"image": row(number), "label": number}
+
+
+def test_small_leaves_hold_nothing() -> None:
+    """Keeping all labels does not keep the images' memory."""
+    dataset = ps.range(80).map(labelled).batch(4)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        labels = [batch["label"] for batch in loader]
+        assert loader.stats()["bytes_in_flight"] == 0
+    assert [label.tolist() for label in labels] == [[i, i + 1, i + 2, i + 3] for i in range(0, 80, 4)]
+
+
+def middle(batch: Any) -> Any:
+    """Return a view of a part of a batch."""
+    return batch[:, 100:-100:3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_of_a_batch_hold_it(workers: int) -> None:
+    """A step above `batch` may return views, and a consumer may keep parts: what they show stays as it was."""
+    dataset = large(80, 4).map(middle)
+    with ps.Loader(dataset, num_workers=workers) as loader, warnings.catch_warnings(action="ignore"):
+        parts = [batch[1:3, ::2] for batch in loader]
+    assert numbers_of(parts) == [each[1:3] for each in expected(80, 4)]
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(st.booleans(), min_size=12, max_size=12))
+def test_kept_or_dropped_batches_are_the_definition(workers: int, prefetch: int, keeps: list[bool]) -> None:
+    """Whichever batches the consumer keeps, those and all others equal the definition."""
+    dataset = large(24, 2)
+    wanted = [digest(batch) for batch in epoch_of(dataset, 0)]
+    with ps.Loader(dataset, num_workers=workers, prefetch=prefetch) as loader, warnings.catch_warnings(action="ignore"):
+        kept: list[tuple[int, Any]] = []
+        for step, (batch, keep) in enumerate(zip(loader, keeps, strict=True)):
+            assert digest(batch) == wanted[step]
+            if keep:
+                kept.append((step, batch))
+    assert digests(batch for _, batch in kept) == [wanted[step] for step, _ in kept]

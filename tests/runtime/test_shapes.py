@@ -1,0 +1,183 @@
+"""Rows of any kind and shape: threads give what the definition gives, also where rows are not as the first one was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.equivalence.definition import digests, epoch_of, outcomes
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+
+
+def grows_by_batch(number: int) -> Any:
+    """Return a row whose length is that of its batch of 4."""
+    return np.arange(number // 4 + 1) + number
+
+
+def changes_kind_once(number: int) -> Any:
+    """Return other leaves from the middle on."""
+    return {"x": float(number)} if number < 20 else {"x": np.float32(number), "y": [number, (number, None)]}
+
+
+def changes_dtype(number: int) -> Any:
+    """Return int64 and float64 in turns of a batch."""
+    return number if number // 4 % 2 else float(number)
+
+
+def texts(number: int) -> Any:
+    """Return no arrays at all."""
+    return {"name": f"image {number}", "raw": bytes([number]), "none": None}
+
+
+def empty_rows(number: int) -> Any:
+    """Return arrays without elements."""
+    return {"x": np.zeros((0, 3), np.float32), "number": number}
+
+
+def changes_order_of_keys(number: int) -> Any:
+    """Return the same leaves in another order for odd numbers."""
+    pair = [("a", number), ("b", number * 2.0)]
+    return dict(pair[::-1] if number % 2 else pair)
+
+
+def large_and_growing(number: int) -> Any:
+    """Return large rows, whose length is that of their batch of 4."""
+    return np.full(10_000 + number // 4 * 100, number)
+
+
+REGULAR_BY_BATCH = [
+    grows_by_batch,
+    changes_kind_once,
+    changes_dtype,
+    texts,
+    empty_rows,
+    changes_order_of_keys,
+    large_and_growing,
+]
+
+
+@WORKERS
+@pytest.mark.parametrize("function", REGULAR_BY_BATCH)
+def test_batches_may_differ_from_each_other(function: Callable[[int], Any], workers: int) -> None:
+    """Rows that agree within each batch are merged, whatever the batches before were; without a warning."""
+    dataset = ps.range(40).map(function).batch(4)
+    with ps.Loader(dataset, num_workers=workers, prefetch=3) as loader:
+        for epoch in range(2):
+            assert digests(loader) == digests(epoch_of(dataset, epoch))
+
+
+def odd_one(number: int) -> Any:
+    """Return one row of another shape."""
+    return np.zeros(4 if number == 22 else 3)
+
+
+def odd_structure(number: int) -> Any:
+    """Return one row of another structure."""
+    return {"x": number, "y": number} if number == 22 else {"x": number}
+
+
+def odd_dtype(number: int) -> Any:
+    """Return one row of another dtype."""
+    return float(number) if number == 22 else number
+
+
+@WORKERS
+@pytest.mark.parametrize("function", [odd_one, odd_structure, odd_dtype])
+def test_rows_that_do_not_fit_are_the_same_error_everywhere(function: Callable[[int], Any], workers: int) -> None:
+    """A row that differs from its batch's first is an error at that batch, word for word that of the definition."""
+    dataset = ps.range(40).map(function).batch(4)
+    expected = outcomes(epoch_of(dataset, 0))
+    assert len(expected) == 6
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert outcomes(loader) == expected
+        loader.seek(6)
+        assert len(list(loader)) == 4
+
+
+BASE = np.arange(4000.0).reshape(40, 10, 10)
+VIEWS: list[Callable[[Any], Any]] = [
+    lambda x: x,
+    lambda x: x.T,
+    lambda x: x[::-1, ::-2],
+    lambda x: x[3],
+    lambda x: x[2, 5],
+    lambda x: x.reshape(4, 25)[:, :7],
+    lambda x: np.broadcast_to(x[0], (5, 10)),
+    lambda x: {"row": x[0], "column": x[:, 0], "again": x[0]},
+    lambda x: x.astype(">f4"),
+    lambda x: x.view(np.uint8)[:, ::8],
+]
+
+
+@WORKERS
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_functions_may_return_views(number: int, workers: int) -> None:
+    """Views of every kind are stacked as copies of them would be, and the source stays as it is."""
+    before = BASE.copy()
+    dataset = ps.read(list(BASE), seed=1).shuffle().map(VIEWS[number], name="view").batch(6)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        for epoch in range(2):
+            assert digests(loader) == digests(epoch_of(dataset, epoch))
+    assert np.array_equal(before, BASE)
+
+
+def add_in_place(element: Any) -> Any:
+    """Change the element itself."""
+    element["x"] += 1
+    element["new"] = element["x"][:2]
+    return element
+
+
+@WORKERS
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_functions_may_change_records_in_place(workers: int, shuffles: bool) -> None:  # noqa: FBT001 - a parameter
+    """Records of Penstock's own sources are the function's to change: the source keeps what it has, over epochs."""
+    arrays = {"x": np.arange(120).reshape(40, 3)}
+    before = arrays["x"].copy()
+    rows = ps.read(arrays, seed=1)
+    dataset = (rows.shuffle() if shuffles else rows).map(add_in_place).batch(4)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        for epoch in range(3):
+            found = list(loader)
+            assert digests(found) == digests(epoch_of(dataset, epoch))
+            assert sorted(int(x) for batch in found for x in batch["x"][:, 0]) == list(range(1, 121, 3))
+    assert np.array_equal(arrays["x"], before)
+
+
+@WORKERS
+def test_batches_may_be_changed_in_place(workers: int) -> None:
+    """A batch belongs to the consumer, and to the steps above `batch`: changing it changes no other, nor the source."""
+    arrays = {"x": np.arange(40_000).reshape(40, 1000)}
+    dataset = ps.read(arrays).batch(4).map(add_in_place)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        for _ in range(2):
+            for step, batch in enumerate(loader):
+                assert np.array_equal(batch["x"], np.arange(step * 4000, step * 4000 + 4000).reshape(4, 1000) + 1)
+                batch["x"][...] = -1
+    assert np.array_equal(arrays["x"], np.arange(40_000).reshape(40, 1000))
+
+
+class Reused:
+    """A source that always hands out the same dict."""
+
+    def __init__(self) -> None:
+        self.shared = np.zeros(3)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> Any:
+        return {"x": self.shared, "number": key}
+
+
+@WORKERS
+def test_records_may_share_arrays(workers: int) -> None:
+    """Rows that share an array are as many rows, and the batch is no view of it."""
+    source = Reused()
+    with ps.Loader(ps.read(source).batch(4), num_workers=workers) as loader:
+        for batch in loader:
+            batch["x"] += 1
+    assert not source.shared.any()
