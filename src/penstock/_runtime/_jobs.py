@@ -1,6 +1,6 @@
 """What fills a slot: some steps' rows, or some positions of an ordered dataset, cut into blocks for workers.
 
-A job is made and armed under the queue's lock, then each block is run once, by any worker, in any order; the merge, if
+A job is made and armed by whoever owns the crew, then each block is run once, by any worker, in any order; the merge, if
 it has one, after all blocks; then the consumer takes what came out.
 """
 
@@ -44,11 +44,11 @@ class Job(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory it needs in its slot; 0 where what it computes has memory of its own."""
+        """How much memory it needs; 0 where what it computes has memory of its own."""
         ...
 
     def use(self, lease: Lease) -> None:
-        """Take the slot's memory, at least `memory_bytes` of it; the lease lives as long as any view of it."""
+        """Take memory lent to it, at least `memory_bytes` of it; the lease lives as long as any view of it."""
         ...
 
     def run_block(self, block: int, context: Context) -> int:
@@ -67,7 +67,7 @@ class Learned:
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
-        """The layout of a row, once one was seen; batches are then written row by row into their slot."""
+        """The layout of a row, once one was seen; rows are then written straight into the job's memory."""
         self.is_irregular = False
         """Whether rows were met that don't fit the layout; batches are then merged from elements."""
         self.row_seconds: float | None = None
@@ -86,7 +86,7 @@ class Learned:
 
 
 class BatchJob:
-    """The rows of one or several consecutive steps. With a layout they are written straight into the slot's memory."""
+    """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
     def __init__(self, plan: Plan, course: Course, block_rows: int | None, learned: Learned) -> None:
         """Cut some steps.
