@@ -1,14 +1,13 @@
-"""Batches are counted, cut and taken apart by rows."""
+"""Batches are counted and taken apart by rows."""
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from penstock._tree import Element, flatten
 from penstock.batching import Batch, LeafSpec, stack
 from penstock.batching._leaf import element_spec
-from penstock.batching._rows import row_count, split_rows, take_rows
+from penstock.batching._rows import row_count, split_rows
 from penstock.errors import UsageError
 from tests.batching.strategies import element_lists, is_array
 
@@ -29,21 +28,6 @@ def same(first: Batch, second: Batch) -> bool:
 def test_rows_are_counted(elements: list[Element]) -> None:
     """A batch has as many rows as it was made of elements."""
     assert row_count(stack(elements)) == len(elements)
-
-
-@given(with_rows, st.data())
-def test_taken_rows_are_the_batch_of_their_elements(elements: list[Element], data: st.DataObject) -> None:
-    """Rows [start, stop) of a batch are the batch of elements [start, stop)."""
-    start = data.draw(st.integers(0, len(elements) - 1))
-    stop = data.draw(st.integers(start + 1, len(elements)))
-    assert same(take_rows(stack(elements), start, stop), stack(elements[start:stop]))
-
-
-def test_taken_rows_are_views() -> None:
-    """Arrays are not copied when rows are taken."""
-    batch = {"x": np.arange(6).reshape(3, 2)}
-    assert np.shares_memory(take_rows(batch, 1, 2)["x"], batch["x"])
-    assert [len(column) for column in take_rows((np.arange(3), ["a", "b", "c"]), 2, 2)] == [0, 0]
 
 
 @given(with_rows)

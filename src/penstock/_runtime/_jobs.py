@@ -1,7 +1,7 @@
 """What fills a slot: some steps' rows, or some positions of an ordered dataset, cut into blocks for workers.
 
-A job is made and armed by whoever owns the crew, then each block is run once, by any worker, in any order; the merge, if
-it has one, after all blocks; then the consumer takes what came out.
+A job is made and armed by whoever owns the crew, then each block is run once, by any worker, in any order; the merge,
+if it has one, after all blocks; then the consumer takes what came out.
 """
 
 from typing import Any, Final, Protocol, cast

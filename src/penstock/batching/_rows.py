@@ -1,4 +1,4 @@
-"""A batch is counted, cut and taken apart by its rows.
+"""A batch is counted and taken apart by its rows.
 
 A batch that `stack` made has arrays with a row axis, and lists where elements had a str or bytes. A list whose first
 item is a str or bytes is such a column; any other list is a container.
@@ -38,18 +38,6 @@ def row_count(batch: Batch) -> int:
     if first_count < 0:
         raise UsageError("a batch must have an array, or a list of str or bytes, to tell its rows; got none of them.")
     return first_count
-
-
-def take_rows(batch: Batch, start: int, stop: int) -> Batch:
-    """Return rows [start, stop) of a batch: views of its arrays, and parts of its lists.
-
-    Example:
-        >>> import numpy as np
-        >>> take_rows({"label": np.array([3, 5, 8]), "name": ["a", "b", "c"]}, 1, 3)
-        {'label': array([5, 8]), 'name': ['b', 'c']}
-    """
-    leaves, structure = flatten(batch, _is_list_column)
-    return unflatten(structure, [None if leaf is None else leaf[start:stop] for leaf in leaves])
 
 
 def split_rows(batch: Batch) -> list[Element]:
