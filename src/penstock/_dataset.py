@@ -27,8 +27,8 @@ from penstock._graph._nodes import (
     Reindex,
     Remainder,
     Unbatch,
-    parents,
-    root,
+    chain,
+    foot,
 )
 from penstock._graph._rewrite import hold_order, varies_by_epoch
 from penstock._graph._verify import (
@@ -424,7 +424,7 @@ class Dataset:
             >>> import penstock as ps
             >>> ps.range(10).map(str).check()
         """
-        base = next(step for step in reversed(parents(self._node)) if is_indexable(step))
+        base = next(step for step in reversed(chain(self._node)) if is_indexable(step))
         total = length(base) or 0
         places = [(index % 2, total * index // count) for index in range(need_count("count", count, 1))]
         check_elements(self._node, sorted(set(places)) if total else [])
@@ -487,7 +487,7 @@ class Dataset:
 
     def __hash__(self) -> int:
         # Without the source: it may be unhashable, and its repr may differ between equal ones.
-        read, *steps = parents(self._node)
+        read, *steps = chain(self._node)
         return hash((length(read), tuple(map(verb_text, steps))))
 
     def __repr__(self) -> str:
@@ -508,18 +508,18 @@ class Dataset:
 
     def _permute(self, count: int, default_name: str, verb: str) -> "Dataset":
         name = self._step_name(default_name, None)
-        return Dataset(Reindex(self._node, Shuffle(count, derive(root(self._node).seed, name)), verb, name))
+        return Dataset(Reindex(self._node, Shuffle(count, derive(foot(self._node).seed, name)), verb, name))
 
     def _choose(self, sampler: Slice | Select, verb: str) -> "Dataset":
         # Above a shuffle a choice fixes the set, which is then reordered inside itself.
         if not varies_by_epoch(self._node):
             return self._reindex(sampler, verb)
         fixed = Reindex(hold_order(self._node), sampler, verb)
-        return Dataset(Reindex(fixed, Reorder(len(sampler), derive(root(self._node).seed, "reorder")), ""))
+        return Dataset(Reindex(fixed, Reorder(len(sampler), derive(foot(self._node).seed, "reorder")), ""))
 
     def _map(self, function: Callable[..., Any], name: str | None, form: RandomForm, on_error: OnError) -> "Dataset":
         step_name = self._step_name(function_name(function), name)
-        step = Map(self._node, function, step_name, derive(root(self._node).seed, step_name), form, on_error)
+        step = Map(self._node, function, step_name, derive(foot(self._node).seed, step_name), form, on_error)
         verify_step(step)
         return Dataset(step)
 
@@ -531,7 +531,7 @@ class Dataset:
 
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
-        taken = {step.name for step in parents(self._node) if isinstance(step, Map | Reindex)}
+        taken = {step.name for step in chain(self._node) if isinstance(step, Map | Reindex)}
         if explicit is not None:
             need_name(explicit)
             if explicit in taken:
