@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from penstock._graph._apply import Context
 from penstock._graph._check import check_elements
 from penstock._graph._describe import function_name, html_text, tree_text, verb_text
-from penstock._graph._evaluate import element_at, elements
+from penstock._graph._evaluate import element_at
 from penstock._graph._fingerprint import fingerprint
+from penstock._graph._in_order import elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Batch,

@@ -33,6 +33,7 @@ def with_seed(element: Any, seed: int) -> Any:
 def with_origin(element: Any, origin: ps.Origin) -> Any:
     """Return the element with its origin."""
     fields = dataclasses.asdict(origin)
+    fields.pop("component")
     return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
 
 

@@ -87,9 +87,9 @@ class LoaderIterator:
         if self._ended or self._retired or self._interrupted:
             self._refuse_or_reopen()
         try:
-            batch, cursor = self._next()
+            batch, token = self._next()
             self._clock.count(asked, time.perf_counter())
-            self._progress.handed_out(cursor)  # last: an interrupt comes before it, or finds it done
+            self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
             self._ended = True
         except StopIteration as error:

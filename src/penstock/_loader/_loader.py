@@ -2,7 +2,7 @@
 
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -13,7 +13,8 @@ from penstock._graph._nodes import Map, Origin, chain, foot
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
-from penstock._loader._progress import IndexedProgress, OrderedProgress, Progress
+from penstock._loader._ordered_progress import OrderedProgress
+from penstock._loader._progress import IndexedProgress, Progress
 from penstock._plan._lower import Workers, choose_place, lower, parse_memory
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock._runtime._runtime import Runtime
@@ -173,18 +174,21 @@ class Loader:
             point.epoch,
             point.position,
             point.segments,
-            None if point.cursor is None else (point.cursor.position, *point.cursor.skips),
+            point.cursor,
+            point.legs,
             shard.rank,
         ).to_json()
 
-    def load_state_dict(self, state: State | str, *, allow: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
         """Go to where a state was saved, in constant time; the next `iter` gives the rest of that epoch.
 
         The batch size and the number of ranks may differ from those of the state: batches are then cut anew from
         where it stands. Differing functions or NumPy versions give a warning.
 
         Args:
-            state: what `state_dict` returned, or its JSON text.
+            state: what `state_dict` returned, or its JSON text. For a dataset that is read in order, and another
+                number of ranks, the list of all old ranks' states: what they left unfinished is dealt to the new
+                ranks, nothing is lost and nothing comes twice.
             allow: parts of the fingerprint that may differ: "source", "order".
 
         Raises:
@@ -195,8 +199,12 @@ class Loader:
         unknown = set(allow) - _ALLOWABLE
         if unknown:
             raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")
-        parsed = from_json(state)
-        self._compare(parsed, allow)
+        listed = state if isinstance(state, list | tuple) else [state]
+        if not listed:
+            raise StateError("load_state_dict takes a state, or the list of all old ranks' states; got an empty list")
+        parsed = [from_json(each) for each in listed]
+        for each in parsed:
+            self._compare(each, allow)
         self._progress.restore(parsed)
         self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
 
@@ -308,12 +316,6 @@ class Loader:
             warnings.warn(
                 f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",
                 stacklevel=3,
-            )
-        shard = self._plan.shard
-        if state.cursor is not None and (state.shape.ranks, state.rank) != (shard.count, shard.rank):
-            raise StateError(
-                f"the state of rank {state.rank} of {state.shape.ranks} was given to rank {shard.rank} of "
-                f"{shard.count}; a dataset that is read in order resumes on the ranks it was saved by"
             )
 
 
