@@ -65,7 +65,9 @@ def public_names() -> list[str]:
 
 def _is_internal(base: type) -> bool:
     """Return whether a class is Penstock's own, and nothing but a part of others."""
-    return base.__module__.startswith("penstock.") and not any(base is value for _, value in public_objects())
+    return base.__module__.startswith("penstock.") and not any(
+        inspect.isclass(value) and value is base for _, value in public_objects()
+    )
 
 
 def _is_own(module: ModuleType, name: str, value: object) -> bool:

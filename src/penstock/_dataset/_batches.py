@@ -1,6 +1,9 @@
 """The verbs of batches: consecutive elements merged into one, and taken apart again."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
+
+import numpy as np
 
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._nodes import Batch, Merge, Remainder, Unbatch
@@ -9,7 +12,12 @@ from penstock.batching import Pad, Stack
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from penstock._dataset._dataset import Dataset
+
+U = TypeVar("U")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class BatchVerbs(Verbs[T_co]):
@@ -17,6 +25,61 @@ class BatchVerbs(Verbs[T_co]):
 
     __slots__ = ()
 
+    # First what matches where the elements' type isn't known: nothing else is a Dataset[Never].
+    @overload
+    def batch(
+        self: "Verbs[Never]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+    ) -> "Dataset[Any]": ...
+    @overload
+    def batch(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload] - a bool is an int too
+        self: "Verbs[bool]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.bool_]]": ...
+    @overload
+    def batch(
+        self: "Verbs[int]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.int64]]": ...
+    @overload
+    def batch(
+        self: "Verbs[float]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.float64]]": ...
+    @overload
+    def batch(
+        self: "Verbs[NDArray[Scalar]]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[Scalar]]": ...
+    @overload
+    def batch(
+        self: "Verbs[str]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[list[str]]": ...
+    @overload
+    def batch(
+        self: "Verbs[bytes]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[list[bytes]]": ...
+    @overload
+    def batch(
+        self: "Verbs[dict[str, Any]]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+    ) -> "Dataset[dict[str, Any]]": ...
+    @overload
+    def batch(
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        mask: None = None,
+        merge: Callable[[list[T_co]], U],
+    ) -> "Dataset[U]": ...
+    @overload
+    def batch(
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        mask: str,
+        merge: Callable[[list[T_co]], object],
+    ) -> "Dataset[Any]": ...
+    @overload
+    def batch(
+        self, size: int, *, remainder: Remainder = "keep", mask: str | None = None, merge: None = None
+    ) -> "Dataset[Any]": ...
     def batch(
         self,
         size: int,

@@ -1,16 +1,20 @@
 """The verbs of elements: the user's functions, of each element alone."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
 
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._describe import function_name
-from penstock._graph._nodes import Filter, Map, OnError, RandomForm
+from penstock._graph._nodes import Filter, Map, OnError, Origin, RandomForm
 from penstock._graph._verify import need_function, need_name, verify_step
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock._dataset._dataset import Dataset
+
+U = TypeVar("U")
 
 
 class ElementVerbs(Verbs[T_co]):
@@ -19,8 +23,8 @@ class ElementVerbs(Verbs[T_co]):
     __slots__ = ()
 
     def map(
-        self, function: Callable[[Any], Any], *, name: str | None = None, on_error: OnError = "raise"
-    ) -> "Dataset[Any]":
+        self, function: Callable[[T_co], U], *, name: str | None = None, on_error: OnError = "raise"
+    ) -> "Dataset[U]":
         """Return `function(element)` of every element.
 
         Args:
@@ -37,12 +41,42 @@ class ElementVerbs(Verbs[T_co]):
         need_function("map", function)
         return self._map(function, name, "none", on_error)
 
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co, np.random.Generator], U],
+        *,
+        rng: Literal["generator"] = "generator",
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co, int], U],
+        *,
+        rng: Literal["seed"],
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co], U],
+        *,
+        rng: Literal["generator"] = "generator",
+        globals: Literal[True],
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
     def random_map(
         self,
         function: Callable[..., Any],
         *,
         rng: Literal["generator", "seed"] = "generator",
-        globals: bool = False,  # noqa: A002 - the word says what is seeded
+        globals: bool = False,
         name: str | None = None,
         on_error: OnError = "raise",
     ) -> "Dataset[Any]":
@@ -78,8 +112,8 @@ class ElementVerbs(Verbs[T_co]):
         return self._map(function, name, "globals" if globals else rng, on_error)
 
     def map_with_origin(
-        self, function: Callable[[Any, Any], Any], *, name: str | None = None, on_error: OnError = "raise"
-    ) -> "Dataset[Any]":
+        self, function: Callable[[T_co, Origin], U], *, name: str | None = None, on_error: OnError = "raise"
+    ) -> "Dataset[U]":
         """Return `function(element, origin)`; the origin tells the element's position, key, epoch and seed.
 
         Example:
@@ -90,7 +124,7 @@ class ElementVerbs(Verbs[T_co]):
         need_function("map_with_origin", function)
         return self._map(function, name, "origin", on_error)
 
-    def filter(self, predicate: Callable[[Any], object], *, name: str | None = None) -> "Dataset[Any]":
+    def filter(self, predicate: Callable[[T_co], object], *, name: str | None = None) -> "Dataset[T_co]":
         """Return the elements for which `predicate(element)` is true; they can only be read in order.
 
         Example:

@@ -1,6 +1,8 @@
 """Where datasets begin: with a source, or with the integers of a range."""
 
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
+
+from numpy.typing import NDArray
 
 from penstock._dataset._dataset import Dataset
 from penstock._graph._nodes import Read
@@ -8,7 +10,29 @@ from penstock._graph._verify import need_integer
 from penstock.sources._as_source import as_source, source_length
 from penstock.sources._range import Range
 
+T_co = TypeVar("T_co", covariant=True)
 
+
+class Records(Protocol[T_co]):
+    """A source, as far as the type of its records goes: anything with a length and keys from 0 on."""
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        ...
+
+    def __getitem__(self, key: int, /) -> T_co:
+        """Return the record of `key`."""
+        ...
+
+
+@overload
+def read(source: dict[str, Any], *, seed: int = 0) -> Dataset[dict[str, Any]]: ...
+@overload
+def read(source: NDArray[Any], *, seed: int = 0) -> Dataset[Any]: ...
+@overload
+def read(source: Records[T_co], *, seed: int = 0) -> Dataset[T_co]: ...
+@overload
+def read(source: object, *, seed: int = 0) -> Dataset[Any]: ...
 def read(source: object, *, seed: int = 0) -> Dataset[Any]:
     """Return the dataset whose element at position i is record i of a source.
 
