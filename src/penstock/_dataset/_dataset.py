@@ -14,7 +14,7 @@ from penstock._graph._describe import html_text, tree_text, verb_text
 from penstock._graph._evaluate import element_at, elements
 from penstock._graph._fingerprint import fingerprint
 from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import Element, parents
+from penstock._graph._nodes import Element, chain
 from penstock._graph._verify import finite_length, need_count, need_end, need_indexable
 from penstock.batching._leaf import element_spec
 from penstock.sampling import Slice
@@ -50,7 +50,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co]):
             >>> import penstock as ps
             >>> ps.range(10).map(str).check()
         """
-        base = next(step for step in reversed(parents(self._node)) if is_indexable(step))
+        base = next(step for step in reversed(chain(self._node)) if is_indexable(step))
         total = length(base) or 0
         places = [(index % 2, total * index // count) for index in range(need_count("count", count, 1))]
         check_elements(self._node, sorted(set(places)) if total else [])
@@ -114,7 +114,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co]):
 
     def __hash__(self) -> int:
         # Without the source: it may be unhashable, and its repr may differ between equal ones.
-        read, *steps = parents(self._node)
+        read, *steps = chain(self._node)
         return hash((length(read), tuple(map(verb_text, steps))))
 
     def __repr__(self) -> str:

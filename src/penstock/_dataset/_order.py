@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
-from penstock._graph._nodes import Node, Reindex, root
+from penstock._graph._nodes import Node, Reindex, foot
 from penstock._graph._rewrite import hold_order, varies_by_epoch
 from penstock._graph._verify import need_count, need_finite, need_indexable, need_integer
 from penstock._seeds import derive
@@ -34,7 +34,7 @@ def chosen(node: Node, sampler: Slice | Select, verb: str) -> Node:
     if not varies_by_epoch(node):
         return Reindex(node, sampler, verb)
     fixed = Reindex(hold_order(node), sampler, verb)
-    return Reindex(fixed, Reorder(len(sampler), derive(root(node).seed, "reorder")), "")
+    return Reindex(fixed, Reorder(len(sampler), derive(foot(node).seed, "reorder")), "")
 
 
 class OrderVerbs(Verbs[T_co]):

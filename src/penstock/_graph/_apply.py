@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, root
+from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, foot
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
@@ -200,7 +200,7 @@ def _substitute(
 
 def whereabouts(step: Map | Filter, place: Place) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    record = describe_key(root(step).source, place.key)
+    record = describe_key(foot(step).source, place.key)
     return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}"
 
 

@@ -13,7 +13,7 @@ from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._blocks import merge_block
 from penstock._graph._evaluate import element_at, keeps, row_place
 from penstock._graph._length import is_indexable
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
+from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, chain
 from penstock.batching._rows import split_rows
 from penstock.errors import InternalError
 
@@ -43,10 +43,10 @@ class Item(NamedTuple):
 
 def split_at_folds(node: Node) -> tuple[Node, tuple[Node, ...]]:
     """Return the highest node that depends on the position alone, and the steps above it, lowest first."""
-    chain = parents(node)
-    for index, step in enumerate(chain):
+    steps_ = chain(node)
+    for index, step in enumerate(steps_):
         if isinstance(step, Batch | Unbatch) and not is_indexable(step):
-            return chain[index - 1], tuple(chain[index:])
+            return steps_[index - 1], tuple(steps_[index:])
     return node, ()
 
 
