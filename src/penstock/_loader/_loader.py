@@ -4,11 +4,12 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Generic, Literal, Self
 
 import numpy as np
 
 from penstock._dataset import Dataset
+from penstock._dataset._verbs import T_co
 from penstock._graph._nodes import Map, Origin, chain, foot
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
@@ -26,7 +27,7 @@ from penstock.sources._as_source import check_length
 _ALLOWABLE = frozenset({"source", "order"})
 
 
-class Loader:
+class Loader(Generic[T_co]):
     """Goes through a dataset's epochs, in order, computing ahead; yields NumPy batches.
 
     What it yields is a function of the dataset alone: the number of workers, a restart or a change of ranks only
@@ -65,7 +66,7 @@ class Loader:
 
     def __init__(  # noqa: PLR0913 - the front door; each is a decision of the user's
         self,
-        dataset: Dataset,
+        dataset: Dataset[T_co],
         *,
         num_workers: int | Literal["auto"] = 0,
         workers: Workers = "auto",
@@ -95,13 +96,13 @@ class Loader:
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
         self._runtime = Runtime(self._plan)
-        self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprint: dict[str, str] | None = None
         self._closer = Closer(self, self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> LoaderIterator[T_co]:
         """Start the next epoch, or, right after a restore or a seek, the rest of this one.
 
         Returns:
@@ -111,11 +112,11 @@ class Loader:
         read = foot(self._plan.node)
         check_length(read.source, read.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
-        iterator = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
+        iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
         self._iterator = weakref.ref(iterator)
         return iterator
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[T_co]:
         from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import
 
         return AsyncLoaderIterator(iter(self))
@@ -218,14 +219,15 @@ class Loader:
         self._progress.jump(need_count("step", step))
         self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
 
-    def batch_at(self, step: int) -> Any:  # noqa: ANN401 - the user's batch
+    def batch_at(self, step: int) -> T_co:
         """Return the batch of a step, computed here and now; where the loader is does not change.
 
         Raises:
             StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the step
                 was cut for fewer ranks, and this one has none of its rows.
         """
-        return self._runtime.batch_at(self._progress.course(need_count("step", step)))
+        batch: T_co = self._runtime.batch_at(self._progress.course(need_count("step", step)))
+        return batch
 
     def origin(self, step: int, row: int) -> Origin:
         """Return which record a row of a step's batch comes from: its epoch, position and key.
