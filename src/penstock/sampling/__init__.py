@@ -9,6 +9,7 @@ from penstock.sampling._seed_position import seed_position, seed_positions
 from penstock.sampling._select import Select, Slice
 from penstock.sampling._shuffle import Reorder, Shuffle
 from penstock.sampling._split import split_counts
+from penstock.sampling._weighted import WeightedDraws
 from penstock.sampling._windows import WindowTable
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Select",
     "Shuffle",
     "Slice",
+    "WeightedDraws",
     "WindowTable",
     "apply_block",
     "seed_position",
