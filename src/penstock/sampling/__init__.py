@@ -1,5 +1,6 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
+from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._mixture import MixtureRule
 from penstock.sampling._permutation import Permutation
@@ -13,6 +14,7 @@ from penstock.sampling._weighted import WeightedDraws
 from penstock.sampling._windows import WindowTable
 
 __all__ = [
+    "Balance",
     "FixedEpoch",
     "FixedOrder",
     "MixtureRule",
@@ -28,6 +30,7 @@ __all__ = [
     "WeightedDraws",
     "WindowTable",
     "apply_block",
+    "balanced_length",
     "seed_position",
     "seed_positions",
     "split_counts",
