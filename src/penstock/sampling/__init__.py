@@ -1,6 +1,7 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
 from penstock.sampling._balance import Balance, balanced_length
+from penstock.sampling._bits import Bits
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._mixture import MixtureRule
 from penstock.sampling._permutation import Permutation
@@ -15,6 +16,7 @@ from penstock.sampling._windows import WindowTable
 
 __all__ = [
     "Balance",
+    "Bits",
     "FixedEpoch",
     "FixedOrder",
     "MixtureRule",
