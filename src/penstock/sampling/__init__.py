@@ -2,6 +2,7 @@
 
 from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._bits import Bits
+from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._mixture import MixtureRule
 from penstock.sampling._permutation import Permutation
@@ -17,6 +18,7 @@ from penstock.sampling._windows import WindowTable
 __all__ = [
     "Balance",
     "Bits",
+    "CheckedSampler",
     "FixedEpoch",
     "FixedOrder",
     "MixtureRule",
