@@ -1,6 +1,7 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
+from penstock.sampling._mixture import Concatenation, MixtureRule, WeightedMixture, integer_weights
 from penstock.sampling._permutation import Permutation
 from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
 from penstock.sampling._seed_position import seed_position, seed_positions
@@ -9,8 +10,10 @@ from penstock.sampling._shuffle import Reorder, Shuffle
 from penstock.sampling._split import split_counts
 
 __all__ = [
+    "Concatenation",
     "FixedEpoch",
     "FixedOrder",
+    "MixtureRule",
     "Permutation",
     "Reorder",
     "Repeat",
@@ -19,7 +22,9 @@ __all__ = [
     "Select",
     "Shuffle",
     "Slice",
+    "WeightedMixture",
     "apply_block",
+    "integer_weights",
     "seed_position",
     "seed_positions",
     "split_counts",
