@@ -66,12 +66,17 @@ def _checked_weight(place: int, weight: object) -> Fraction:
         UsageError: if it is not a finite number from 0 on.
     """
     number = Fraction(-1)
-    if isinstance(weight, Integral) and not isinstance(weight, bool):
-        number = Fraction(int(weight))
-    elif isinstance(weight, Rational) and not isinstance(weight, bool):
-        number = Fraction(weight)
-    elif isinstance(weight, Real) and math.isfinite(weight):
-        number = Fraction(str(weight))
+    match weight:
+        case bool():
+            pass
+        case Integral():
+            number = Fraction(int(weight))
+        case Rational():
+            number = Fraction(weight)
+        case Real() if math.isfinite(weight):
+            number = Fraction(str(weight))
+        case _:
+            pass
     if number >= 0:
         return number
     raise UsageError(
