@@ -1,5 +1,6 @@
 """Weights become whole numbers in the very ratios that were written, or the nearest of a long period."""
 
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -41,7 +42,7 @@ def test_long_periods_are_rounded_to_the_nearest(weights: list[float | Fraction]
     assert math.gcd(*result) == 1
     assert [number > 0 for number in result] == [weight > 0 for weight in weights]
     exact = [Fraction(str(weight)) if isinstance(weight, float) else Fraction(weight) for weight in weights]
-    for left, right in zip(exact, exact[1:], strict=False):
+    for left, right in itertools.pairwise(exact):
         if left > right:
             assert result[exact.index(left)] >= result[exact.index(right)]
 

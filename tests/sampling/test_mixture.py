@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
 from penstock.sampling import MixtureRule, WeightedMixture, integer_weights
 from tests.sampling.mixture_oracle import walk
 
@@ -32,7 +31,7 @@ def weights_of(components: int, largest: int = 7) -> st.SearchStrategy[tuple[int
 def mixtures(draw: st.DrawFn, *, only: Stop | None = None) -> WeightedMixture:
     """Draw a mixture of up to five short components with up to four stretches."""
     components = draw(st.integers(1, 5))
-    stop = only or draw(stops)
+    stop = draw(stops) if only is None else only
     lengths = draw(st.tuples(*[st.integers(1 if stop == "never" else 0, 40)] * components))
     starts = [0, *sorted(draw(st.sets(st.integers(1, 80), max_size=3)))]
     schedule = tuple((start, draw(weights_of(components))) for start in starts)
@@ -268,8 +267,8 @@ def test_a_longer_component_leaves_what_was(mixture: WeightedMixture, data: st.D
 
 def test_seeds_differ() -> None:
     """Another seed is another order, with the same shares."""
-    orders = {tuple(first_of(weighted((3, 2, 1), seed=seed), 600)[0]) for seed in range(50)}
-    assert len(orders) >= 48
+    orders = {tuple(first_of(weighted((7, 5, 3, 2, 1), seed=seed), 600)[0]) for seed in range(50)}
+    assert len(orders) == 50
 
 
 def test_periods_differ() -> None:
@@ -349,77 +348,3 @@ def test_positions_outside_are_index_errors(mixture: WeightedMixture) -> None:
             mixture.past(position)
     nothing = np.array([], np.int64)
     assert [part.shape for part in mixture.block(nothing, nothing)] == [(0,)] * 3
-
-
-def test_epochs_that_passes_cannot_count_are_named() -> None:
-    """An epoch so late that its passes would not fit 64 bits is an error, not a wrong number."""
-    mixture = WeightedMixture(("a",), (10,), schedule=((0, (1,)),), stop="never", seed=7)
-    assert mixture(2**32 - 2, 0) == (0, (2**32 - 2) * 2**31, 0)
-    for epoch in (-1, 2**32 - 1):
-        with pytest.raises(UsageError, match=r"epoch must be in \[0, 4294967294\].*got epoch="):
-            mixture(epoch, 0)
-        with pytest.raises(UsageError, match="epoch must be in"):
-            mixture.block(np.array([epoch]), np.array([0]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"names": ()}, "names must be at least one, all different; got (). Name each component once."),
-        (
-            {"names": ("a", "a")},
-            "names must be at least one, all different; got ('a', 'a'). Name each component once.",
-        ),
-        (
-            {"lengths": (1,)},
-            "each component must have a length; got 1 lengths for 2 names. Pass one for each.",
-        ),
-        (
-            {"lengths": (1, -1)},
-            "length must be an integer in [0, 2**62]; got length=-1. Pass the parent's len().",
-        ),
-        (
-            {"schedule": ()},
-            "a schedule must begin at position 0 and its positions must rise; got []. "
-            "Pass the first weights with position 0.",
-        ),
-        (
-            {"schedule": ((0, (1, 1)), (5, (1, 2)), (5, (2, 1)))},
-            "a schedule must begin at position 0 and its positions must rise; got [0, 5, 5]. "
-            "Pass the first weights with position 0.",
-        ),
-        (
-            {"schedule": ((0, (0, 0)),)},
-            "each of the 2 components must have a weight, and one of them over 0; got (0, 0). "
-            "Pass 0 for those that are not to be taken.",
-        ),
-        (
-            {"schedule": ((0, (1, 1, 1)),)},
-            "each of the 2 components must have a weight, and one of them over 0; got (1, 1, 1). "
-            "Pass 0 for those that are not to be taken.",
-        ),
-        (
-            {"schedule": ((0, (2**16, 1)),)},
-            "weights must add up to at most 65536; got weights that add up to 65537. "
-            "Make them with penstock.sampling.integer_weights.",
-        ),
-        (
-            {"schedule": ((0, (0.5, 1)),)},
-            "weight must be an integer in [0, 2**62]; got weight=0.5. "
-            "Make them with penstock.sampling.integer_weights.",
-        ),
-        ({"stop": "some"}, "stop must be 'first', 'all' or 'never'; got stop='some'. Pass one of them."),
-        (
-            {"stop": "never", "lengths": (1, 0)},
-            "only components with elements can repeat; got stop='never' and 'b' of length 0. "
-            "Leave it out, or pass stop='all'.",
-        ),
-        ({"seed": -1}, "seed must be an integer in [0, 2**64); got seed=-1. Pass any such number and keep it."),
-    ],
-)
-def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    """What cannot be a mixture is a UsageError that says the rule, the value and the remedy."""
-    right = WeightedMixture(("a", "b"), (5, 5), schedule=((0, (1, 1)),), stop="first", seed=7)
-    with pytest.raises(UsageError) as caught:
-        dataclasses.replace(right, **change)
-    assert str(caught.value) == message
