@@ -129,7 +129,7 @@ def test_every_rank_has_its_share_of_every_component(weights: tuple[int, ...], r
 
 @given(st.lists(st.integers(1, 20_000), min_size=2, max_size=5), seeds, st.integers(0, 10**9), st.integers(1, 12))
 def test_batches_and_strides_hold_nearly_their_shares(weights: list[int], seed: int, start: int, stride: int) -> None:
-    """256 positions in a row, or at any small distance, are off the shares by less than random ones would be."""
+    """Of 256 positions in a row no component is off its share by more than 16; at small distances, by more than 64."""
     mixture = weighted(integer_weights(weights) if sum(weights) < 2**16 else tuple(weights[:2]), seed=seed)
     exact = mixture.schedule[0][1]
     positions = start + stride * np.arange(256)
@@ -138,7 +138,7 @@ def test_batches_and_strides_hold_nearly_their_shares(weights: list[int], seed: 
     assert off.max() <= (16 if stride == 1 else 64)
 
 
-def test_500_components_cost_what_two_cost() -> None:
+def test_500_components_take_little_memory() -> None:
     """The tables of 500 components with the longest period take less than 4 MB while they are made, 1 MB after."""
     weights = integer_weights([1 + 1 / (2 + number) for number in range(500)])
     assert sum(weights) == 2**16
