@@ -4,7 +4,7 @@ from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._bits import Bits
 from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
-from penstock.sampling._mixture import MixtureRule
+from penstock.sampling._mixture import Concatenation, MixtureRule, WeightedMixture, integer_weights
 from penstock.sampling._permutation import Permutation
 from penstock.sampling._ragged import Ragged
 from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
@@ -19,6 +19,7 @@ __all__ = [
     "Balance",
     "Bits",
     "CheckedSampler",
+    "Concatenation",
     "FixedEpoch",
     "FixedOrder",
     "MixtureRule",
@@ -32,9 +33,11 @@ __all__ = [
     "Shuffle",
     "Slice",
     "WeightedDraws",
+    "WeightedMixture",
     "WindowTable",
     "apply_block",
     "balanced_length",
+    "integer_weights",
     "seed_position",
     "seed_positions",
     "split_counts",
