@@ -1,7 +1,7 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
-from penstock.sampling._mixture import MixtureRule
+from penstock.sampling._mixture import Concatenation, MixtureRule, WeightedMixture, integer_weights
 from penstock.sampling._permutation import Permutation
 from penstock.sampling._ragged import Ragged
 from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
@@ -12,6 +12,7 @@ from penstock.sampling._split import split_counts
 from penstock.sampling._windows import WindowTable
 
 __all__ = [
+    "Concatenation",
     "FixedEpoch",
     "FixedOrder",
     "MixtureRule",
@@ -24,8 +25,10 @@ __all__ = [
     "Select",
     "Shuffle",
     "Slice",
+    "WeightedMixture",
     "WindowTable",
     "apply_block",
+    "integer_weights",
     "seed_position",
     "seed_positions",
     "split_counts",

@@ -1,0 +1,268 @@
+"""A mixture by weights: exact shares of its components in every period, in closed form at every position."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._seeds import derive
+from penstock.errors import UsageError
+from penstock.sampling._arguments import (
+    LARGEST_LENGTH,
+    check_position,
+    check_positions,
+    checked_integer,
+    checked_length,
+    checked_seed,
+)
+from penstock.sampling._epochs import Repeat
+from penstock.sampling._mixture._course import Course, Schedule, course_of, stretch_spans
+from penstock.sampling._mixture._weights import LARGEST_PERIOD, reduced
+
+Stop = Literal["first", "all", "never"]
+_LARGEST_EPOCH: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class WeightedMixture:
+    """Elements of several components in exact ratios, each component in its own order.
+
+    With whole weights w and P their sum, every P positions hold w[c] elements of component c, in an order that differs
+    from period to period and is spread so that batches and ranks too get nearly these shares. Component c's k-th
+    element in the mixture is its position k. A schedule changes the weights at given positions, where each component
+    goes on from where it was. The epoch passes through, the order is the same in each.
+
+    The order depends on names, weights and seed alone: not on the components' lengths, on the order in which they are
+    listed, or on those whose weight is 0.
+
+    Attributes:
+        names: of the components, all different.
+        lengths: of the components, in elements, from 0 to 2**62.
+        schedule: for each stretch its first position, rising from 0, and a weight from 0 for each component, which
+            `integer_weights` gives; 0 means that it is not taken there. Common divisors are taken out.
+        stop: "first" ends right before the position that would need an element of a finished component. "all" leaves
+            finished components out, the others keeping their ratios, until the last has finished; a stretch of the
+            schedule that has nothing left gives way to the next one at once. "never" repeats each component: every
+            pass is an epoch of its own, as in `Repeat` without end, and no component may be empty.
+        seed: from 0 to 2**64 - 1.
+
+    Raises:
+        UsageError: if one of them is out of range, or their counts differ.
+
+    Example:
+        >>> mixture = WeightedMixture(
+        ...     ("web", "books"), (100, 5), schedule=((0, (3, 1)), (8, (1, 1))), stop="first", seed=7
+        ... )
+        >>> mixture.counts(8).tolist(), mixture.counts(12).tolist()
+        ([6, 2], [8, 4])
+        >>> sorted(mixture(0, position) for position in range(8, 12))
+        [(0, 0, 6), (0, 0, 7), (1, 0, 2), (1, 0, 3)]
+        >>> mixture.past(8), len(mixture) <= 8 + 2 * 4
+        (((0, (('books', 1), ('web', 3))),), True)
+    """
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]
+    _: KW_ONLY
+    schedule: Schedule
+    stop: Stop
+    seed: int
+
+    def __post_init__(self) -> None:
+        names = tuple(self.names)
+        if not names or len(set(names)) < len(names):
+            raise UsageError(f"names must be at least one, all different; got {names!r}. Name each component once.")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "lengths", tuple(checked_length(length) for length in self.lengths))
+        if len(self.lengths) != len(names):
+            raise UsageError(
+                f"each component must have a length; got {len(self.lengths)} lengths for {len(names)} names. "
+                "Pass one for each."
+            )
+        object.__setattr__(self, "schedule", _checked_schedule(self.schedule, len(names)))
+        if self.stop not in get_args(Stop):
+            raise UsageError(f"stop must be 'first', 'all' or 'never'; got stop={self.stop!r}. Pass one of them.")
+        if self.stop == "never" and not all(self.lengths):
+            raise UsageError(
+                f"only components with elements can repeat; got stop='never' and {names[self.lengths.index(0)]!r} of "
+                "length 0. Leave it out, or pass stop='all'."
+            )
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    @property
+    def endless(self) -> bool:
+        """Whether it was asked to repeat its components without end."""
+        return self.stop == "never"
+
+    @cached_property
+    def _passes(self) -> tuple[int, ...]:
+        """How many passes over each component make an epoch."""
+        return tuple(Repeat(length, None).passes if self.endless else 1 for length in self.lengths)
+
+    @cached_property
+    def _course(self) -> Course:
+        # By the hash of their names, so that the components' numbers don't matter.
+        ranking = sorted(
+            range(len(self.names)), key=lambda number: (derive(self.seed, self.names[number]), self.names[number])
+        )
+        limits = [length * passes for length, passes in zip(self.lengths, self._passes, strict=True)]
+        return course_of(self.schedule, limits, ranking, self.seed, drop=self.stop == "all")
+
+    @cached_property
+    def _last_epoch(self) -> int:
+        return _LARGEST_EPOCH // max(self._passes) - 1
+
+    @cached_property
+    def _repeats(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths and passes of the components."""
+        return np.array(self.lengths, np.int64), np.array(self._passes, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what pickling keeps: the fields, and not what was computed from them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __len__(self) -> int:
+        """Return the number of positions per epoch; if it never stops, more than can be read, but at most 2**62."""
+        return self._course.length
+
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]:
+        """Return (component, epoch, position) of one position."""
+        check_position(position, len(self))
+        stretch = self._course.stretches[bisect_right(self._course.starts, position) - 1]
+        member, taken = stretch.order(position - stretch.start)
+        component = stretch.members.item(member)
+        place = stretch.member_counts.item(member) + taken
+        if not self.endless:
+            return component, epoch, place
+        self._check_epoch(epoch)
+        number, place = divmod(place, self.lengths[component])
+        return component, epoch * self._passes[component] + number, place
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return (components, epochs, positions) of many positions: int64, all of shape (n,)."""
+        if not len(positions):
+            return positions, epochs, positions
+        check_positions(positions, len(self))
+        components, places = self._components(positions)
+        if not self.endless:
+            return components, epochs, places
+        self._check_epoch(int(epochs.min()))
+        self._check_epoch(int(epochs.max()))
+        lengths, passes = self._repeats
+        lengths = lengths.take(components)
+        numbers = places // lengths
+        return components, epochs * passes.take(components) + numbers, places - numbers * lengths
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Return how many elements of each component come before `position` of an epoch.
+
+        Args:
+            position: from 0 to the mixture's length.
+
+        Returns:
+            int64 of shape (components,).
+
+        Raises:
+            IndexError: if `position` is out of range.
+
+        Example:
+            >>> even = WeightedMixture(("a", "b"), (9, 9), schedule=((0, (1, 1)),), stop="first", seed=7)
+            >>> even.counts(10).tolist()
+            [5, 5]
+        """
+        check_position(position, len(self) + 1)
+        if position == len(self):
+            return self._course.counts.copy()
+        return self._course.stretches[bisect_right(self._course.starts, position) - 1].counts_at(position)
+
+    def past(self, position: int) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
+        """Return the part of the schedule that decided the elements before `position`.
+
+        Two mixtures of one seed and way to stop, with the same past and the same components in it, have given the same
+        elements before `position`.
+
+        Args:
+            position: from 0 to the mixture's length.
+
+        Returns:
+            For each change of the schedule that begins before `position`, and always the first: its position, and
+            (name, weight) of the components with a weight over 0, by name.
+
+        Raises:
+            IndexError: if `position` is out of range.
+
+        Example:
+            >>> changing = ((0, (1, 0)), (4, (1, 1)))
+            >>> mixture = WeightedMixture(("b", "a"), (9, 9), schedule=changing, stop="first", seed=7)
+            >>> mixture.past(4), mixture.past(5)
+            (((0, (('b', 1),)),), ((0, (('b', 1),)), (4, (('a', 1), ('b', 1)))))
+        """
+        check_position(position, len(self) + 1)
+        begun = bisect_left(self._course.starts, position)
+        changes = self._course.stretches[begun - 1].change + 1 if begun else 1
+        return tuple(
+            (start, tuple(sorted((name, weight) for name, weight in zip(self.names, weights, strict=True) if weight)))
+            for start, weights in self.schedule[:changes]
+        )
+
+    def _components(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return component and place in it, all passes counted on, of each position."""
+        components = np.empty_like(positions)
+        places = np.empty_like(positions)
+        for stretch, rows in stretch_spans(self._course, positions):
+            offsets = positions if rows is None else positions[rows]
+            members, taken = stretch.order.block(offsets - stretch.start)
+            taken += stretch.member_counts.take(members)
+            if rows is None:
+                return stretch.members.take(members), taken
+            components[rows], places[rows] = stretch.members.take(members), taken
+        return components, places
+
+    def _check_epoch(self, epoch: int) -> None:
+        if not 0 <= epoch <= self._last_epoch:
+            raise UsageError(
+                f"epoch must be in [0, {self._last_epoch}] where a mixture never stops; got epoch={epoch}. "
+                "Stay in one epoch, since it has no end."
+            )
+
+
+def _checked_schedule(schedule: Schedule, components: int) -> Schedule:
+    """Return the schedule as plain integers, without common divisors.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    result = tuple((_checked_start(start), _checked_weights(weights, components)) for start, weights in schedule)
+    starts = [start for start, _ in result]
+    if not starts or starts[0] != 0 or sorted(set(starts)) != starts:
+        raise UsageError(
+            f"a schedule must begin at position 0 and its positions must rise; got {starts!r}. "
+            "Pass the first weights with position 0."
+        )
+    return result
+
+
+def _checked_start(start: int) -> int:
+    return checked_integer("position", start, range(LARGEST_LENGTH + 1), "[0, 2**62]. Pass where the weights change")
+
+
+def _checked_weights(weights: tuple[int, ...], components: int) -> tuple[int, ...]:
+    rule = "[0, 2**62]. Make them with penstock.sampling.integer_weights"
+    result = [checked_integer("weight", weight, range(LARGEST_LENGTH + 1), rule) for weight in weights]
+    if len(result) != components or not any(result):
+        raise UsageError(
+            f"each of the {components} components must have a weight, and one of them over 0; got {tuple(result)!r}. "
+            "Pass 0 for those that are not to be taken."
+        )
+    shares = reduced(result)
+    if sum(shares) > LARGEST_PERIOD:
+        raise UsageError(
+            f"weights must add up to at most {LARGEST_PERIOD}; got weights that add up to {sum(shares)}. "
+            "Make them with penstock.sampling.integer_weights."
+        )
+    return shares

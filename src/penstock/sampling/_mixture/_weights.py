@@ -1,0 +1,104 @@
+"""Weights of a mixture as whole numbers: exact where that makes a short period, else the nearest over a long one."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from numbers import Integral, Rational, Real
+from typing import Final
+
+from penstock.errors import UsageError
+
+LARGEST_PERIOD: Final = 2**16
+
+
+def integer_weights(weights: Sequence[float | Fraction]) -> tuple[int, ...]:
+    """Return whole numbers in the ratios of `weights`, without a common divisor.
+
+    A float counts as the decimal number that it prints as: 0.1 is a tenth. The sum of the result is the period after
+    which a mixture has given each component its exact share, and is at most 2**16. Integers are never rounded. Where
+    floats or fractions would need a longer period, the result is the nearest to them that adds up to 2**16 before
+    common divisors are taken out, by the largest remainder, with at least 1 for whatever is over 0.
+
+    Args:
+        weights: one for each component, none negative and at least one over 0. They need not add up to anything.
+
+    Returns:
+        One integer for each weight, 0 where that is 0.
+
+    Raises:
+        UsageError: if one is negative or not finite, none is over 0, more than 2**16 are, or integers would need a
+            period of more than 2**16.
+
+    Example:
+        >>> integer_weights([0.7, 0.2, 0.1]), integer_weights([30, 10]), integer_weights([0.5, 0])
+        ((7, 2, 1), (3, 1), (1, 0))
+    """
+    numbers = [_checked_weight(place, weight) for place, weight in enumerate(weights)]
+    scale = math.lcm(*(number.denominator for number in numbers))
+    wholes = [int(number * scale) for number in numbers]
+    if not any(wholes):
+        raise UsageError(f"at least one weight must be over 0; got {list(weights)!r}. Give a component a share.")
+    exact = reduced(wholes)
+    if sum(exact) <= LARGEST_PERIOD:
+        return exact
+    if all(isinstance(weight, Integral) for weight in weights):
+        raise UsageError(
+            f"integer weights must add up to at most {LARGEST_PERIOD} without their common divisor; got "
+            f"{_some(weights)}, which add up to {sum(exact)}. Pass them as floats for the nearest ratios."
+        )
+    if sum(map(bool, exact)) > LARGEST_PERIOD:
+        raise UsageError(
+            f"at most {LARGEST_PERIOD} weights may be over 0; got {sum(map(bool, exact))}. Concatenate some components."
+        )
+    return reduced(_nearest(exact, LARGEST_PERIOD))
+
+
+def reduced(weights: Sequence[int]) -> tuple[int, ...]:
+    """Return `weights` divided by their greatest common divisor; at least one must not be 0."""
+    divisor = math.gcd(*weights)
+    return tuple(weight // divisor for weight in weights)
+
+
+def _checked_weight(place: int, weight: object) -> Fraction:
+    """Return the number that was written.
+
+    Raises:
+        UsageError: if it is not a finite number from 0 on.
+    """
+    number = Fraction(-1)
+    if isinstance(weight, Integral) and not isinstance(weight, bool):
+        number = Fraction(int(weight))
+    elif isinstance(weight, Rational) and not isinstance(weight, bool):
+        number = Fraction(weight)
+    elif isinstance(weight, Real) and math.isfinite(weight):
+        number = Fraction(str(weight))
+    if number >= 0:
+        return number
+    raise UsageError(
+        f"a weight must be a finite number from 0 on; got {weight!r} as number {place} of them. "
+        "Pass 0 for a component that is not to be taken."
+    )
+
+
+def _nearest(weights: Sequence[int], period: int) -> list[int]:
+    """Return whole numbers that add up to `period`, near to the ratios of `weights`, at least 1 for what is over 0."""
+    result = [0] * len(weights)
+    rest = {place: weight for place, weight in enumerate(weights) if weight}
+    total = sum(rest.values())
+    # Who would get less than one gets one; the others share what is left, which can bring more of them below one.
+    while small := [place for place, weight in rest.items() if weight * period < total]:
+        for place in small:
+            result[place] = 1
+            total -= rest.pop(place)
+        period -= len(small)
+    for place, weight in rest.items():
+        result[place] = weight * period // total
+    by_loss = sorted(rest, key=lambda place: -(rest[place] * period % total))
+    for place in by_loss[: period - sum(result[place] for place in rest)]:
+        result[place] += 1
+    return result
+
+
+def _some(weights: Sequence[object]) -> str:
+    shown = ", ".join(repr(weight) for weight in weights[:8])
+    return f"({shown}, …)" if len(weights) > 8 else f"({shown})"
