@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, foot
+from penstock._graph._locate import leaf_of
+from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
@@ -56,12 +57,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one element stands at a step: its own coordinates there, its seed position, and its record's key."""
+    """Where one element stands at a step: its own coordinates there, its seed position, and which record it is."""
 
     epoch: int
     position: int
     seed: SeedPosition
     key: int
+    component: str = ""
+    """The part of a mixture that has the record, and parts of parts, as "web/en"."""
 
 
 class Places(Protocol):
@@ -77,6 +80,10 @@ class Places(Protocol):
 
     def keys(self) -> Integers:
         """Return the keys of the block's elements."""
+        ...
+
+    def components(self) -> list[str]:
+        """Return the parts of a mixture that the block's elements come from."""
         ...
 
 
@@ -122,7 +129,7 @@ def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, conte
         case "origin":
             seeds = places.seeds()
             columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
-            origins = map(Origin, *(column.tolist() for column in columns))
+            origins = map(Origin, *(column.tolist() for column in columns), places.components())
             return [function(element, origin) for element, origin in zip(elements, origins, strict=True)]
         case _:
             assert_never(step.form)
@@ -156,7 +163,7 @@ def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: 
 def origin_of(step: Map, place: Place) -> Origin:
     """Return what `map_with_origin` hands over for the element at `place`."""
     epoch, position, ordinal = place.seed
-    return Origin(epoch, position, place.key, derive(step.seed, *place.seed), ordinal)
+    return Origin(epoch, position, place.key, derive(step.seed, *place.seed), ordinal, place.component)
 
 
 def _after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
@@ -198,10 +205,12 @@ def _substitute(
     raise last
 
 
-def whereabouts(step: Map | Filter, place: Place) -> str:
+def whereabouts(step: Map | Filter | FlatMap, place: Place) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    record = describe_key(foot(step).source, place.key)
-    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}"
+    leaf = leaf_of(step, place.component)
+    record = describe_key(leaf.source, place.key) if isinstance(leaf, Read) else f"key {place.key}"
+    part = f" of {place.component!r}" if place.component else ""
+    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}{part}"
 
 
 def _where(place: Place) -> tuple[int, int, int]:

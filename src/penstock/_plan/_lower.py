@@ -6,7 +6,7 @@ from typing import Literal
 from penstock._graph._describe import chain_text
 from penstock._graph._folds import indexable_base, split_at_folds
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, chain
+from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, walk
 from penstock._graph._verify import need_count, refuse
 from penstock._plan._plan import Batches, Folded, Limits, Place, Plan, Shard
 from penstock.errors import InternalError, UsageError
@@ -71,7 +71,7 @@ def _checked_shard(shard: object) -> Shard:
 
 
 def _check_threads(node: Node) -> None:
-    for step in chain(node):
+    for step in walk(node):
         if isinstance(step, Map) and step.form == "globals":
             raise UsageError(
                 f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
