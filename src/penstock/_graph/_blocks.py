@@ -48,7 +48,7 @@ from penstock._graph._seed_position import (
     divide_rows,
     seed_position_block,
 )
-from penstock._tree import map_leaves
+from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._rows import split_rows
 from penstock.batching._write import fast_stack
@@ -77,18 +77,24 @@ class BlockPlaces:
         self._keys: Integers | None = None
         self._components: list[str] | None = None
 
+    @property
+    def are_plain(self) -> bool:
+        """Whether seed positions are the addresses of random streams as they are."""
+        return True
+
     def place(self, index: int) -> Place:
         """Return the place of the block's element `index`."""
         seeds, keys = self.seeds(), self.keys()
         seed = SeedPosition(*(int(part[index]) for part in seeds))
-        component = self.components()[index]
-        return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), component)
+        part = self.components()[index]
+        return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), part=part)
 
     def all(self) -> list[Place]:
         """Return the places of all the block's elements."""
         seeds = map(SeedPosition, *(part.tolist() for part in self.seeds()))
         positions = self._epochs.tolist(), self._positions.tolist()
-        return list(map(Place, *positions, seeds, self.keys().tolist(), self.components()))
+        keyed = zip(*positions, seeds, self.keys().tolist(), self.components(), strict=True)
+        return [Place(epoch, position, seed, key, part=part) for epoch, position, seed, key, part in keyed]
 
     def seeds(self) -> SeedPositions:
         """Return the seed positions of the block's elements."""
@@ -291,4 +297,4 @@ def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> 
 
 
 def _copied(leaf: object) -> object:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+    return leaf.copy() if is_array(leaf) else leaf

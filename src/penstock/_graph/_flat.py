@@ -1,7 +1,6 @@
 """What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
 
-from collections.abc import Mapping, Sized
-from typing import cast
+from collections.abc import Iterable
 
 from penstock._graph._apply import Context, ElementAt, Place, Places, apply_block, apply_one
 from penstock._graph._nodes import Element, FlatMap, Map
@@ -44,10 +43,9 @@ def _as_map(step: FlatMap) -> Map:
 
 
 def _as_list(step: FlatMap, made: object) -> list[Element]:
-    is_list = isinstance(made, Sized) and hasattr(made, "__getitem__")
-    if not is_list or isinstance(cast("object", made), str | bytes | Mapping):
+    if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
         raise GraphError(
             f"the function of step {step.name!r} must return a list of elements; got a {type(made).__name__}. "
             "Return [element] for a single one, and [] for none."
         )
-    return list(cast("list[Element]", made))
+    return list(made)

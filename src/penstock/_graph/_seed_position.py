@@ -50,7 +50,7 @@ from penstock.sampling import (
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
+ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
 
 
 class SeedPosition(NamedTuple):
@@ -106,7 +106,7 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
 
 
 def _with_ordinals(below: SeedPositions, ordinals: Integers) -> SeedPositions:
-    return SeedPositions(below.epochs, below.positions, (below.ordinals << _ROWS_BITS) + ordinals)
+    return SeedPositions(below.epochs, below.positions, (below.ordinals << ROWS_BITS) + ordinals)
 
 
 def passes_below(sampler: ScalarSampler) -> bool:
@@ -122,7 +122,7 @@ def passes_below(sampler: ScalarSampler) -> bool:
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
     """Return the seed position of one row that is taken out of a batch."""
-    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << _ROWS_BITS) + row)
+    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << ROWS_BITS) + row)
 
 
 def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock._graph._apply import Context
-from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Folded, Plan
+from penstock._graph._ordered._chunk import Chunk, Token
+from penstock._graph._ordered._leaf import Leaf, one_by_one
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, Learned, SpanJob
-from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
+from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
 
@@ -45,7 +46,7 @@ class ThreadBatchStream:
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
 
-    def next(self) -> tuple[Element, Cursor | None]:
+    def next(self) -> tuple[Element, Token]:
         job = self._job
         if job is None:
             job = self._job = self._queue.next_job()
@@ -115,85 +116,57 @@ class _Cutter:
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
 
-class ThreadOrderedStream:
-    """Elements of an ordered dataset: threads compute blocks of positions, the consumer's thread runs the folds."""
+class ThreadReader:
+    """Reads the one leaf of an ordered dataset: threads compute blocks of positions ahead."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
-        if not isinstance(plan.program, Folded):
-            raise TypeError("an indexable dataset has no folds")
+    def __init__(self, plan: Plan, crew: Crew) -> None:
         crew.check()
         self._plan = plan
-        self._program: Folded = plan.program
         self._crew = crew
-        self._epoch = course.first.epoch
-        self._context = context
-        self._cursor = course.cursor or Cursor(0)
         self._queue: JobQueue[SpanJob] | None = None
-        self._items: Iterator[Item] | None = None
-        self._closed = False
 
-    def next(self) -> tuple[Element, Cursor | None]:
-        if self._closed:
-            raise EndOfEpoch
-        if self._items is None:
-            self._restart()
+    def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
+        """Yield the leaf's chunks from a number in its course on."""
+        cutter = _SpanCutter(self._plan, leaf, self._crew, start)
+        queue = self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
         try:
-            item = next(self._items) if self._items is not None else None
-        except StopIteration:
-            self.close()
-            raise EndOfEpoch from None
-        except Exception:
-            self._stop()  # a generator that raised is finished; the next call starts again from the cursor
-            raise
-        if item is None:
-            raise EndOfEpoch
-        self._cursor = item.after
-        return item.element, item.after
-
-    def _restart(self) -> None:
-        cutter = _SpanCutter(self._plan, self._program, self._crew, self._epoch, self._cursor.position)
-        self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
-        items = self._base_items(self._queue)
-        self._items = read_in_order(self._program, self._plan.shard, self._cursor, items, self._context)
-
-    def _base_items(self, queue: JobQueue[SpanJob]) -> Iterator[Item]:
-        program, shard, epoch = self._program, self._plan.shard, self._epoch
-        while (job := queue.next_job()) is not None:
-            if job.failed:
-                yield from one_by_one(program, shard, epoch, job.span, self._context)
-            else:
-                for span, block in job.parts:
-                    yield from items_of(program, shard, epoch, span, block)
-
-    def fileno(self) -> int | None:
-        return self._crew.fileno()
+            while (job := queue.next_job()) is not None:
+                if job.failed:
+                    yield from one_by_one(leaf, job.span.start, job.span.stop)
+                else:
+                    for span, block in job.parts:
+                        yield leaf.chunk(span.start, span.stop, block)
+        finally:
+            queue.close()
 
     def is_ready(self) -> bool:
-        if self._items is None and not self._closed:
-            self._restart()  # so that there is something to wait for
+        """Return whether the next chunk would come without waiting."""
         return self._queue is None or self._queue.is_ready()
 
-    def _stop(self) -> None:
-        self._items = None
-        if self._queue is not None:
-            self._queue.close()
-            self._queue = None
 
-    def close(self) -> None:
-        self._closed = True
-        self._stop()
+class ThreadOrderedStream(OrderedStream):
+    """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        self._reader = ThreadReader(plan, crew)
+        self._descriptor = crew.fileno()
+        super().__init__(plan, course, context, self._reader)
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def is_ready(self) -> bool:
+        return self.has_more_at_hand or self._reader.is_ready()
 
 
 class _SpanCutter:
-    """Cuts this rank's positions into jobs."""
+    """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, program: Folded, crew: Crew, epoch: int, start: int) -> None:
-        self._plan = plan
-        self._program = program
+    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int) -> None:
+        self._leaf = leaf
         self._learned = crew.learned
-        self._epoch = epoch
         self._start = start
-        self._end = positions_of(program, plan.shard)
+        self._end = leaf.course.total
         self._workers = crew.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
@@ -207,8 +180,7 @@ class _SpanCutter:
         count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        rows = block_rows(len(span), self._workers, self._learned)
-        return SpanJob(self._program, self._plan.shard, self._epoch, span, rows)
+        return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:
