@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, foot
+from penstock._graph._locate import leaf_of
+from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
@@ -58,8 +59,9 @@ class Context:
 class Place:
     """Where one element stands at a step: its own coordinates there, its seed position, and its record's key.
 
-    Where elements are read in order, the coordinates are those at `node`, the leaf that it comes from, and `component`
-    names the parts of mixtures in between; `stream` is then what sets its random streams apart from other parts'.
+    `part` names the part of a mixture with positions that has the record. Where elements are read in order, the
+    coordinates are those at `node`, the leaf that it comes from, below which `part` counts, and `component` names the
+    parts of joints in between; `stream` is then what sets its random streams apart from other parts'.
     """
 
     epoch: int
@@ -69,11 +71,17 @@ class Place:
     node: Node | None = None
     component: str = ""
     stream: int = 0
+    part: str = ""
 
     @property
     def address(self) -> SeedPosition:
         """The address of the element's random streams below a step's seed."""
         return self.seed._replace(position=self.seed.position ^ self.stream)
+
+    @property
+    def path(self) -> str:
+        """The names of all parts on the way to the record, as "web/en"."""
+        return "/".join(filter(None, (self.component, self.part)))
 
 
 def stream_of(component: str) -> int:
@@ -99,6 +107,10 @@ class Places(Protocol):
 
     def keys(self) -> Integers:
         """Return the keys of the block's elements."""
+        ...
+
+    def components(self) -> list[str]:
+        """Return the parts of a mixture that the block's elements come from."""
         ...
 
 
@@ -144,7 +156,7 @@ def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, conte
         case "origin":
             seeds = places.seeds()
             columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
-            origins = map(Origin, *(column.tolist() for column in columns))
+            origins = map(Origin, *(column.tolist() for column in columns), places.components())
             return [function(element, origin) for element, origin in zip(elements, origins, strict=True)]
         case _:
             assert_never(step.form)
@@ -178,7 +190,7 @@ def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: 
 def origin_of(step: Map, place: Place) -> Origin:
     """Return what `map_with_origin` hands over for the element at `place`."""
     epoch, position, ordinal = place.seed
-    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal)
+    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal, place.path)
 
 
 def _after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
@@ -220,10 +232,12 @@ def _substitute(
     raise last
 
 
-def whereabouts(step: Map | Filter, place: Place) -> str:
+def whereabouts(step: Map | Filter | FlatMap, place: Place) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    record = describe_key(foot(step).source, place.key)
-    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}"
+    leaf = leaf_of(place.node or step, place.part)
+    record = describe_key(leaf.source, place.key) if isinstance(leaf, Read) else f"key {place.key}"
+    part = f" of {place.path!r}" if place.path else ""
+    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}{part}"
 
 
 def _where(place: Place) -> tuple[int, int, int]:

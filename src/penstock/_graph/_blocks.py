@@ -11,17 +11,44 @@ from typing import NamedTuple, assert_never
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_block
-from penstock._graph._evaluate import check_row_count, element_at, keeps, with_mask
+from penstock._graph._cache import cached
+from penstock._graph._evaluate import check_row_count, element_at, keeps, zipped
+from penstock._graph._flat import check_made, flat_block
+from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
 from penstock._graph._length import length, rows_per_batch
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._locate import Share, components_of, keys_of, locate_block, split_by_part
+from penstock._graph._mask import with_mask
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Element,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
 from penstock._graph._seed_position import (
     Integers,
     SeedPosition,
     SeedPositions,
     divide_rows,
-    key_block,
     seed_position_block,
 )
+from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._rows import split_rows
 from penstock.batching._write import fast_stack
@@ -46,7 +73,9 @@ class BlockPlaces:
         self._epochs = epochs if kept is None else epochs[kept]
         self._positions = positions if kept is None else positions[kept]
         self._seeds: SeedPositions | None = None
+        self._shares: list[Share] | None = None
         self._keys: Integers | None = None
+        self._components: list[str] | None = None
 
     @property
     def are_plain(self) -> bool:
@@ -57,12 +86,15 @@ class BlockPlaces:
         """Return the place of the block's element `index`."""
         seeds, keys = self.seeds(), self.keys()
         seed = SeedPosition(*(int(part[index]) for part in seeds))
-        return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]))
+        part = self.components()[index]
+        return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), part=part)
 
     def all(self) -> list[Place]:
         """Return the places of all the block's elements."""
         seeds = map(SeedPosition, *(part.tolist() for part in self.seeds()))
-        return list(map(Place, self._epochs.tolist(), self._positions.tolist(), seeds, self.keys().tolist()))
+        positions = self._epochs.tolist(), self._positions.tolist()
+        keyed = zip(*positions, seeds, self.keys().tolist(), self.components(), strict=True)
+        return [Place(epoch, position, seed, key, part=part) for epoch, position, seed, key, part in keyed]
 
     def seeds(self) -> SeedPositions:
         """Return the seed positions of the block's elements."""
@@ -73,8 +105,19 @@ class BlockPlaces:
     def keys(self) -> Integers:
         """Return the keys of the block's elements."""
         if self._keys is None:
-            self._keys = key_block(self._node, self._epochs, self._positions)
+            self._keys = keys_of(self._located(), len(self._positions))
         return self._keys
+
+    def components(self) -> list[str]:
+        """Return the parts of a mixture that the block's elements come from."""
+        if self._components is None:
+            self._components = components_of(self._located(), len(self._positions))
+        return self._components
+
+    def _located(self) -> list[Share]:
+        if self._shares is None:
+            self._shares = locate_block(self._node, self._epochs, self._positions)
+        return self._shares
 
 
 def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:
@@ -106,6 +149,23 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             return Block(_batches(node, epochs, positions, context), None)
         case Unbatch():
             return Block(_rows(node, epochs, positions, context), None)
+        case FlatMap(counts=counts) if counts is not None:
+            return Block(_flat(node, epochs, positions, context), None)
+        case Windows():
+            return Block(_windows(node, epochs, positions, context), None)
+        case Group():
+            return Block(_groups(node, epochs, positions, context), None)
+        case Cache():
+            return Block(_cached(node, epochs, positions, context), None)
+        case Mix():
+            return Block(_mixed(node, epochs, positions, context), None)
+        case Zip(parts=parts) if length(node) is not None:
+            columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
+            return Block([zipped(node, list(row)) for row in zip(*columns, strict=True)], None)
+        case Stream() | OrderedMix() | Chain() | Zip() | FlatMap():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+        case Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
 
@@ -150,9 +210,91 @@ def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context
     if known is None:
         raise InternalError("rows of an ordered unbatch have no positions of their own")
     batches, rows = divide_rows(step, positions)
-    pairs, which = np.unique(np.stack([epochs, batches]), axis=1, return_inverse=True)
-    evaluated = evaluate_block(step.parent, pairs[0].copy(), pairs[1].copy(), context).elements
-    taken_apart = [split_rows(batch) for batch in evaluated]
-    for batch, found in zip(pairs[1].tolist(), taken_apart, strict=True):
+    epochs, batches, which = _distinct(epochs, batches)
+    taken_apart = [split_rows(batch) for batch in evaluate_block(step.parent, epochs, batches, context).elements]
+    for batch, found in zip(batches.tolist(), taken_apart, strict=True):
         check_row_count(known.total, known.size, batch, len(found))
-    return [taken_apart[w][r] for w, r in zip(which.reshape(-1).tolist(), rows.tolist(), strict=True)]
+    return _take(taken_apart, which, rows.tolist())
+
+
+def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return single elements of the lists that the function makes; each list of the block is made once."""
+    if step.counts is None:
+        raise InternalError("without counts there are no positions")
+    parents, ordinals = step.counts.locate(positions)
+    epochs, parents, which = _distinct(epochs, parents)
+    elements = evaluate_block(step.parent, epochs, parents, context).elements
+    lists = flat_block(step, elements, BlockPlaces(step.parent, epochs, parents, None), context, element_at)
+    for parent, made in zip(parents.tolist(), lists, strict=True):
+        check_made(step, parent, len(made))
+    return _take(lists, which, ordinals.tolist())
+
+
+def _windows(step: Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return windows: their frames alone if the source reads these, else cut out of episodes, each evaluated once."""
+    read = reads_spans(step)
+    if read is not None:
+        return read_windows(step, read, epochs, positions)
+    episodes, starts, stops = step.table.locate(positions)
+    spans = map(Span, episodes.tolist(), starts.tolist(), stops.tolist())
+    epochs, episodes, which = _distinct(epochs, episodes)
+    whole = evaluate_block(step.parent, epochs, episodes, context).elements
+    return [cut_window(step, whole[number], span) for number, span in zip(which, spans, strict=True)]
+
+
+def _groups(step: Group, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return what is made of groups, the members of all of them evaluated at once."""
+    counts, members = step.grouping.members(positions)
+    elements = evaluate_block(step.parent, np.repeat(epochs, counts), members, context).elements
+    return step.grouping.merge(positions, elements)
+
+
+def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return elements from the store, those that it doesn't hold evaluated at once."""
+
+    def compute(absent: list[int]) -> list[Element]:
+        return evaluate_block(step.parent, epochs[absent], positions[absent], context).elements
+
+    return cached(step, positions.tolist(), compute)
+
+
+def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+    """Return elements of several parts: one block for each part that occurs."""
+    parts = split_by_part(step.rule, epochs, positions)
+    if len(parts) == 1:
+        return evaluate_block(step.parts[parts[0].number], parts[0].epochs, parts[0].positions, context).elements
+    elements: list[Element] = [None] * len(positions)
+    for number, rows, part_epochs, part_positions in parts:
+        if rows is None:
+            raise InternalError("all rows are of one part, and there are several")
+        found = evaluate_block(step.parts[number], part_epochs, part_positions, context).elements
+        for row, element in zip(rows.tolist(), found, strict=True):
+            elements[row] = element
+    return elements
+
+
+def _distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
+    """Return the coordinates of a block without repetitions, and which of them each element of the block has."""
+    if len(epochs) and (epochs == epochs[0]).all():
+        distinct, which = np.unique(positions, return_inverse=True)
+        return np.full_like(distinct, epochs[0]), distinct, which.reshape(-1).tolist()
+    pairs, which = np.unique(np.stack([epochs, positions]), axis=1, return_inverse=True)
+    return pairs[0].copy(), pairs[1].copy(), which.reshape(-1).tolist()
+
+
+def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> list[Element]:
+    """Return one element of each list named; one that is taken again is a copy, since a map may write to its input."""
+    places = list(zip(which, ordinals, strict=True))
+    if len(set(places)) == len(places):
+        return [lists[number][ordinal] for number, ordinal in places]
+    seen: set[tuple[int, int]] = set()
+    taken: list[Element] = []
+    for place in places:
+        element = lists[place[0]][place[1]]
+        taken.append(map_leaves(_copied, element) if place in seen else element)
+        seen.add(place)
+    return taken
+
+
+def _copied(leaf: object) -> object:
+    return leaf.copy() if is_array(leaf) else leaf

@@ -2,17 +2,19 @@
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any, NoReturn, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._describe import chain_text
 from penstock._graph._evaluate import element_at, keeps, place_of
-from penstock._graph._length import is_indexable, rows_per_batch
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, chain
+from penstock._graph._flat import flat_elements
+from penstock._graph._length import is_indexable, length
+from penstock._graph._locate import first_below
+from penstock._graph._nodes import Chain, Element, Filter, FlatMap, Map, Mix, Node, OrderedMix, Read, Zip, chain, foot
 from penstock._tree import flatten
-from penstock.errors import GraphError, InternalError
+from penstock.errors import GraphError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +25,38 @@ _REMEDY = (
 )
 
 
+def check_graph(node: Node, count: int) -> None:
+    """Raise a GraphError naming the first step that gives different results for the same element.
+
+    Where parts can only be joined in order, each of them is looked at, and what stands above the joint with its
+    elements, unless they are tuples of several parts'.
+
+    Args:
+        node: the dataset.
+        count: how many elements to look at, of each part, spread over it and two epochs.
+    """
+    _check_chain(node, [], count)
+
+
+def _check_chain(node: Node, above: list[Node], count: int) -> None:
+    steps = chain(node)
+    base = next((step for step in reversed(steps) if is_indexable(step)), None)
+    if base is not None:
+        total = length(base) or 0
+        places = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
+        _check_places(base, steps[steps.index(base) + 1 :] + above, sorted(places))
+        return
+    joint = foot(node)
+    if isinstance(joint, OrderedMix | Chain):
+        above = steps[1:] + above
+    elif isinstance(joint, Zip):
+        above = []
+    else:
+        return  # a stream gives its elements once
+    for part in joint.parts:
+        _check_chain(part, above, count)
+
+
 def check_elements(node: Node, positions: list[tuple[int, int]]) -> None:
     """Raise a GraphError naming the first step that gives different results for the same element.
 
@@ -30,34 +64,38 @@ def check_elements(node: Node, positions: list[tuple[int, int]]) -> None:
         node: the dataset.
         positions: the (epoch, position) of the elements to look at, in the coordinates of the highest indexable step.
     """
-    context = Context()
     steps = chain(node)
     top = max(index for index, step in enumerate(steps) if is_indexable(step))
+    _check_places(steps[top], steps[top + 1 :], positions)
+
+
+def _check_places(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:
+    context = Context()
     for epoch, position in positions:
-        for step in steps[: top + 1]:
-            _check_indexable(step, *_coordinates(steps[top], step, epoch, position), context)
-        _check_ordered(steps[top + 1 :], steps[top], epoch, position, context)
+        _check_down(base, epoch, position, context)
+        _check_ordered(above, base, epoch, position, context)
 
 
-def _coordinates(node: Node, step: Node, epoch: int, position: int) -> tuple[int, int]:
-    """Return the coordinates at `step` of the element at (epoch, position) of a node above it."""
-    while node is not step:
-        match node:
-            case Reindex(parent=parent, sampler=sampler):
-                epoch, position = sampler(epoch, position)
-            case Batch(parent=parent, size=size):
-                position *= size
-            case Unbatch(parent=parent):
-                known = rows_per_batch(parent)
-                position //= 1 if known is None else known.size
-            case Map(parent=parent) | Filter(parent=parent):
-                pass
-            case Read():
-                raise InternalError("the step is part of the graph")
-            case _:
-                assert_never(node)
-        node = parent
-    return epoch, position
+def _check_down(node: Node, epoch: int, position: int, context: Context) -> None:
+    """Check what an element of an indexable node is made of, the source first, and then the node's own step."""
+    for parent, parent_epoch, parent_position in _below(node, epoch, position):
+        _check_down(parent, parent_epoch, parent_position, context)
+    _check_indexable(node, epoch, position, context)
+
+
+def _below(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]:
+    """Return the nodes and coordinates that an element is made of, the first where there are many."""
+    match node:
+        case Read():
+            return []
+        case Mix(parts=parts, rule=rule):
+            number, epoch, position = rule(epoch, position)
+            return [(parts[number], epoch, position)]
+        case Zip(parts=parts):
+            return [(part, epoch, position) for part in parts]
+        case _:
+            parent, epochs, positions = first_below(node, np.array([epoch], np.int64), np.array([position], np.int64))
+            return [(parent, int(epochs[0]), int(positions[0]))]
 
 
 def _check_indexable(step: Node, epoch: int, position: int, context: Context) -> None:
@@ -65,12 +103,15 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
         first = copy.deepcopy(element_at(step, epoch, position, context))
         if not same_element(first, element_at(step, epoch, position, context)):
             raise GraphError(f"{chain_text(step)} gave two different records for key {position}. {_REMEDY}")
-    elif isinstance(step, Map):
+        return
+    if isinstance(step, FlatMap):
+        (_, epoch, position), *_ = _below(step, epoch, position)
+    if isinstance(step, Map | FlatMap):
         place = place_of(step.parent, epoch, position)
         element = element_at(step.parent, epoch, position, context)
         before = copy.deepcopy(element)
         _check_map(step, element, place, context)
-        apply_one(step, element, place, context, element_at)
+        _applied(step, element, place, context)
         if not same_element(before, element_at(step.parent, epoch, position, context)):
             raise GraphError(
                 f"step {step.name!r} in {chain_text(step)} changes its input in place, and that is the source's own "
@@ -97,17 +138,21 @@ def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, con
             return  # what comes out of a fold depends on more than one element
 
 
-def _check_map(step: Map, element: Element, place: Place, context: Context) -> Element:
+def _check_map(step: Map | FlatMap, element: Element, place: Place, context: Context) -> Element:
     """Return the step's result for an element, or raise if a second call differs."""
-    first, second = (
-        copy.deepcopy(apply_one(step, copy.deepcopy(element), place, context, element_at)) for _ in range(2)
-    )
+    first, second = (copy.deepcopy(_applied(step, copy.deepcopy(element), place, context)) for _ in range(2))
     if not same_element(first, second):
         _refuse(step, place)
     return first
 
 
-def _refuse(step: Map | Filter, place: Place) -> NoReturn:
+def _applied(step: Map | FlatMap, element: Element, place: Place, context: Context) -> Element:
+    if isinstance(step, FlatMap):
+        return flat_elements(step, element, place, context, element_at)
+    return apply_one(step, element, place, context, element_at)
+
+
+def _refuse(step: Map | FlatMap | Filter, place: Place) -> NoReturn:
     raise GraphError(
         f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it gave two different results "
         f"for epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}. {_REMEDY}"

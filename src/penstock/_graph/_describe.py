@@ -11,13 +11,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, chain
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Element,
+    Filter,
+    FlatMap,
+    Group,
+    Joint,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+    chain,
+    foot,
+)
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
 from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
+_MOST_NAMES = 4  # of a joint's parts, in a chain
+_MOST_PARTS = 16  # of them, in a tree
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
@@ -48,8 +75,48 @@ def verb_text(node: Node) -> str:
             return f"batch({size}{merged}{extra})"
         case Unbatch():
             return "unbatch()"
+        case FlatMap(name=name):
+            return f"flat_map({name})"
+        case Windows(table=table):
+            stride = "" if table.stride == table.length else f", stride={table.stride}"
+            return f"windows({table.length}{stride})"
+        case Group(verb=verb) | Cache(verb=verb):
+            return verb
+        case Mix() | OrderedMix() | Chain() | Zip():
+            return _joint_text(node)
+        case Pack(packing=packing):
+            lengths = dict(packing.features)
+            return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
+        case Bucket(bucketing=bucketing):
+            return f"bucket({function_name(bucketing.size)}, {list(bucketing.boundaries)})"
+        case WindowShuffle(size=size):
+            return f"window_shuffle({size})"
+        case Limit(count=count):
+            return f"limit({count})"
+        case Stream(iterable=iterable, times=times):
+            extra = "" if times == 1 else f", times={times}"
+            return f"stream({source_text(iterable)}{extra})"
         case _:
             assert_never(node)
+
+
+def _joint_text(node: Joint) -> str:
+    """Return the verb that joined parts, these abbreviated to their names."""
+    match node:
+        case Mix(verb=verb) | OrderedMix(verb=verb):
+            pass
+        case Chain():
+            verb = "concatenate"
+        case Zip():
+            verb = "zip"
+        case _:
+            assert_never(node)
+    named = node.as_dict if isinstance(node, Zip) else any(not name.isdecimal() for name in node.names)
+    shown = [f"{name}: …" for name in node.names] if named else ["…"] * len(node.parts)
+    if len(shown) > _MOST_NAMES:
+        shown[_MOST_NAMES:] = [f"… {len(shown) - _MOST_NAMES} more"]
+    text = ", ".join(shown)
+    return f"{verb}({{{text}}})" if named else f"{verb}({text})"
 
 
 def source_text(source: object, limit: int = 60) -> str:
@@ -78,13 +145,28 @@ def length_text(node: Node) -> str:
 
 
 def tree_text(node: Node) -> str:
-    """Return the dataset as a tree, the last step on top, each with its length."""
+    """Return the dataset as a tree, the last step on top, each with its length; below a joint, its parts by name."""
+    return "\n".join(_tree_lines(node, 0, ""))
+
+
+def _tree_lines(node: Node, depth: int, name: str) -> list[str]:
+    """Return the lines of a part of the tree that begins `depth` steps below the top; `name` is the part's, if any."""
     lines: list[str] = []
     for step in reversed(chain(node)):
         verb = verb_text(step)
         if verb:
-            lines.append(f"{'  ' * len(lines)}{'└ ' if lines else ''}{verb}: {length_text(step)}")
-    return "\n".join(lines)
+            level = depth + len(lines)
+            lines.append(f"{'  ' * level}{'└ ' if level else ''}{name}{verb}: {length_text(step)}")
+            name = ""
+    base = foot(node)
+    if not isinstance(base, Read | Stream):
+        below = depth + len(lines)
+        names = base.names or tuple(map(str, range(len(base.parts))))
+        for part_name, part in list(zip(names, base.parts, strict=True))[:_MOST_PARTS]:
+            lines += _tree_lines(part, below, f"{part_name}: ")
+        if len(names) > _MOST_PARTS:
+            lines.append(f"{'  ' * below}└ … {len(names) - _MOST_PARTS} more parts")
+    return lines
 
 
 def html_text(node: Node, first: list[Element]) -> str:

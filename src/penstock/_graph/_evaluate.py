@@ -5,14 +5,41 @@ order. Everything faster must equal them, byte for byte.
 """
 
 from dataclasses import replace
-from typing import Any, TypeGuard, assert_never
+from typing import assert_never
 
 import numpy as np
 
 from penstock._graph._apply import Context, Place, apply_one, whereabouts
+from penstock._graph._cache import cached
+from penstock._graph._flat import check_made, flat_elements
+from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
 from penstock._graph._length import length, rows_per_batch
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
-from penstock._graph._seed_position import key_block, row_seed_position, seed_position
+from penstock._graph._locate import locate
+from penstock._graph._mask import with_mask
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Element,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
+from penstock._graph._seed_position import row_seed_position, seed_position
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 from penstock.sources._reading import read_records
@@ -40,16 +67,56 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             rows = split_rows(element_at(parent, epoch, batch, context))
             check_row_count(known.total, known.size, batch, len(rows))
             return rows[row]
-        case Filter():
-            raise InternalError("a filter has no positions of its own")
+        case FlatMap(counts=counts) if counts is not None:
+            return _one_of_list(node, epoch, position, context)
+        case Windows():
+            return _window(node, epoch, position, context)
+        case Group(parent=parent, grouping=grouping):
+            group = np.array([position], np.int64)
+            members = grouping.members(group)[1].tolist()
+            return grouping.merge(group, [element_at(parent, epoch, member, context) for member in members])[0]
+        case Cache(parent=parent):
+            return cached(node, [position], lambda _: [element_at(parent, epoch, position, context)])[0]
+        case Mix(parts=parts, rule=rule):
+            number, part_epoch, part_position = rule(epoch, position)
+            return element_at(parts[number], part_epoch, part_position, context)
+        case Zip(parts=parts):
+            return zipped(node, [element_at(part, epoch, position, context) for part in parts])
+        case Filter() | Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
 
 
+def _one_of_list(step: FlatMap, epoch: int, position: int, context: Context) -> Element:
+    if step.counts is None:
+        raise InternalError("without counts there are no positions")
+    parents, ordinals = step.counts.locate(np.array([position], np.int64))
+    parent, ordinal = int(parents[0]), int(ordinals[0])
+    element = element_at(step.parent, epoch, parent, context)
+    made = flat_elements(step, element, place_of(step.parent, epoch, parent), context, element_at)
+    check_made(step, parent, len(made))
+    return made[ordinal]
+
+
+def _window(step: Windows, epoch: int, position: int, context: Context) -> Element:
+    positions = np.array([position], np.int64)
+    read = reads_spans(step)
+    if read is not None:
+        return read_windows(step, read, np.array([epoch], np.int64), positions)[0]
+    span = Span(*(int(part[0]) for part in step.table.locate(positions)))
+    return cut_window(step, element_at(step.parent, epoch, span.episode, context), span)
+
+
+def zipped(step: Zip, elements: list[Element]) -> Element:
+    """Return the parts' elements as one."""
+    return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
+
+
 def place_of(node: Node, epoch: int, position: int) -> Place:
     """Return where the element at (epoch, position) of an indexable node stands."""
-    key = key_block(node, np.array([epoch], np.int64), np.array([position], np.int64))
-    return Place(epoch, position, seed_position(node, epoch, position), int(key[0]))
+    _, part, key = locate(node, epoch, position)
+    return Place(epoch, position, seed_position(node, epoch, position), key, part=part)
 
 
 def row_place(batch: Place, row: int) -> Place:
@@ -74,16 +141,6 @@ def merge_rows(step: Batch, rows: list[Element], size: int) -> Element:
     return with_mask(step, step.merge(rows), count, len(rows))
 
 
-def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element:
-    """Return the batch with the step's mask leaf: true for the first `data_rows` of its rows."""
-    if step.mask is None:
-        return batch
-    if not _is_dict(batch) or step.mask in batch:
-        found = f"a dict that has {step.mask!r} already" if _is_dict(batch) else f"a {type(batch).__name__}"
-        raise GraphError(f"mask={step.mask!r} must name a new leaf of a dict; the batch is {found}")
-    return {**batch, step.mask: np.arange(rows) < data_rows}
-
-
 def check_row_count(total: int, size: int, batch: int, found: int) -> None:
     """Raise if a function between `batch` and `unbatch` changed the number of rows."""
     expected = min(size, total - size * batch)
@@ -92,7 +149,3 @@ def check_row_count(total: int, size: int, batch: int, found: int) -> None:
             f"unbatch() found {found} rows in batch {batch} instead of {expected}: "
             "a function above batch() must keep the number of rows"
         )
-
-
-def _is_dict(batch: object) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(batch, dict)

@@ -2,18 +2,48 @@
 
 A state may only be loaded into a dataset whose source and order are the same; both are hard parts. The batch size is
 not part of the order, since batches can be cut anew. Functions are a soft part: a difference is worth a warning.
+
+Of a mixture only what was *seen so far* counts where that is known: the schedule up to there, and the components in it.
+So a run may go on with another schedule from then on, or with one more component.
 """
 
+import functools
 import hashlib
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, assert_never, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, assert_never, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, chain
-from penstock.sampling import FixedOrder, ScalarSampler, Select, apply_block
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Joint,
+    Leaf,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+    chain,
+)
+from penstock.errors import InternalError
+from penstock.sampling import FixedOrder, MixtureRule, ScalarSampler, Select, WeightedMixture, apply_block
 from penstock.sources._as_source import source_fingerprint
 
 
@@ -26,16 +56,109 @@ class Fingerprint:
     functions: str
 
 
-def fingerprint(node: Node) -> Fingerprint:
-    """Return the dataset's fingerprint; the same in every process and on every machine."""
-    steps_ = chain(node)
-    read = steps_[0]
-    source = f"{read.length}:{source_fingerprint(read.source)}" if isinstance(read, Read) else ""
-    return Fingerprint(
-        _digest([source]),
-        _digest(text for step in steps_ for text in _order_parts(step)),
-        _digest(text for step in steps_ for text in _function_parts(step)),
-    )
+class _Seen(NamedTuple):
+    """How many elements of a mixture were seen."""
+
+    mix: Mix
+    elements: int
+
+
+@dataclass(slots=True)
+class _Texts:
+    """What goes into the three digests."""
+
+    source: list[str] = field(default_factory=list[str])
+    order: list[str] = field(default_factory=list[str])
+    functions: list[str] = field(default_factory=list[str])
+
+    def add(self, name: str, part: Fingerprint) -> None:
+        """Add a part of a joint."""
+        self.source.append(f"{name} {part.source}")
+        self.order.append(f"{name} {part.order}")
+        self.functions.append(f"{name} {part.functions}")
+
+
+def fingerprint(node: Node, epoch: int | None = None, position: int | None = None) -> Fingerprint:
+    """Return the dataset's fingerprint; the same in every process and on every machine.
+
+    Args:
+        node: the dataset.
+        epoch: the epoch that was reached; after the first everything counts.
+        position: how many elements of it were seen, counted below the outermost batch; None counts everything.
+    """
+    return _fingerprint(node, None if epoch or position is None else _seen(node, position))
+
+
+def _fingerprint(node: Node, seen: _Seen | None) -> Fingerprint:
+    base, *steps = chain(node)
+    if isinstance(base, Read | Stream):
+        texts = _leaf_texts(base)
+    elif isinstance(base, Mix | OrderedMix | Chain | Zip):
+        texts = _joint_texts(base, seen)
+    else:
+        raise InternalError("a chain begins at a source or a joint")
+    for step in steps:
+        texts.order += _order_parts(step)
+        texts.functions += _function_parts(step)
+    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions))
+
+
+def _seen(node: Node, position: int) -> _Seen | None:
+    """Return how much of a mixture was seen, if its elements come one by one, at most in batches."""
+    batches = 0
+    while not isinstance(node, Mix):
+        match node:
+            case Map(on_error=on_error) if on_error != "skip":
+                pass
+            case Batch(size=size):
+                position *= size if batches else 1
+                batches += 1
+            case Cache():
+                pass
+            case _:
+                return None
+        node = node.parent
+    return _Seen(node, position)
+
+
+def _leaf_texts(leaf: Leaf) -> _Texts:
+    match leaf:
+        case Read(source=source, length=length, seed=seed):
+            return _Texts([f"{length}:{source_fingerprint(source)}"], [f"seed {seed}"])
+        case Stream(iterable=iterable, seed=seed, times=times):
+            kind = f"{type(iterable).__module__}.{type(iterable).__qualname__}"
+            own = callable(getattr(iterable, "fingerprint", None))
+            return _Texts([f"stream {source_fingerprint(iterable) if own else kind}"], [f"stream {seed} {times}"])
+        case _:
+            assert_never(leaf)
+
+
+def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
+    """Return what tells a joint from others: how it joins, and each part that counts."""
+    functions: list[str] = []
+    names = joint.names or tuple(map(str, range(len(joint.parts))))
+    parts = list(zip(names, joint.parts, strict=True))
+    match joint:
+        case Mix(rule=WeightedMixture() as rule):
+            past = rule.past(len(rule) if seen is None else min(seen.elements, len(rule)))
+            how = f"mix {joint.seed} {rule.seed} {rule.stop} {past}"
+            counted = {name for _, weights in past for name, _ in weights} if seen is not None else set(names)
+            parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
+        case Mix(seed=seed, rule=rule):
+            how = f"mix {seed} {_rule_text(rule)}"
+        case OrderedMix(schedule=schedule, stop=stop, seed=seed, measure=measure):
+            how = f"ordered mix {seed} {stop} {schedule}"
+            functions = [] if measure is None else [f"measure {_code_text(measure)}"]
+        case Chain(seed=seed):
+            how = f"chain {seed}"
+        case Zip(seed=seed):
+            how = f"zip {seed}"
+        case _:
+            assert_never(joint)
+    texts = _Texts([], [how], functions)
+    for name, part in parts:
+        texts.add(name, _fingerprint(part, None))
+    return texts
 
 
 def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
@@ -47,8 +170,6 @@ def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
 
 def _order_parts(step: Node) -> Iterator[str]:
     match step:
-        case Read(seed=seed):
-            yield f"seed {seed}"
         case Reindex(sampler=sampler):
             yield f"reindex {_sampler_text(sampler)}"
         case Filter():
@@ -59,8 +180,30 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield "unbatch"
         case Map(on_error=on_error):
             yield f"map {'skip' if on_error == 'skip' else ''}"
+        case FlatMap(counts=counts):
+            yield f"flat_map {'' if counts is None else _array_text(counts.counts)}"
+        case Windows(table=table):
+            yield f"windows {table.length} {table.stride} {table.partial} {_array_text(table.lengths)}"
+        case Group(grouping=grouping):
+            yield f"group {grouping.fingerprint()}"
+        case Pack(packing=packing):
+            yield f"pack {packing!r}"
+        case Bucket(bucketing=bucketing):
+            yield f"bucket {bucketing.boundaries} {bucketing.rows} {bucketing.keep_short}"
+        case WindowShuffle(size=size, seed=seed):
+            yield f"window_shuffle {size} {seed}"
+        case Limit(count=count):
+            yield f"limit {count}"
+        case Cache():
+            pass  # elements are the same with it and without
+        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
+            raise InternalError("what a chain begins with is no step of it")
         case _:
             assert_never(step)
+
+
+def _array_text(array: NDArray[Any]) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
 
 
 def _sampler_text(sampler: ScalarSampler) -> str:
@@ -68,16 +211,30 @@ def _sampler_text(sampler: ScalarSampler) -> str:
     if isinstance(sampler, FixedOrder):
         return f"FixedOrder {sampler.cycle} {_sampler_text(sampler.sampler)}"
     if isinstance(sampler, Select):  # the repr of a long array leaves out its middle
-        return f"Select {hashlib.blake2b(sampler.keys.data, digest_size=16).hexdigest()}"
-    own = getattr(sampler, "fingerprint", None)
+        return f"Select {_array_text(sampler.keys)}"
+    return _own_text(sampler) or _probed_text(sampler, functools.partial(apply_block, sampler))
+
+
+def _rule_text(rule: MixtureRule) -> str:
+    """Return what identifies the rule of a mixture, as `_sampler_text` does for a sampler."""
+    return _own_text(rule) or _probed_text(rule, rule.block)
+
+
+def _own_text(value: object) -> str:
+    own = getattr(value, "fingerprint", None)
     if callable(own):
         return str(own())
-    if type(sampler).__module__.startswith("penstock."):
-        return repr(sampler)
-    probes = np.unique(np.linspace(0, max(len(sampler) - 1, 0), 64).astype(np.int64))[: len(sampler)]
-    parts = [type(sampler).__qualname__, str(len(sampler))]
+    return repr(value) if type(value).__module__.startswith("penstock.") else ""
+
+
+def _probed_text(
+    value: ScalarSampler | MixtureRule, block: Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[Any, ...]]
+) -> str:
+    """Return what a sampler or a rule maps some positions to."""
+    probes = np.unique(np.linspace(0, max(len(value) - 1, 0), 64).astype(np.int64))[: len(value)]
+    parts = [type(value).__qualname__, str(len(value))]
     for epoch in (0, 1):
-        parts += [part.tobytes().hex() for part in apply_block(sampler, np.full_like(probes, epoch), probes)]
+        parts += [part.tobytes().hex() for part in block(np.full_like(probes, epoch), probes)]
     return " ".join(parts)
 
 
@@ -89,8 +246,15 @@ def _function_parts(step: Node) -> Iterator[str]:
             yield f"filter {name} {_code_text(predicate)}"
         case Batch(merge=merge):
             yield f"merge {_code_text(merge)}"
-        case Read() | Reindex() | Unbatch():
+        case FlatMap(function=function, name=name):
+            yield f"flat_map {name} {_code_text(function)}"
+        case Bucket(bucketing=bucketing):
+            yield f"size {_code_text(bucketing.size)}"
+            yield from (f"merge {_code_text(merge)}" for merge in bucketing.merge)
+        case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
             pass
+        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
+            raise InternalError("what a chain begins with is no step of it")
         case _:
             assert_never(step)
 

@@ -6,6 +6,7 @@ has every `count`-th position of each leaf, from which everything above follows.
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
@@ -72,7 +73,9 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case Batch():
             return _batches(node, below(node.parent))
         case Unbatch():
-            return ((row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch)))
+            return (
+                (row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
+            )
         case WindowShuffle():
             return _windows(node, below(node.parent))
         case Limit():
@@ -97,7 +100,7 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
 def within(place: Place, name: str) -> Place:
     """Return the place as it is seen from above a mixture: below the part `name`."""
     component = f"{name}/{place.component}" if place.component else name
-    return Place(place.epoch, place.position, place.seed, place.key, place.node, component, stream_of(component))
+    return replace(place, component=component, stream=stream_of(component))
 
 
 def _flat(step: FlatMap, below: Iterator[Placed]) -> Iterator[Placed]:

@@ -2,7 +2,28 @@
 
 from typing import NamedTuple, assert_never
 
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
 from penstock.sampling import Repeat
 
 
@@ -15,8 +36,6 @@ def length(node: Node) -> int | None:
             return len(sampler)
         case Map(parent=parent, on_error=on_error):
             return None if on_error == "skip" else length(parent)
-        case Filter():
-            return None
         case Batch(parent=parent, size=size, remainder=remainder):
             rows = length(parent)
             if rows is None:
@@ -25,6 +44,22 @@ def length(node: Node) -> int | None:
         case Unbatch(parent=parent):
             known = rows_per_batch(parent)
             return None if known is None else known.total
+        case FlatMap(parent=parent, counts=counts):
+            return None if counts is None or length(parent) is None else len(counts)
+        case Windows(parent=parent, table=table):
+            return None if length(parent) is None else len(table)
+        case Group(parent=parent, grouping=grouping):
+            return None if length(parent) is None else len(grouping)
+        case Cache(parent=parent):
+            return length(parent)
+        case Mix(rule=rule):
+            return len(rule)  # its parts are indexable; there may be hundreds, so they are not asked every time
+        case Zip(parts=parts):
+            lengths = [length(part) for part in parts]
+            known_lengths = [count for count in lengths if count is not None]
+            return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
+        case Filter() | Stream() | OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+            return None
         case _:
             assert_never(node)
 
@@ -37,14 +72,35 @@ def is_indexable(node: Node) -> bool:
 def is_endless(node: Node) -> bool:
     """Return whether the node repeats without end."""
     match node:
-        case Read():
+        case Read() | Limit() | Windows() | Group():
             return False
+        case Stream(times=times):
+            return times is None
         case Reindex(parent=parent, sampler=sampler):
             if isinstance(sampler, Repeat):
                 return sampler.endless
             return is_endless(parent) and length(parent) == len(sampler)
-        case Map(parent=parent) | Filter(parent=parent) | Batch(parent=parent) | Unbatch(parent=parent):
+        case FlatMap(parent=parent, counts=counts):
+            return counts is None and is_endless(parent)
+        case (
+            Map(parent=parent)
+            | Filter(parent=parent)
+            | Batch(parent=parent)
+            | Unbatch(parent=parent)
+            | Pack(parent=parent)
+            | Bucket(parent=parent)
+            | WindowShuffle(parent=parent)
+            | Cache(parent=parent)
+        ):
             return is_endless(parent)
+        case Mix(rule=rule):
+            return bool(getattr(rule, "endless", False))
+        case OrderedMix(parts=parts, stop=stop):
+            return any(map(is_endless, parts)) if stop == "all" else all(map(is_endless, parts))
+        case Chain(parts=parts):
+            return any(map(is_endless, parts))
+        case Zip(parts=parts):
+            return all(map(is_endless, parts))
         case _:
             assert_never(node)
 
@@ -69,12 +125,16 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             return RowsPerBatch(size, rows if remainder == "keep" else batches * size)
         case Map(parent=parent, on_error=on_error):
             return None if on_error == "skip" else rows_per_batch(parent)
+        case Cache(parent=parent):
+            return rows_per_batch(parent)
         case Reindex(parent=parent, sampler=sampler):
             known = rows_per_batch(parent)
             if known is None or known.total % known.size:
                 return None  # the short batch may now be anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
-        case Read() | Filter() | Unbatch():
+        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows():
+            return None
+        case Group() | Pack() | Bucket() | WindowShuffle() | Limit():
             return None
         case _:
             assert_never(node)

@@ -1,50 +1,85 @@
-"""Rewriting a graph: the same steps over another parent, and an order held fixed over epochs."""
+"""Rewriting a graph: the same steps over other parents, an order held fixed over epochs, seeds of a mixture's part."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
-from penstock.sampling import FixedEpoch, FixedOrder, Repeat, Select, Slice
+from penstock._graph._length import length
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+    parents_of,
+)
+from penstock._seeds import derive
+from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, ScalarSampler, Select, Shuffle, Slice
+
+_LARGEST_CYCLE = 1 << 62
+
+_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | OrderedMix | Chain | Zip | WindowShuffle)
 
 
-def with_parent(node: Node, parent: Node) -> Node:
-    """Return the step over another parent."""
+def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
+    """Return the step over other parents, as many as it has."""
     match node:
-        case Read():
+        case Read() | Stream():
             return node
-        case Reindex() | Map() | Filter() | Batch() | Unbatch():
-            return replace(node, parent=parent)
+        case Mix() | OrderedMix() | Chain() | Zip():
+            return replace(node, parts=parents)
+        case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
+            return replace(node, parent=parents[0])
+        case Pack() | Bucket() | WindowShuffle() | Limit():
+            return replace(node, parent=parents[0])
         case _:
             assert_never(node)
 
 
 def varies_by_epoch(node: Node) -> bool:
     """Return whether the order of the node's elements changes from epoch to epoch."""
-    while not isinstance(node, Read):
-        if isinstance(node, Reindex):
-            match node.sampler:
+    match node:
+        case Stream():
+            return True  # nothing is known of what an iterable gives next time
+        case WindowShuffle():
+            return True
+        case Reindex(parent=parent, sampler=sampler):
+            match sampler:
                 case FixedEpoch():
                     return False
-                case Slice() | Select():
-                    pass
+                case Slice() | Select() | FixedOrder(cycle=1):
+                    return varies_by_epoch(parent)
                 case Repeat(reshuffle=reshuffle) if not reshuffle:
-                    pass
-                case FixedOrder(cycle=1):
-                    pass
+                    return varies_by_epoch(parent)
                 case _:
                     return True  # a shuffle, or a sampler of the user's, which may
-        node = node.parent
-    return False
+        case _:  # the rule of a mixture gives every epoch the same pattern
+            return any(map(varies_by_epoch, parents_of(node)))
 
 
 def hold_order(node: Node, cycle: int = 1) -> Node:
     """Return the node with its order fixed: the same every `cycle` epochs, while random maps still see every epoch.
 
     A slice of a shuffle stands above this, so that its *set* is that of epoch 0 for ever. A repeat below it has
-    `times` inner epochs to every outer one, so their orders return with that cycle.
+    `times` inner epochs to every outer one, so their orders return with that cycle; likewise a mixture without end.
     """
     match node:
-        case Read():
+        case Read() | Stream():
             return node
         case Reindex(sampler=FixedEpoch()):
             return node
@@ -54,7 +89,51 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             below = hold_order(parent, cycle)
             fixed = isinstance(sampler, Slice | Select | FixedOrder)
             return replace(node, parent=below, sampler=sampler if fixed else FixedOrder(sampler, cycle))
-        case Map(parent=parent) | Filter(parent=parent) | Batch(parent=parent) | Unbatch(parent=parent):
-            return with_parent(node, hold_order(parent, cycle))
+        case Mix(parts=parts, rule=rule):
+            endless = getattr(rule, "endless", False)
+            cycles = [cycle * Repeat(length(part) or 0, None).passes if endless else cycle for part in parts]
+            held = (hold_order(part, min(many, _LARGEST_CYCLE)) for part, many in zip(parts, cycles, strict=True))
+            return replace(node, parts=tuple(held))
+        case _:
+            return with_parents(node, tuple(hold_order(parent, cycle) for parent in parents_of(node)))
+
+
+def prefixed(node: Node, name: str) -> Node:
+    """Return the graph of a mixture's part: all its random streams are those of the part's name.
+
+    So parts with equal steps share no randomness, and a part's doesn't depend on the other parts. What a choice of a
+    set stands on keeps its order, since another order would be another set: train and validation would mix.
+    """
+    return _prefixed(node, lambda seed: derive(seed, name), reorders=True)
+
+
+def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> Node:
+    """Return the graph with its seeds changed; those of its shuffles only where no set depends on their order."""
+    match node:
+        case Reindex(sampler=sampler):
+            if reorders:
+                node = replace(node, sampler=_changed(sampler, change))
+            reorders = reorders and isinstance(sampler, Shuffle | Reorder | Repeat)
+        case WindowShuffle():
+            node = _with_seed(node, change) if reorders else node
+        case Read() | Stream() | Map() | Mix() | OrderedMix() | Chain() | Zip():
+            node = _with_seed(node, change)
+        case FlatMap(counts=counts):
+            reorders = reorders and counts is None
+        case Windows() | Group() | Cache() | Limit():
+            reorders = False  # tables and stores go by the parent's position, and a limit is a choice
+        case Filter() | Batch() | Unbatch() | Pack() | Bucket():
+            pass
         case _:
             assert_never(node)
+    return with_parents(node, tuple(_prefixed(parent, change, reorders=reorders) for parent in parents_of(node)))
+
+
+def _changed(sampler: ScalarSampler, change: Callable[[int], int]) -> ScalarSampler:
+    if isinstance(sampler, Shuffle | Reorder):
+        return replace(sampler, seed=change(sampler.seed))
+    return sampler
+
+
+def _with_seed(node: _Seeded, change: Callable[[int], int]) -> _Seeded:
+    return replace(node, seed=change(node.seed))

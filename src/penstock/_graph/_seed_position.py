@@ -2,8 +2,9 @@
 
 The *seed position* (epoch, position, ordinal) names an element in the global order. It passes through slices, shards
 and repeats to the dataset below them, so siblings cut from one dataset never share a random stream; a shuffle changes
-which record stands at a position, not the position. A batch has its first row's; a row taken out of a batch appends
-its number as the ordinal.
+which record stands at a position, not the position. A batch has its first row's, as has a group; a row taken out of a
+batch appends its number as the ordinal, and so do elements of a `flat_map` and windows. Where parts join, in a mixture
+or a zip, the positions of the joint count.
 """
 
 from typing import NamedTuple, TypeAlias, assert_never
@@ -11,8 +12,30 @@ from typing import NamedTuple, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._length import length, rows_per_batch
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._length import rows_per_batch
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
+from penstock.batching._grouping import Grouping
 from penstock.errors import InternalError
 from penstock.sampling import (
     FixedEpoch,
@@ -22,7 +45,6 @@ from penstock.sampling import (
     ScalarSampler,
     Shuffle,
     Slice,
-    apply_block,
     seed_positions,
 )
 
@@ -56,22 +78,35 @@ def seed_position(node: Node, epoch: int, position: int) -> SeedPosition:
 def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> SeedPositions:
     """Return the seed positions of a block of elements of a node, given their coordinates at that node."""
     match node:
-        case Read():
+        case Read() | Mix() | Zip():
             return SeedPositions(epochs, positions, np.zeros_like(positions))
         case Reindex(parent=parent, sampler=sampler):
             if not passes_below(sampler):
                 return SeedPositions(epochs, positions, np.zeros_like(positions))
             return seed_position_block(parent, *seed_positions(sampler, epochs, positions))
-        case Map(parent=parent) | Filter(parent=parent):
+        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
             return seed_position_block(parent, epochs, positions)
         case Batch(parent=parent, size=size):
             return seed_position_block(parent, epochs, positions * size)
         case Unbatch(parent=parent):
             batches, rows = divide_rows(node, positions)
-            below = seed_position_block(parent, epochs, batches)
-            return SeedPositions(below.epochs, below.positions, (below.ordinals << ROWS_BITS) + rows)
+            return _with_ordinals(seed_position_block(parent, epochs, batches), rows)
+        case FlatMap(parent=parent, counts=counts) if counts is not None:
+            parents, ordinals = counts.locate(positions)
+            return _with_ordinals(seed_position_block(parent, epochs, parents), ordinals)
+        case Windows(parent=parent, table=table):
+            episodes, starts, _ = table.locate(positions)
+            return _with_ordinals(seed_position_block(parent, epochs, episodes), starts // table.stride)
+        case Group(parent=parent, grouping=grouping):
+            return seed_position_block(parent, epochs, first_members(grouping, positions))
+        case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
+
+
+def _with_ordinals(below: SeedPositions, ordinals: Integers) -> SeedPositions:
+    return SeedPositions(below.epochs, below.positions, (below.ordinals << ROWS_BITS) + ordinals)
 
 
 def passes_below(sampler: ScalarSampler) -> bool:
@@ -90,24 +125,6 @@ def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
     return SeedPosition(batch.epoch, batch.position, (batch.ordinal << ROWS_BITS) + row)
 
 
-def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
-    """Return the keys of a block's records in the source; a batch has its first row's."""
-    match node:
-        case Read():
-            return positions
-        case Reindex(parent=parent, sampler=sampler):
-            return key_block(parent, *apply_block(sampler, epochs, positions))
-        case Map(parent=parent) | Filter(parent=parent):
-            return key_block(parent, epochs, positions)
-        case Batch(parent=parent, size=size):
-            return key_block(parent, epochs, positions * size)
-        case Unbatch(parent=parent):
-            batches, rows = divide_rows(node, positions)
-            return _row_keys(parent, epochs, batches, rows)
-        case _:
-            assert_never(node)
-
-
 def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:
     """Return which batch of the parent, and which row of it, stands at each position of an indexable `unbatch`."""
     known = rows_per_batch(node.parent)
@@ -117,16 +134,8 @@ def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]
     return batches, positions - batches * known.size
 
 
-def _row_keys(node: Node, epochs: Integers, batches: Integers, rows: Integers) -> Integers:
-    """Return the keys of single rows of batches."""
-    while not isinstance(node, Batch):
-        match node:
-            case Reindex(parent=parent, sampler=sampler):
-                epochs, batches = apply_block(sampler, epochs, batches)
-                node = parent
-            case Map(parent=parent):
-                node = parent
-            case _:
-                raise InternalError("an indexable unbatch stands above a batch")
-    last = (length(node.parent) or 1) - 1  # padding repeats the last element
-    return key_block(node.parent, epochs, np.minimum(batches * node.size + rows, last))
+def first_members(grouping: Grouping, groups: Integers) -> Integers:
+    """Return the position, in the parent, of the first member of each group."""
+    counts, members = grouping.members(groups)
+    firsts: Integers = members[np.cumsum(counts) - counts]
+    return firsts

@@ -4,7 +4,8 @@ from typing import NoReturn, SupportsIndex
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._nodes import Map, Node, Substitute, chain
+from penstock._graph._nodes import Map, Node, Substitute, parents_of
+from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, NoLengthError, UsageError
 
 MOST_POSITIONS = 1 << 62
@@ -14,20 +15,32 @@ def need_indexable(node: Node, verb: str, remedy: str) -> int:
     """Return the node's length, or raise a GraphError that says why `verb` can't stand above it."""
     count = length(node)
     if count is None:
-        culprit = next(step for step in chain(node) if not is_indexable(step))
         raise GraphError(
-            f"{verb} needs a dataset whose elements have positions, and {chain_text(culprit)} can only be read "
+            f"{verb} needs a dataset whose elements have positions, and {_culprit_text(node)} can only be read "
             f"in order. {remedy}"
         )
     return count
+
+
+def _culprit_text(node: Node) -> str:
+    """Return the lowest step of an ordered node that can only be read in order, with the part of a joint that it is in.
+
+    A joint that orders by itself, as one after the other, is the culprit only where no part is.
+    """
+    parents = parents_of(node)
+    for number, parent in enumerate(parents):
+        if not is_indexable(parent):
+            text = _culprit_text(parent)
+            names: tuple[str, ...] = getattr(node, "names", ())
+            return f"{text} (part {names[number]!r} of {chain_text(node)})" if number < len(names) else text
+    return chain_text(node)
 
 
 def finite_length(node: Node) -> int:
     """Return the node's length for `len()`, or raise a NoLengthError that says why there is none."""
     count = length(node)
     if count is None:
-        culprit = next(step for step in chain(node) if not is_indexable(step))
-        raise NoLengthError(f"{chain_text(culprit)} can only be read in order; reading tells how many elements it has")
+        raise NoLengthError(f"{_culprit_text(node)} can only be read in order; reading tells how many elements it has")
     if is_endless(node):
         raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
     return count
@@ -39,6 +52,15 @@ def need_finite(node: Node, verb: str) -> int:
     if is_endless(node):
         raise GraphError(f"{verb} needs a dataset with an end, and {chain_text(node)} has none. Use take(n) first.")
     return count
+
+
+def need_fixed_order(node: Node, verb: str) -> None:
+    """Raise a GraphError where the node's order changes with the epoch, and so would what `verb` goes by position."""
+    if varies_by_epoch(node):
+        raise GraphError(
+            f"{verb} goes by the position of each element, and {chain_text(node)} has another order in every epoch. "
+            f"Use {verb} first and shuffle after it, or fix the order with epoch(0)."
+        )
 
 
 def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
-from penstock._graph._nodes import Map, Origin, chain, foot
+from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
@@ -109,8 +109,9 @@ class Loader(Generic[T_co]):
             Its batches; the loader has one iterator at a time.
         """
         self._need_open()
-        read = foot(self._plan.node)
-        check_length(read.source, read.length)
+        for node in walk(self._plan.node):
+            if isinstance(node, Read):
+                check_length(node.source, node.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
         iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
         self._iterator = weakref.ref(iterator)
@@ -313,7 +314,7 @@ class Loader(Generic[T_co]):
             )
         if state.fingerprint["functions"] != own["functions"]:
             warnings.warn("the dataset's functions differ from those of the state", stacklevel=3)
-        steps = chain(self._plan.node)
+        steps = walk(self._plan.node)
         if state.numpy != np.__version__ and any(isinstance(s, Map) and s.form == "generator" for s in steps):
             warnings.warn(
                 f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",

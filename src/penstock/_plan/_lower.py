@@ -5,7 +5,7 @@ from typing import Literal
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, chain
+from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, walk
 from penstock._graph._verify import need_count, refuse
 from penstock._graph._ordered._build import outermost_batch
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
@@ -71,7 +71,7 @@ def _checked_shard(shard: object) -> Shard:
 
 
 def _check_threads(node: Node) -> None:
-    for step in chain(node):
+    for step in walk(node):
         if isinstance(step, Map) and step.form == "globals":
             raise UsageError(
                 f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "

@@ -10,11 +10,13 @@ import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._evaluate import element_at, with_mask
+from penstock._graph._evaluate import element_at
+from penstock._graph._locate import locate
+from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._legs import Leg
-from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
+from penstock._graph._seed_position import Integers, SeedPosition, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
 from penstock.batching._write import RowStacker
@@ -201,13 +203,13 @@ def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, contex
     if not program.above:
         return batch
     coordinates = _coordinates(program, unit)
-    first = row_coordinates([(rows, 0, 1)])
-    key = int(key_block(program.rows, *first)[0])
+    epochs, positions = row_coordinates([(rows, 0, 1)])
+    _, part, key = locate(program.rows, int(epochs[0]), int(positions[0]))
     for index in reversed(range(len(program.above))):
         step = program.above[index]
         if isinstance(step, Map):
             at = coordinates[index]
-            place = Place(*at, _seed_position(program, rows, program.above[index + 1 :], at), key)
+            place = Place(*at, _seed_position(program, rows, program.above[index + 1 :], at), key, part=part)
             batch = apply_one(step, batch, place, context, element_at)
             if batch is DROPPED:
                 raise InternalError("a dataset that leaves elements out is ordered")
@@ -235,5 +237,6 @@ def origin(program: Batches, rows: Rows, row: int) -> Origin:
     """Return where one row of a step's batch comes from."""
     epochs, positions = row_coordinates([(rows, row, row + 1)])
     seeds = seed_position_block(program.rows, epochs, positions)
-    key = int(key_block(program.rows, epochs, positions)[0])
-    return Origin(int(seeds.epochs[0]), int(seeds.positions[0]), key, ordinal=int(seeds.ordinals[0]))
+    _, component, key = locate(program.rows, int(epochs[0]), int(positions[0]))
+    epoch, position, ordinal = (int(part[0]) for part in seeds)
+    return Origin(epoch, position, key, ordinal=ordinal, component=component)

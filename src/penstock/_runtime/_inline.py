@@ -5,7 +5,7 @@ batch and the row to which an error belongs. `DirectBatches` is the short one, f
 """
 
 from penstock._graph._apply import Context
-from penstock._graph._evaluate import with_mask
+from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Plan, Shard
 from penstock._runtime._batches import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock._graph._apply import Context
 from penstock._graph._blocks import Block
-from penstock._graph._evaluate import with_mask
+from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._graph._ordered._leaf import Leaf
 from penstock._plan._plan import Batches, Plan

@@ -58,7 +58,7 @@ class Runtime:
         _check_row(row, len(places))
         place = places[row]
         seed = place.seed
-        return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.component)
+        return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.path)
 
     def _first_in_order(self, course: Course) -> tuple[Element, list[Place]]:
         stream = OrderedStream(self._plan, course, self._context(), read_inline)

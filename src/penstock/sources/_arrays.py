@@ -90,11 +90,7 @@ class Arrays:
             block = np.empty((len(checked), *shape[1:]), dtype)
             self._gather(number, checked, block)
             blocks.append(list(block))
-        if self._names is None:
-            return blocks[0]
-        # A dict for each row, without a step of Python for each.
-        pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
-        return list(map(dict, pairs))
+        return self._records(blocks)
 
     def read_into(self, keys: Sequence[int] | Keys, out: Record) -> None:
         """Write the rows of `keys` to `out`.
@@ -117,6 +113,35 @@ class Arrays:
                 )
         for number, target in enumerate(targets):
             self._gather(number, checked, target)
+
+    def read_spans(self, keys: Sequence[int] | Keys, starts: Keys, stops: Keys) -> list[Record]:
+        """Return frames of the rows of `keys`: [start, stop) of the second axis of arrays (records, frames, …).
+
+        Args:
+            keys: in [0, length), one axis.
+            starts: the first frame of each.
+            stops: the frame after the last of each.
+
+        Returns:
+            As `read` does; arrays with one axis give their rows.
+
+        Raises:
+            UsageError: arrays with frames differ in how many they have.
+        """
+        checked = as_keys(keys)
+        check_range(checked, self._length)
+        frames = {shape[1] for _, shape in self._layout if len(shape) > 1}
+        if len(frames) > 1:
+            raise UsageError(
+                f"spans can only be read from arrays of as many frames; got {self!r}. Keep what has no frames out of "
+                "the arrays, and add it in a map."
+            )
+        spans = list(zip(checked.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        blocks: list[list[Any]] = [
+            [column[key] if column.ndim == 1 else np.array(column[key, start:stop]) for key, start, stop in spans]
+            for column in self._opened()
+        ]
+        return self._records(blocks)
 
     def fingerprint(self) -> str:
         """Return a str that changes with names, dtypes, shapes and content.
@@ -159,6 +184,13 @@ class Arrays:
             columns = [mapped.open() for mapped in self._mapped if mapped is not None]
             self._columns = columns
         return columns
+
+    def _records(self, blocks: list[list[Any]]) -> list[Record]:
+        if self._names is None:
+            return blocks[0]
+        # A dict for each row, without a step of Python for each.
+        pairs = map(zip, repeat(self._names), zip(*blocks, strict=True))
+        return list(map(dict, pairs))
 
     def _gather(self, number: int, keys: Keys, out: NDArray[Any]) -> None:
         tables = self._tables

@@ -172,3 +172,19 @@ def describe_key(source: Source, key: int) -> str:
     """
     own = getattr(source, "describe_key", None)
     return f"key {key} ({own(key)})" if callable(own) else f"key {key}"
+
+
+def can_read_spans(source: Source) -> bool:
+    """Return whether `source` reads runs of frames out of its records: it has `read_spans`.
+
+    Args:
+        source: any source.
+
+    Returns:
+        True where `source.read_spans(keys, starts, stops)` may be called.
+
+    Example:
+        >>> can_read_spans(Arrays(np.zeros((3, 4)))), can_read_spans([[0.0], [0.0]])
+        (True, False)
+    """
+    return callable(getattr(source, "read_spans", None))

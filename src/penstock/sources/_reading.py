@@ -11,7 +11,9 @@ Guarantees:
 import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import Final, cast
+from typing import Final, Protocol, cast
+
+import numpy as np
 
 from penstock.errors import InternalError, SourceError
 from penstock.sources._as_source import describe_key, source_length
@@ -54,7 +56,48 @@ def read_records(source: Source, keys: Keys) -> list[Record]:
         >>> read_records(["a", "b", "c"], np.array([2, 0]))
         ['c', 'a']
     """
-    read = _reader(source)
+    return _read_block(source, _reader(source), keys)
+
+
+def read_spans(source: Source, keys: Keys, starts: Keys, stops: Keys) -> list[Record]:
+    """Return frames of the records of `keys`, which a source with `read_spans` reads at once.
+
+    Args:
+        source: one that has `read_spans`.
+        keys: int64, one axis, in [0, length); a key may come twice.
+        starts: int64, the first frame of each.
+        stops: int64, the frame after the last of each.
+
+    Returns:
+        A record for each key, in order, its arrays holding frames [start, stop).
+
+    Raises:
+        SourceError: as `read_records`.
+
+    Example:
+        >>> import numpy as np
+        >>> from penstock.sources import Arrays
+        >>> read_spans(Arrays(np.arange(6).reshape(2, 3)), np.array([1]), np.array([0]), np.array([2]))
+        [array([3, 4])]
+    """
+
+    def read(spans: Keys) -> list[Record]:
+        columns = (np.ascontiguousarray(column) for column in spans.T)
+        return _checked(source, cast("_Spans", source).read_spans(*columns), spans)
+
+    return _read_block(source, read, np.stack([keys, starts, stops], axis=1))
+
+
+class _Spans(Protocol):
+    """A source that reads runs of frames."""
+
+    def read_spans(self, *columns: Keys) -> object:
+        """Return frames of records: keys, starts, stops."""
+        ...
+
+
+def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys) -> list[Record]:
+    """Return what `read` gives for keys of shape (n,) or (n, 3), the key first; one by one if a block fails."""
     if len(keys) == 0:
         return []  # without asking: some sources refuse no keys
     if len(keys) == 1:
@@ -105,7 +148,7 @@ def _checked(source: Source, returned: object, keys: Keys) -> list[Record]:
             f"a source must return one record for each of {len(keys)} keys, as a list; got {got} from "
             f"{name_of(source)}. Return a list of records, in the order of the keys.",
             source=name_of(source),
-            keys=keys[:8].tolist(),
+            keys=keys.reshape(len(keys), -1)[:8, 0].tolist(),
         )
     records = cast("Iterable[Record]", returned)
     return records if isinstance(records, list) else list(records)
@@ -117,7 +160,7 @@ def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -
             return read(key)[0]
         except Exception as error:
             if seconds is None or not is_transient(error):
-                _add_key(source, int(key[0]), error)
+                _add_key(source, int(key.flat[0]), error)
                 raise
         threading.Event().wait(seconds)
     raise InternalError("the last attempt must return or raise")

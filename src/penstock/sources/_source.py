@@ -26,6 +26,8 @@ class Source(Protocol):
       `__getitems__(keys)` with a list of ints, torch's name for the same, is used where there is no `read`.
     - `read_into(keys, out)` fills `out` instead: the arrays of one record with a leading axis of `len(keys)` rows.
       Records must then have equal shapes; a source for which that depends says so by a bool attribute `fixed_shape`.
+    - `read_spans(keys, starts, stops)`, three int64 arrays: records whose arrays have a leading axis of frames, such as
+      episodes, of which only frames [start, stop) are read. What isn't an array comes whole. `windows` uses it.
     - `fingerprint()`: a short str that changes when the records do. It guards a saved state against other data.
     - `describe_key(key)`: what a person would look for, such as "file 'cat/3.png'"; messages about the key show it.
 

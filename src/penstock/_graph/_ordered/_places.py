@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock._graph._apply import Place, stream_of
+from penstock._graph._locate import key_block, locate
 from penstock._graph._nodes import Node, Stream
 from penstock._graph._ordered._chunk import EPOCH, LEAF, POSITION, Marks, seeds_of
-from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, key_block
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 
 
 class Whence(NamedTuple):
@@ -34,8 +35,11 @@ class MarkPlaces:
         """Return the place of the chunk's element `index`."""
         leaf, epoch, position, *seed = self._marks[index].tolist()
         whence = self._leaves[leaf]
-        key = int(_keys(whence.node, self._marks[index : index + 1])[0])
-        return Place(epoch, position, SeedPosition(*seed), key, whence.node, whence.component, stream_of(whence.component))
+        part, key = "", position
+        if not isinstance(whence.node, Stream):
+            _, part, key = locate(whence.node, epoch, position)
+        stream = stream_of(whence.component)
+        return Place(epoch, position, SeedPosition(*seed), key, whence.node, whence.component, stream, part)
 
     @property
     def are_plain(self) -> bool:
@@ -58,6 +62,10 @@ class MarkPlaces:
             chosen = self._marks[:, LEAF] == leaf
             keys[chosen] = _keys(self._leaves[leaf].node, self._marks[chosen])
         return keys
+
+    def components(self) -> list[str]:
+        """Return the paths of the elements' parts."""
+        return [self.place(index).path for index in range(len(self._marks))]
 
 
 def _keys(node: Node, marks: Marks) -> Integers:

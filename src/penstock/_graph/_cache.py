@@ -1,0 +1,52 @@
+"""Elements from a store that keeps what was computed once; a store that fails only costs the time to compute again.
+
+Elements are kept by their parent's position, so the parent's order is the same in every epoch, and no step below it is
+random: the verbs see to that.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+
+from penstock._graph._nodes import Cache, Element
+from penstock._storage._cache import MISSING, Missing
+from penstock._storage._cache import Cache as ElementStore
+
+
+def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]], list[Element]]) -> list[Element]:
+    """Return the elements at positions of a cache's parent, the store asked first.
+
+    Args:
+        step: the cache.
+        positions: which elements.
+        compute: returns those of the elements that the store doesn't hold, given their numbers in `positions`.
+    """
+    store: ElementStore = step.store
+    elements = [_load(step, store, position) for position in positions]
+    absent = [number for number, element in enumerate(elements) if element is MISSING]
+    if absent:
+        for number, element in zip(absent, compute(absent), strict=True):
+            elements[number] = element
+            _keep(step, store, positions[number], element)
+    return elements
+
+
+def _load(step: Cache, store: ElementStore, position: int) -> Element | Missing:
+    try:
+        return store.get(position)
+    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element can be computed
+        _tell(step, error)
+        return MISSING
+
+
+def _keep(step: Cache, store: ElementStore, position: int, element: Element) -> None:
+    try:
+        store.put(position, element)
+    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element is there
+        _tell(step, error)
+
+
+def _tell(step: Cache, error: Exception) -> None:
+    """Warn that the store failed, which may slow everything down; Python shows a text once for each place."""
+    with contextlib.suppress(Warning):  # raised where warnings are errors, and would lose the element
+        warnings.warn(f"{step.verb} can't use its store: {type(error).__name__}", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,51 @@
+"""What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
+
+from collections.abc import Iterable
+
+from penstock._graph._apply import Context, ElementAt, Place, Places, apply_block, apply_one
+from penstock._graph._nodes import Element, FlatMap, Map
+from penstock.errors import GraphError
+
+
+def flat_elements(
+    step: FlatMap, element: Element, place: Place, context: Context, element_at: ElementAt
+) -> list[Element]:
+    """Return the elements that the step makes of one of its parent's.
+
+    Raises:
+        GraphError: if the function returned no list.
+    """
+    return _as_list(step, apply_one(_as_map(step), element, place, context, element_at))
+
+
+def flat_block(
+    step: FlatMap, elements: list[Element], places: Places, context: Context, element_at: ElementAt
+) -> list[list[Element]]:
+    """Return `flat_elements` of every element of a block, computed at once where that is possible."""
+    return [_as_list(step, made) for made in apply_block(_as_map(step), elements, places, context, element_at)]
+
+
+def check_made(step: FlatMap, parent: int, found: int) -> None:
+    """Raise if the step made another number of elements, of the parent's at a position, than its counts say."""
+    if step.counts is None:
+        return
+    expected = int(step.counts.counts[parent])
+    if found != expected:
+        raise GraphError(
+            f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says {expected}. "
+            "Give the counts that the function makes, or leave them out and read in order."
+        )
+
+
+def _as_map(step: FlatMap) -> Map:
+    """Return the step as a map to lists, which has the same errors, notes and further attempts."""
+    return Map(step.parent, step.function, step.name, seed=0)
+
+
+def _as_list(step: FlatMap, made: object) -> list[Element]:
+    if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+        raise GraphError(
+            f"the function of step {step.name!r} must return a list of elements; got a {type(made).__name__}. "
+            "Return [element] for a single one, and [] for none."
+        )
+    return list(made)

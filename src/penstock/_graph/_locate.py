@@ -1,0 +1,194 @@
+"""Which record an element is made of: the source it is in, the part of a mixture that this belongs to, and its key.
+
+A batch has its first row's record, a group its first member's, and a tuple of zipped elements that of its first part.
+"""
+
+from typing import NamedTuple, assert_never
+
+import numpy as np
+
+from penstock._graph._length import length
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Leaf,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+    foot,
+)
+from penstock._graph._seed_position import Integers, divide_rows, first_members
+from penstock.errors import InternalError
+from penstock.sampling import MixtureRule, apply_block
+
+_MOST_SHORT = 1 << 16
+
+
+class Located(NamedTuple):
+    """The record that one element is made of."""
+
+    leaf: Read
+    component: str
+    """The names of the parts on the way to it, as "web/en"; empty where nothing is mixed."""
+    key: int
+
+
+class Share(NamedTuple):
+    """The elements of a block whose records are in one source."""
+
+    leaf: Read
+    component: str
+    rows: Integers | None
+    """Which elements of the block these are; None for all of them."""
+    keys: Integers
+
+
+class PartBlock(NamedTuple):
+    """The elements of a mixture's block that come from one of its parts."""
+
+    number: int
+    rows: Integers | None
+    """Which elements of the block these are, ascending; None for all of them."""
+    epochs: Integers
+    positions: Integers
+
+
+def locate(node: Node, epoch: int, position: int) -> Located:
+    """Return which record one element of an indexable node is made of."""
+    share = locate_block(node, np.array([epoch], np.int64), np.array([position], np.int64))[0]
+    return Located(share.leaf, share.component, int(share.keys[0]))
+
+
+def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Share]:
+    """Return which records a block of elements is made of, source by source."""
+    while not isinstance(node, Read | Mix):
+        node, epochs, positions = first_below(node, epochs, positions)
+    if isinstance(node, Read):
+        return [Share(node, "", None, positions)]
+    shares: list[Share] = []
+    for part in split_by_part(node.rule, epochs, positions):
+        name = node.names[part.number]
+        for leaf, inner, rows, keys in locate_block(node.parts[part.number], part.epochs, part.positions):
+            path = f"{name}/{inner}" if inner else name
+            shares.append(Share(leaf, path, _composed(part.rows, rows), keys))
+    return shares
+
+
+def _composed(outer: Integers | None, inner: Integers | None) -> Integers | None:
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return outer[inner]
+
+
+def keys_of(shares: list[Share], count: int) -> Integers:
+    """Return the keys of a block of `count` elements that `locate_block` has found."""
+    if len(shares) == 1 and shares[0].rows is None:
+        return shares[0].keys
+    keys = np.empty(count, np.int64)
+    for share in shares:
+        keys[slice(None) if share.rows is None else share.rows] = share.keys
+    return keys
+
+
+def components_of(shares: list[Share], count: int) -> list[str]:
+    """Return the components of a block of `count` elements that `locate_block` has found."""
+    if len(shares) == 1 and shares[0].rows is None:
+        return [shares[0].component] * count
+    components = [""] * count
+    for share in shares:
+        for row in range(count) if share.rows is None else share.rows.tolist():
+            components[row] = share.component
+    return components
+
+
+def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
+    """Return the keys of a block's records, each in its own source."""
+    return keys_of(locate_block(node, epochs, positions), len(positions))
+
+
+def split_by_part(rule: MixtureRule, epochs: Integers, positions: Integers) -> list[PartBlock]:
+    """Return a mixture's block as one block for each part that occurs in it."""
+    components, epochs, positions = rule.block(epochs, positions)
+    if not len(components):
+        return []
+    first, last = int(components.min()), int(components.max())
+    if first == last:
+        return [PartBlock(first, None, epochs, positions)]
+    # Sorting numbers of 16 bits takes a fraction of the time.
+    order = np.argsort(components.astype(np.uint16) if last < _MOST_SHORT else components, kind="stable")
+    components, epochs, positions = components[order], epochs[order], positions[order]
+    bounds = [0, *(np.flatnonzero(components[1:] != components[:-1]) + 1).tolist(), len(order)]
+    numbers = components[bounds[:-1]].tolist()
+    return [
+        PartBlock(number, order[start:stop], epochs[start:stop], positions[start:stop])
+        for number, start, stop in zip(numbers, bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
+    """Return the node below, and the coordinates there of what the elements of a block are made of first of all."""
+    match node:
+        case Reindex(parent=parent, sampler=sampler):
+            return parent, *apply_block(sampler, epochs, positions)
+        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent):
+            return parent, epochs, positions
+        case Batch(parent=parent, size=size):
+            return parent, epochs, positions * size
+        case Unbatch():
+            return _row_below(node, epochs, positions)
+        case FlatMap(parent=parent, counts=counts) if counts is not None:
+            return parent, epochs, counts.locate(positions)[0]
+        case Windows(parent=parent, table=table):
+            return parent, epochs, table.locate(positions)[0]
+        case Group(parent=parent, grouping=grouping):
+            return parent, epochs, first_members(grouping, positions)
+        case Zip(parts=parts):
+            return parts[0], epochs, positions
+        case Read() | Mix():
+            raise InternalError("a source has nothing below it, and a mixture several parts")
+        case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+        case _:
+            assert_never(node)
+
+
+def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
+    """Return what single rows of batches are made of: the elements below the batch."""
+    batches, rows = divide_rows(step, positions)
+    node = step.parent
+    while not isinstance(node, Batch):
+        if not isinstance(node, Reindex | Map | Cache):
+            raise InternalError("an indexable unbatch stands above a batch")
+        node, epochs, batches = first_below(node, epochs, batches)
+    last = (length(node.parent) or 1) - 1  # padding repeats the last element
+    return node.parent, epochs, np.minimum(batches * node.size + rows, last)
+
+
+def leaf_of(node: Node, component: str) -> Leaf | None:
+    """Return the source that a component's path leads to, or None if it leads to none."""
+    base = foot(node)
+    if isinstance(base, Read | Stream):
+        return None if component else base
+    if isinstance(base, Zip):
+        return leaf_of(base.parts[0], component)
+    for name, part in zip(base.names, base.parts, strict=True):
+        if component == name or component.startswith(f"{name}/"):
+            found = leaf_of(part, component[len(name) + 1 :])
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,1 @@
+"""Where computed elements are kept: in memory or on disk, bounded in bytes."""

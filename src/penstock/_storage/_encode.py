@@ -1,0 +1,275 @@
+"""An element as bytes, and back: a short text that says its structure and the forms of its leaves, then the leaves.
+
+    size of the text, 4 bytes | the text, JSON | leaf | leaf | …
+
+    [["dict", ["image", "label"], [null, null]], [["array", "|u1", 3], ["int", "", 0]]]
+
+Elements of one dataset mostly share the text, so that it is made and understood once. Dicts with str or int keys, lists
+and tuples are containers; arrays and scalars of NumPy, bytes, str, int, float, bool and None have forms of their own.
+Whatever else, dataclasses and subclasses of the above included, is a leaf in the form of `pickle`: reading such an
+element runs what its bytes say, so they may come only from where one would also import code from.
+
+An array comes back in C order and owns its memory. Arrays and scalars keep their dtype, byte order included.
+"""
+
+import ast
+import functools
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
+from numpy.typing import NDArray
+
+from penstock._tree import Element, Structure, flatten, is_array, unflatten
+from penstock.errors import UsageError
+
+Part: TypeAlias = bytes | memoryview
+Take: TypeAlias = Callable[[bytes, int], tuple[object, int]]
+"""Reads a leaf from the bytes at an offset; returns it, and where the next one starts."""
+
+
+class Form(NamedTuple):
+    """How a leaf is written; for arrays and scalars, with the dtype's description and the number of axes."""
+
+    name: str
+    dtype: str = ""
+    axes: int = 0
+
+
+_SIZE: Final = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<Q")
+_INTEGER: Final = struct.Struct("<q")
+_FLOAT: Final = struct.Struct("<d")
+_BOOL: Final = struct.Struct("<?")
+_CONTAINERS: Final[dict[str, type]] = {"dict": dict, "list": list, "tuple": tuple}
+_WITHOUT_COPY_BYTES: Final = 1 << 14  # from here on, a view costs less than one more copy
+
+
+def encode(element: Element) -> bytes:
+    """Return an element as bytes that `decode` understands.
+
+    Raises:
+        UsageError: a leaf has no form of its own, and can't be pickled.
+
+    Example:
+        >>> decode(encode({"image": (1, b"ab"), "label": None}))
+        {'image': (1, b'ab'), 'label': None}
+    """
+    leaves, structure = flatten(element, _is_leaf)
+    parts: list[Part] = [b""]
+    forms = tuple([_put(leaf, parts) for leaf in leaves])
+    parts[0] = _text(structure, forms)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Element:
+    """Return the element that `encode` made these bytes of; its arrays are new, and may be changed.
+
+    Example:
+        >>> decode(encode([1, "a"]))
+        [1, 'a']
+    """
+    (size,) = _SIZE.unpack_from(data)
+    start = _SIZE.size + size
+    structure, takes = _understood(data[_SIZE.size : start])
+    leaves: list[object] = []
+    for take in takes:
+        leaf, start = take(data, start)
+        leaves.append(leaf)
+    return unflatten(structure, leaves)
+
+
+def _is_leaf(part: object) -> bool:
+    """Return whether a part of an element is a leaf here: all but plain containers with plain keys."""
+    kind = type(part)
+    if kind is dict:
+        return not all(type(key) in {str, int} for key in cast("dict[object, object]", part))
+    return kind is not list and kind is not tuple
+
+
+def _put(leaf: object, parts: list[Part]) -> Form:
+    """Append a leaf's bytes to the parts, and return its form."""
+    kind = type(leaf)
+    if kind is np.ndarray and is_array(leaf):
+        return _put_array(leaf, parts)
+    put = _PUTS.get(kind) or (_put_scalar if issubclass(kind, np.generic) else _put_pickled)
+    return put(leaf, parts)
+
+
+def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
+    described = _described(array.dtype)
+    if described is None:
+        return _put_pickled(array, parts)
+    parts.append(struct.pack(f"<{array.ndim}Q", *array.shape))
+    if array.nbytes < _WITHOUT_COPY_BYTES:
+        parts.append(array.tobytes())
+    else:
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return Form("array", described, array.ndim)
+
+
+def _put_scalar(scalar: "np.generic[Any]", parts: list[Part]) -> Form:
+    described = _described(scalar.dtype)
+    if described is None or _dtype(described).type is not type(scalar) or isinstance(scalar, np.void):
+        return _put_pickled(scalar, parts)
+    parts.append(scalar.tobytes())
+    return Form("scalar", described)
+
+
+def _put_integer(number: int, parts: list[Part]) -> Form:
+    size = number.bit_length() // 8 + 1
+    if size <= _INTEGER.size:
+        parts.append(_INTEGER.pack(number))
+        return Form("int")
+    return _put_sized("big int", number.to_bytes(size, "little", signed=True), parts)
+
+
+def _put_float(number: float, parts: list[Part]) -> Form:
+    parts.append(_FLOAT.pack(number))
+    return Form("float")
+
+
+def _put_bool(value: object, parts: list[Part]) -> Form:
+    parts.append(_BOOL.pack(value))
+    return Form("bool")
+
+
+def _put_none(leaf: None, parts: list[Part]) -> Form:
+    del leaf, parts
+    return Form("None")
+
+
+def _put_bytes(data: bytes, parts: list[Part]) -> Form:
+    return _put_sized("bytes", data, parts)
+
+
+def _put_text(text: str, parts: list[Part]) -> Form:
+    return _put_sized("str", text.encode("utf-8", "surrogatepass"), parts)
+
+
+def _put_pickled(leaf: object, parts: list[Part]) -> Form:
+    try:
+        data = pickle.dumps(leaf, protocol=5)
+    except Exception as error:
+        raise UsageError(
+            "the leaves of an element that is cached must be arrays, bytes, numbers, strings or what can be pickled; "
+            f"got {type(leaf).__qualname__} ({type(error).__name__}: {error}). Cache before the step that makes it."
+        ) from error
+    return _put_sized("pickle", data, parts)
+
+
+def _put_sized(name: str, data: bytes, parts: list[Part]) -> Form:
+    parts.append(_LENGTH.pack(len(data)))
+    parts.append(data)
+    return Form(name)
+
+
+_PUTS: Final[dict[type, Callable[[Any, list[Part]], Form]]] = {
+    int: _put_integer,
+    float: _put_float,
+    bytes: _put_bytes,
+    str: _put_text,
+    bool: _put_bool,
+    type(None): _put_none,
+}
+_NUMBERS: Final = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL}
+_READERS: Final[dict[str, Callable[[bytes], object]]] = {
+    "bytes": bytes,
+    "str": lambda data: data.decode("utf-8", "surrogatepass"),
+    "big int": lambda data: int.from_bytes(data, "little", signed=True),
+    "pickle": pickle.loads,
+}
+
+
+def _take_of(form: Form) -> Take:
+    """Return what reads a leaf of this form."""
+    match form.name:
+        case "array":
+            return functools.partial(_take_array, _dtype(form.dtype), struct.Struct(f"<{form.axes}Q"))
+        case "scalar":
+            return functools.partial(_take_scalar, _dtype(form.dtype))
+        case "None":
+            return _take_none
+        case name if name in _NUMBERS:
+            return functools.partial(_take_number, _NUMBERS[name])
+        case name:
+            return functools.partial(_take_sized, _READERS[name])
+
+
+def _take_array(dtype: np.dtype[Any], lengths: struct.Struct, data: bytes, start: int) -> tuple[object, int]:
+    shape = lengths.unpack_from(data, start)
+    start += lengths.size
+    array: NDArray[Any] = np.ndarray(shape, dtype, data, start)
+    return array.copy(), start + array.nbytes
+
+
+def _take_scalar(dtype: np.dtype[Any], data: bytes, start: int) -> tuple[object, int]:
+    array: NDArray[Any] = np.ndarray((), dtype, data, start)
+    return array[()], start + dtype.itemsize
+
+
+def _take_number(form: struct.Struct, data: bytes, start: int) -> tuple[object, int]:
+    return form.unpack_from(data, start)[0], start + form.size
+
+
+def _take_sized(reader: Callable[[bytes], object], data: bytes, start: int) -> tuple[object, int]:
+    (length,) = _LENGTH.unpack_from(data, start)
+    start += _LENGTH.size
+    return reader(data[start : start + length]), start + length
+
+
+def _take_none(data: bytes, start: int) -> tuple[object, int]:
+    del data
+    return None, start
+
+
+@functools.lru_cache(maxsize=1024)
+def _text(structure: Structure, forms: tuple[Form, ...]) -> bytes:
+    text = json.dumps([_to_json(structure), forms], separators=(",", ":")).encode()
+    return _SIZE.pack(len(text)) + text
+
+
+@functools.lru_cache(maxsize=1024)
+def _understood(text: bytes) -> tuple[Structure, tuple[Take, ...]]:
+    structure, forms = json.loads(text)
+    return _from_json(structure), tuple(_take_of(Form(*form)) for form in forms)
+
+
+def _to_json(structure: Structure) -> list[object] | None:
+    if structure.container is None:
+        return None
+    return [structure.container.__name__, structure.keys, [_to_json(child) for child in structure.children]]
+
+
+def _from_json(described: tuple[str, list[str | int], list[Any]] | None) -> Structure:
+    if described is None:
+        return Structure()
+    name, keys, children = described
+    return Structure(_CONTAINERS[name], tuple(keys), tuple(_from_json(child) for child in children))
+
+
+def _described(dtype: np.dtype[Any]) -> str | None:
+    """Return a dtype as text, or None where only pickle keeps all of it."""
+    if dtype.hasobject or dtype.metadata or not dtype.itemsize:
+        return None
+    return _describe(dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _describe(dtype: np.dtype[Any]) -> str | None:
+    described = repr(dtype_to_descr(dtype)) if dtype.names else dtype.str
+    try:
+        return described if _dtype(described) == dtype else None
+    except (TypeError, ValueError):  # a dtype that another package brought along
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _dtype(described: str) -> np.dtype[Any]:
+    if described.startswith("["):
+        return descr_to_dtype(ast.literal_eval(described))
+    return np.dtype(described)
