@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
-from penstock._tree import Element, Structure, flatten, is_array, unflatten
+from penstock._tree import Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
 Part: TypeAlias = bytes | memoryview
@@ -94,11 +94,8 @@ def _is_leaf(part: object) -> bool:
 
 def _put(leaf: object, parts: list[Part]) -> Form:
     """Append a leaf's bytes to the parts, and return its form."""
-    kind: type[Any] = type(leaf)
-    if kind is np.ndarray and is_array(leaf):
-        return _put_array(leaf, parts)
-    otherwise: _Put = _put_scalar if issubclass(kind, np.generic) else _put_pickled
-    return _PUTS.get(kind, otherwise)(leaf, parts)
+    otherwise: _Put = _put_scalar if isinstance(leaf, np.generic) else _put_pickled
+    return _PUTS.get(type(leaf), otherwise)(leaf, parts)
 
 
 def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
@@ -170,6 +167,7 @@ def _put_sized(name: str, data: bytes, parts: list[Part]) -> Form:
 
 
 _PUTS: Final[dict[type, _Put]] = {
+    np.ndarray: _put_array,
     int: _put_integer,
     float: _put_float,
     bytes: _put_bytes,
