@@ -3,7 +3,7 @@
 import collections
 import struct
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
@@ -36,7 +36,7 @@ ELEMENTS: st.SearchStrategy[Any] = st.recursive(
 
 def same(first: Any, second: Any) -> bool:
     """Return whether two elements are alike in type, structure, dtype and every bit."""
-    kind: Any = type(first)
+    kind: Any = cast("Any", type(first))
     if kind is not type(second):
         return False
     if kind is dict:

@@ -22,6 +22,7 @@ Where it says `_lock`, the lock is held. Lookups don't take it: a dict's own ope
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -49,7 +50,7 @@ from penstock.errors import UsageError
 
 _SEGMENT_BYTES: Final = 64 << 20
 _MOST_SEGMENTS: Final = 256  # full ones; each takes a descriptor
-_SUFFIX: Final = ".segment"
+_NAME: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+\.segment")
 _LOOKED_AFTER_SECONDS: Final = 1.0
 _BITS: Final = 48  # of an offset, and of a size: 256 TB
 _MASK: Final = (1 << _BITS) - 1
@@ -173,7 +174,7 @@ class DiskCache:
                 self._append(key, data)
             except OSError as error:
                 self._stop_writing()
-                _logger.warning("nothing more is put into the cache %s: %s", self._folder, error)
+                _logger.warning("nothing more is put into the cache %s: %s", self._folder, str(error))
                 return False
         return True
 
@@ -236,7 +237,7 @@ class DiskCache:
                     f"the path of a cache must be a directory that can be made and read; got {str(self._path)!r} "
                     f"({error}). Give another path, or make it accessible."
                 ) from error
-            _logger.debug("the cache %s could not be looked at: %s", self._folder, error)
+            _logger.debug("the cache %s could not be looked at: %s", self._folder, str(error))
         self._held_bytes = sum(segment.size_bytes for segment in self._segments)
         self._put_bytes = 0
         self._look_at_seconds = time.monotonic() + _LOOKED_AFTER_SECONDS
@@ -246,7 +247,7 @@ class DiskCache:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         known = {segment.name for segment in self._segments} | self._strangers
         for name in sorted(os.listdir(self._folder)):
-            if name.endswith(_SUFFIX) and name not in known:
+            if name not in known and _NAME.fullmatch(name):
                 self._add_file(name)
 
     def _add_file(self, name: str) -> None:
@@ -254,7 +255,10 @@ class DiskCache:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:  # someone tidied up
             return
-        head = os.pread(descriptor, HEAD_BYTES, 0)
+        try:
+            head = os.pread(descriptor, HEAD_BYTES, 0)
+        except OSError:  # a folder, or a part of the disk that can't be read
+            head = b"?"
         if head == head_of(self._identity):
             self._descriptors.append(descriptor)
             self._segments.append(_Segment(name, descriptor))
@@ -335,7 +339,7 @@ class DiskCache:
     def _make_one(self) -> tuple[int, int]:
         """Make a new file, locked."""
         while True:
-            name = f"{time.time_ns():x}-{os.getpid():x}{_SUFFIX}"
+            name = f"{time.time_ns():x}-{os.getpid():x}.segment"
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             try:
                 writer = os.open(self._folder / name, flags, 0o600)

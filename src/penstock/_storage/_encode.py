@@ -94,8 +94,14 @@ def _is_leaf(part: object) -> bool:
 
 def _put(leaf: object, parts: list[Part]) -> Form:
     """Append a leaf's bytes to the parts, and return its form."""
-    otherwise: _Put = _put_scalar if isinstance(leaf, np.generic) else _put_pickled
-    return _PUTS.get(type(leaf), otherwise)(leaf, parts)
+    return _put_of(type(leaf))(leaf, parts)
+
+
+def _put_of(kind: type[object]) -> _Put:
+    put = _PUTS.get(kind)
+    if put is not None:
+        return put
+    return _put_scalar if issubclass(kind, np.generic) else _put_pickled
 
 
 def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
