@@ -5,13 +5,13 @@ not part of the order, since batches can be cut anew. Functions are a soft part:
 """
 
 import hashlib
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 import numpy as np
 
+from penstock._graph._code import code_identity
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
 from penstock.sampling import FixedOrder, ScalarSampler, Select, apply_block
 from penstock.sources._as_source import source_fingerprint
@@ -84,33 +84,17 @@ def _sampler_text(sampler: ScalarSampler) -> str:
 def _function_parts(step: Node) -> Iterator[str]:
     match step:
         case Map(function=function, name=name, seed=seed, form=form):
-            yield f"map {name} {seed} {form} {_code_text(function)}"
+            yield f"map {name} {seed} {form} {_function_text(function)}"
         case Filter(predicate=predicate, name=name):
-            yield f"filter {name} {_code_text(predicate)}"
+            yield f"filter {name} {_function_text(predicate)}"
         case Batch(merge=merge):
-            yield f"merge {_code_text(merge)}"
+            yield f"merge {_function_text(merge)}"
         case Read() | Reindex() | Unbatch():
             pass
         case _:
             assert_never(step)
 
 
-def _code_text(function: Callable[..., Any]) -> str:
-    """Return a function's byte code and names, without line numbers or file names; empty where it has none."""
-    inner = getattr(function, "func", None) or getattr(function, "__func__", None)
-    code = getattr(function, "__code__", None) or getattr(inner, "__code__", None)
-    if code is None:
-        code = getattr(type(function).__call__, "__code__", None)
-    return _code_object_text(code) if isinstance(code, types.CodeType) else type(function).__qualname__
-
-
-def _code_object_text(code: types.CodeType) -> str:
-    constants = [_code_object_text(c) if isinstance(c, types.CodeType) else _constant_text(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
-
-
-def _constant_text(constant: object) -> str:
-    if not isinstance(constant, frozenset):
-        return repr(constant)
-    # The repr of a set of strings depends on the process's hash seed.
-    return str(sorted(map(repr, cast("frozenset[object]", constant))))
+def _function_text(function: Callable[..., Any]) -> str:
+    """Return what identifies a function, but for what may change while it is used."""
+    return code_identity(function, with_state=False)
