@@ -6,7 +6,8 @@
      "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
      "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
      "segments": [[0, 0, 0, 256]],                    since step 0: at epoch 0, position 0, batches of 256
-     "cursor": [812, 0]}                              only where elements are read in order: where reading goes on
+     "cursor": [0, [812, 0]], "rank": 3,              only where elements are read in order: where reading goes on,
+     "legs": […]}                                     and, after a change of ranks, what was dealt to this one
 
 Segments tell which elements every earlier step had, also after the batch size has changed. Nothing is unpickled.
 """
@@ -24,6 +25,8 @@ MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilo
 _LARGEST: Final = 1 << 62
 
 State: TypeAlias = dict[str, Any]
+Token: TypeAlias = Any
+"""An integer, a string, None, or a tuple of tokens."""
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -56,7 +59,10 @@ class LoaderState:
     epoch: int
     position: int
     segments: tuple[Segment, ...]
-    cursor: tuple[int, ...] | None = None
+    cursor: Token = None
+    """Where reading in order goes on: nested tuples of integers and strings; None for indexable datasets."""
+    legs: Token = None
+    """What the rank reads in this epoch, if it isn't every `ranks`-th position."""
     rank: int = 0
 
     def to_json(self) -> State:
@@ -72,7 +78,9 @@ class LoaderState:
             "segments": [list(segment) for segment in self.segments],
         }
         if self.cursor is not None:
-            state |= {"cursor": list(self.cursor), "rank": self.rank}
+            state |= {"cursor": _lists(self.cursor), "rank": self.rank}
+        if self.legs is not None:
+            state["legs"] = _lists(self.legs)
         return state
 
 
@@ -103,7 +111,6 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         raise ValueError("segments must cover the step, in batches of at least 1")
     if any(earlier.step >= later.step for earlier, later in itertools.pairwise(segments)):
         raise ValueError("segments must follow each other")
-    cursor = state.get("cursor")
     return LoaderState(
         fingerprint,
         str(state["numpy"]),
@@ -112,7 +119,8 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         epoch,
         position,
         segments,
-        None if cursor is None else tuple(map(_count, cursor)),
+        _tuples(state.get("cursor")),
+        _tuples(state.get("legs")),
         _count(state.get("rank", 0)),
     )
 
@@ -125,6 +133,18 @@ def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
         raise ValueError(f"expected a whole number from 0 to 2**62, found {_short(value)}")
     return value
+
+
+def _tuples(value: Any) -> Token:  # noqa: ANN401 - any JSON value may stand in a damaged state
+    """Return a token from its JSON form."""
+    if value is None or isinstance(value, str):
+        return value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else _count(value)
+
+
+def _lists(token: Token) -> Token:
+    """Return the JSON form of a token."""
+    return list(map(_lists, token)) if isinstance(token, tuple) else token
 
 
 def _short(value: object) -> str:

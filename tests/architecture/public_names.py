@@ -41,9 +41,11 @@ def public_objects() -> Iterator[tuple[str, object]]:
 
 
 def public_members(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield (dotted name, member) for what a class itself defines: methods, properties and annotated fields."""
+    """Yield (dotted name, member) for what a class and its internal bases define: methods, properties, fields."""
     if inspect.isclass(value):
-        own = {**dict.fromkeys(inspect.get_annotations(value)), **vars(value)}
+        own: dict[str, object] = {}
+        for part in reversed([value, *filter(_is_internal, value.__mro__[1:])]):
+            own |= {**dict.fromkeys(inspect.get_annotations(part)), **vars(part)}
         for member in sorted(own):
             if not member.startswith("_"):
                 yield f"{name}.{member}", own[member]
@@ -59,6 +61,13 @@ def public_names() -> list[str]:
             seen.append(value)
             names += [member for member, _ in public_members(name, value)]
     return sorted(names)
+
+
+def _is_internal(base: type) -> bool:
+    """Return whether a class is Penstock's own, and nothing but a part of others."""
+    return base.__module__.startswith("penstock.") and not any(
+        inspect.isclass(value) and value is base for _, value in public_objects()
+    )
 
 
 def _is_own(module: ModuleType, name: str, value: object) -> bool:

@@ -10,9 +10,7 @@ MOST_LINES = 400
 MOST_FILES = 10
 
 # Name of the file or folder, and why it may be larger.
-LARGE_FILES: dict[str, str] = {
-    "src/penstock/_dataset.py": "one method per verb, and most of it is their docstrings",
-}
+LARGE_FILES: dict[str, str] = {}
 LARGE_FOLDERS: dict[str, str] = {
     "src/penstock/_graph": "one file per function over the closed set of nodes",
     "scripts": "one file per command",
@@ -20,7 +18,7 @@ LARGE_FOLDERS: dict[str, str] = {
 }
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
-WAIVERS = 28
+WAIVERS = 23
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")

@@ -7,8 +7,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 
-def double(number: int) -> int:
-    """Return twice the number."""
+def double(number: Any) -> Any:
+    """Return twice the number, or twice each of an array."""
     return number * 2
 
 
@@ -17,9 +17,9 @@ def is_odd(number: int) -> bool:
     return number % 2 == 1
 
 
-def noisy(number: int, rng: Generator) -> tuple[int, float]:
-    """Return the number with a random one."""
-    return number, rng.random()
+def noisy(element: Any, rng: Generator) -> tuple[Any, float]:
+    """Return the element with a random number."""
+    return element, rng.random()
 
 
 def draw(element: object, rng: Generator) -> float:
@@ -74,6 +74,6 @@ class Scale:
     def __init__(self, factor: int) -> None:
         self.factor = factor
 
-    def __call__(self, number: int) -> int:
+    def __call__(self, number: Any) -> Any:
         """Return the number, scaled."""
         return number * self.factor

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError, NoLengthError, PenstockError, SourceError, UsageError
-from tests.dataset.functions import Squares, double, is_odd
+from tests.dataset.functions import Squares, double, is_odd, noisy
 
 NUMBERS = ps.range(10)
 ODD = NUMBERS.filter(is_odd)
@@ -185,7 +185,7 @@ ELEMENTS: dict[str, Case] = {
         lambda: NUMBERS.map(double, on_error=ps.Substitute(budget=-1)), UsageError, "budget must be at least 0"
     ),
     "rng": case(
-        lambda: NUMBERS.random_map(double, rng=anything("numpy")),
+        lambda: NUMBERS.random_map(noisy, rng=anything("numpy")),
         UsageError,
         'rng must be "generator" or "seed"; got rng=\'numpy\'',
     ),

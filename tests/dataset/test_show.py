@@ -16,6 +16,11 @@ from penstock.errors import GraphError
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
 
 
+def keyed(number: int, origin: ps.Origin) -> tuple[int, int]:
+    """Return the number and its record's key."""
+    return number, origin.key
+
+
 def decode(record: Any) -> Any:
     """Return the record."""
     return record
@@ -55,7 +60,7 @@ VERBS = {
     "map(Scale)": ps.range(6).map(Scale(2)),
     "map(divmod)": ps.range(6).map(functools.partial(divmod, 9)),
     "random_map(noisy)": ps.range(6).random_map(noisy),
-    "map_with_origin(noisy)": ps.range(6).map_with_origin(noisy),
+    "map_with_origin(keyed)": ps.range(6).map_with_origin(keyed),
     "filter(is_odd)": ps.range(6).filter(is_odd),
     "batch(2)": ps.range(6).batch(2),
     "batch(4, remainder='drop')": ps.range(6).batch(4, remainder="drop"),

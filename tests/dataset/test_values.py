@@ -142,6 +142,15 @@ def test_a_dataset_takes_no_attributes() -> None:
         setattr(ps.range(3), "seed", 4)  # noqa: B010 - the checkers know, too, that this can't be set
 
 
+def test_the_elements_type_is_for_checkers_alone() -> None:
+    """A dataset of a named type can be written at runtime, too, and is the same class and value."""
+    numbers: ps.Dataset[int] = ps.range(3)
+    assert isinstance(numbers, ps.Dataset)
+    assert ps.Dataset[int](numbers.node) == numbers
+    assert type(ps.Dataset[int](numbers.node)) is ps.Dataset
+    assert isinstance(ps.Loader[int](numbers), ps.Loader)
+
+
 def test_epoch_0_is_what_indexing_shows() -> None:
     """Indexing, iterating and a loader's first epoch are the same."""
     dataset = every_verb()

@@ -33,6 +33,7 @@ def with_seed(element: Any, seed: int) -> Any:
 def with_origin(element: Any, origin: ps.Origin) -> Any:
     """Return the element with its origin."""
     fields = dataclasses.asdict(origin)
+    fields.pop("component")
     return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
 
 
@@ -72,7 +73,8 @@ def sources(draw: st.DrawFn) -> ps.Dataset:
             arrays = {"x": np.arange(size * 3, dtype=np.float32).reshape(size, 3), "y": np.arange(size, dtype=np.int16)}
             return ps.read(arrays, seed=seed)
         case _:
-            return ps.read([{"number": number, "text": str(number)} for number in range(size)], seed=seed).map(
+            records: list[dict[str, Any]] = [{"number": number, "text": str(number)} for number in range(size)]
+            return ps.read(records, seed=seed).map(
                 lambda record: {"number": record["number"], "half": record["number"] / 2}, name="halve"
             )
 

@@ -82,8 +82,9 @@ def test_parts_draw_apart(
 @given(LENGTHS, SEEDS, st.sampled_from([1, 2, 3, 4]), st.booleans(), st.sampled_from(["below", "above"]))
 def test_ranks_draw_apart(length: int, seed: int, ranks: int, shuffles: bool, where: str) -> None:  # noqa: FBT001 - drawn
     """The loader's ranks never share a stream, whether the random step stands below or above `batch`."""
-    rows = ps.range(length, seed=seed)
+    rows: ps.Dataset = ps.range(length, seed=seed)
     rows = rows.shuffle() if shuffles else rows
+    dataset: ps.Dataset
     if where == "below":
         dataset = rows.random_map(draw).batch(ranks * 2, remainder="drop", merge=list)
     else:
@@ -139,7 +140,7 @@ def test_rows_draw_apart_from_batches(length: int, seed: int, size: int) -> None
 def test_other_steps_change_no_stream(length: int, seed: int, others: list[str], data: st.DataObject) -> None:
     """Adding a map, a shuffle or another random map, below or above, leaves a named step's streams as they were."""
     alone = list(draws(ps.range(length, seed=seed).random_map(draw)))
-    dataset = ps.range(length, seed=seed)
+    dataset: ps.Dataset = ps.range(length, seed=seed)
     at = data.draw(st.integers(0, len(others)))
     for kind in others[:at]:
         dataset = other_step(dataset, kind)
@@ -186,7 +187,7 @@ def tag(element: Any, rng: np.random.Generator) -> Any:
 @pytest.mark.parametrize("form", ["generator", "seed"])
 def test_epochs_and_seeds_draw_apart(form: Any) -> None:
     """Other epochs, and datasets of other seeds, draw other numbers."""
-    function = draw if form == "generator" else seed_itself
+    function: Any = draw if form == "generator" else seed_itself
     found = [
         drawn
         for seed in (0, 1, 2, -1, 2**63)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def classify(word: str) -> str:
     return "fruit" if word in {"apple", "pear", "plum", "fig"} else "other"
 
 
-def nested(words: list[str]) -> Any:
+def nested(words: Iterable[str]) -> Any:
     """Return a function's inner code with a set in it."""
     return [word for word in words if word in {"a", "b", "c", "d"}]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._graph._nodes import Map, Reindex, parents
+from penstock._graph._nodes import Map, Reindex, chain
 from penstock._seeds import derive
 from penstock.errors import GraphError, UsageError
 from tests.dataset.functions import Rotated, Scale, double, draw, is_odd, other_draw
@@ -17,7 +17,7 @@ LAMBDAS: list[Callable[[Any], Any]] = [lambda number: number, lambda number: num
 
 def names(dataset: ps.Dataset) -> list[str]:
     """Return the names of the dataset's steps that have one, from the source upwards."""
-    steps = parents(dataset.node)
+    steps = chain(dataset.node)
     return [step.name for step in steps if isinstance(step, Map | Reindex) and step.name]
 
 
@@ -93,7 +93,7 @@ def test_renaming_changes_the_stream() -> None:
 def test_the_seed_of_a_step_derives_from_its_name() -> None:
     """The step's seed is derive(the dataset's, its name), and nothing else of the chain enters."""
     dataset = ps.range(9, seed=5).map(double).random_map(draw, name="mine")
-    step = parents(dataset.node)[-1]
+    step = chain(dataset.node)[-1]
     assert isinstance(step, Map)
     assert step.seed == derive(5, "mine")
 

@@ -171,8 +171,8 @@ class Raises:
 @pytest.mark.parametrize("in_order", ["", "in order"])
 def test_going_on_after_an_exception_loses_nothing(kind: type[BaseException], workers: int, in_order: str) -> None:
     """Whatever is raised inside a function, also to end the program, the next call goes on with the same batch."""
-    dataset = rows().map(Raises(kind), name="raises")
-    dataset = (dataset.filter(keep_all) if in_order else dataset).batch(4)
+    numbers = rows().map(Raises(kind), name="raises")
+    dataset = (numbers.filter(keep_all) if in_order else numbers).batch(4)
     with ps.Loader(dataset, num_workers=workers) as loader:
         batches = iter(loader)
         found: list[Any] = []

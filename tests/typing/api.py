@@ -1,7 +1,12 @@
 """What both type checkers infer for the public names; it is read by them, and never run."""
 
-from typing import assert_type
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypedDict, assert_type
 
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
 import penstock.errors as errors
 
 assert_type(errors.SourceError("no such file", source="Files(...)", keys=[3]).keys, tuple[int, ...])
@@ -16,3 +21,137 @@ def catches() -> None:
         raise errors.StateError("written by another dataset")
     except errors.UsageError as error:
         assert_type(error, errors.UsageError)
+
+
+class Labelled(TypedDict):
+    """An element whose leaves have types of their own."""
+
+    image: NDArray[np.uint8]
+    label: int
+
+
+class Pictures:
+    """A source of the user's own."""
+
+    def __len__(self) -> int:
+        """Return the number of pictures."""
+        return 2
+
+    def __getitem__(self, key: int) -> Labelled:
+        """Return a picture."""
+        return {"image": np.zeros((key, 2), np.uint8), "label": key}
+
+
+class Unsized:
+    """What the checkers can't tell to be a source."""
+
+
+def reading(arrays: dict[str, NDArray[np.float64]], array: NDArray[np.float32]) -> None:
+    """A dataset has the type of its source's records, where that is known."""
+    assert_type(ps.range(3), ps.Dataset[int])
+    assert_type(ps.read(["a", "b"], seed=1), ps.Dataset[str])
+    assert_type(ps.read(range(3)), ps.Dataset[int])
+    assert_type(ps.read(Pictures()), ps.Dataset[Labelled])
+    assert_type(ps.read(arrays), ps.Dataset[dict[str, Any]])
+    assert_type(ps.read({"x": array, "y": np.arange(3)}), ps.Dataset[dict[str, Any]])
+    assert_type(ps.read(array), ps.Dataset[Any])
+    assert_type(ps.read(Unsized()), ps.Dataset[Any])
+
+
+def bare(dataset: ps.Dataset, loader: ps.Loader) -> None:
+    """Without the elements' type a name stands for any."""
+    assert_type(dataset, ps.Dataset[Any])
+    assert_type(loader, ps.Loader[Any])
+
+
+def covariance(numbers: ps.Dataset[bool]) -> ps.Dataset[object]:
+    """A dataset of bools is one of objects."""
+    wider: ps.Dataset[int] = numbers
+    return wider
+
+
+def order(pictures: ps.Dataset[Labelled]) -> None:
+    """Verbs of order, and slices, keep the type."""
+    assert_type(pictures.shuffle(), ps.Dataset[Labelled])
+    assert_type(pictures.reindex(ps.sampling.Slice(0, 1, 2)), ps.Dataset[Labelled])
+    assert_type(pictures.shard(0, 2), ps.Dataset[Labelled])
+    assert_type(pictures.take(1).skip(1).select([0]), ps.Dataset[Labelled])
+    assert_type(pictures.subset(1).repeat(2).epoch(3), ps.Dataset[Labelled])
+    assert_type(pictures.split({"train": 0.8}), dict[str, ps.Dataset[Labelled]])
+    assert_type(pictures[2:4], ps.Dataset[Labelled])
+    assert_type(pictures[np.int64(3)], Labelled)
+    assert_type(pictures[3]["label"], int)
+    assert_type(iter(pictures), Iterator[Labelled])
+    assert_type(list(pictures), list[Labelled])
+
+
+def length_of(text: str) -> int:
+    """Return how long a text is."""
+    return len(text)
+
+
+def scaled(number: int, rng: np.random.Generator) -> float:
+    """Return a random share."""
+    return number * rng.random()
+
+
+def seeded(number: int, seed: int) -> str:
+    """Return both as text."""
+    return f"{number} {seed}"
+
+
+def placed(number: int, origin: ps.Origin) -> tuple[int, int]:
+    """Return the number and where it is."""
+    return number, origin.position
+
+
+def elements(numbers: ps.Dataset[int], texts: ps.Dataset[str]) -> None:
+    """A function of the elements says what they become."""
+    assert_type(texts.map(length_of), ps.Dataset[int])
+    assert_type(numbers.map(lambda number: [number], name="own", on_error=ps.Substitute()), ps.Dataset[list[int]])
+    assert_type(numbers.random_map(scaled), ps.Dataset[float])
+    assert_type(numbers.random_map(lambda number, rng: rng.integers(number) > 3), ps.Dataset[np.bool_])
+    assert_type(numbers.random_map(seeded, rng="seed"), ps.Dataset[str])
+    assert_type(texts.random_map(length_of, globals=True, name="cut"), ps.Dataset[int])
+    assert_type(numbers.map_with_origin(placed), ps.Dataset[tuple[int, int]])
+    assert_type(texts.filter(str.isdigit), ps.Dataset[str])
+    assert_type(numbers.filter(lambda number: number % 2, name="odd"), ps.Dataset[int])
+
+
+def sum_of(numbers: list[int]) -> float:
+    """Return a batch that is one number."""
+    return float(sum(numbers))
+
+
+def batches(numbers: ps.Dataset[int], images: ps.Dataset[NDArray[np.uint8]], unknown: ps.Dataset) -> None:
+    """Leaves are stacked; what is nested keeps its containers, as far as they have a type."""
+    assert_type(numbers.batch(2, remainder="drop"), ps.Dataset[NDArray[np.int64]])
+    assert_type(numbers.map(lambda number: number > 2).batch(2), ps.Dataset[NDArray[np.bool_]])
+    assert_type(numbers.map(float).batch(2), ps.Dataset[NDArray[np.float64]])
+    assert_type(images.batch(2), ps.Dataset[NDArray[np.uint8]])
+    assert_type(images.batch(2).batch(2)[0], NDArray[np.uint8])
+    assert_type(numbers.map(str).batch(2), ps.Dataset[list[str]])
+    assert_type(numbers.map(bytes).batch(2), ps.Dataset[list[bytes]])
+    assert_type(ps.read(Pictures()).batch(2), ps.Dataset[Any])
+    assert_type(images.map(lambda image: {"image": image}).batch(2, mask="real"), ps.Dataset[dict[str, Any]])
+    assert_type(numbers.map(lambda number: (number, "a")).batch(2), ps.Dataset[Any])
+    assert_type(unknown.batch(2), ps.Dataset[Any])
+    assert_type(numbers.batch(2, merge=sum_of), ps.Dataset[float])
+    assert_type(numbers.batch(2, merge=lambda rows: rows), ps.Dataset[list[int]])
+    assert_type(numbers.batch(2, merge=list), ps.Dataset[list[int]])
+    assert_type(numbers.batch(2, merge=lambda rows: {"rows": rows}, mask="real"), ps.Dataset[Any])
+    assert_type(unknown.batch(2, merge=sum_of), ps.Dataset[float])
+    assert_type(images.padded_batch(2), ps.Dataset[Any])
+    assert_type(numbers.batch(2).unbatch(), ps.Dataset[Any])
+
+
+def loading(dataset: ps.Dataset[NDArray[np.int64]]) -> None:
+    """A loader yields what its dataset's elements are."""
+    loader = ps.Loader(dataset, num_workers=2)
+    assert_type(loader, ps.Loader[NDArray[np.int64]])
+    assert_type(iter(loader), ps.LoaderIterator[NDArray[np.int64]])
+    assert_type(next(iter(loader)), NDArray[np.int64])
+    assert_type(loader.batch_at(3), NDArray[np.int64])
+    assert_type(aiter(loader), AsyncIterator[NDArray[np.int64]])
+    with loader as entered:
+        assert_type(entered, ps.Loader[NDArray[np.int64]])

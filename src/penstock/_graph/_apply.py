@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, root
+from penstock._graph._nodes import Element, Filter, Map, Node, Origin, Substitute, foot
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
 from penstock._seeds import derive, derive_block
@@ -56,16 +56,38 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one element stands at a step: its own coordinates there, its seed position, and its record's key."""
+    """Where one element stands at a step: its own coordinates there, its seed position, and its record's key.
+
+    Where elements are read in order, the coordinates are those at `node`, the leaf that it comes from, and `component`
+    names the parts of mixtures in between; `stream` is then what sets its random streams apart from other parts'.
+    """
 
     epoch: int
     position: int
     seed: SeedPosition
     key: int
+    node: Node | None = None
+    component: str = ""
+    stream: int = 0
+
+    @property
+    def address(self) -> SeedPosition:
+        """The address of the element's random streams below a step's seed."""
+        return self.seed._replace(position=self.seed.position ^ self.stream)
+
+
+def stream_of(component: str) -> int:
+    """Return what is mixed into the seed positions of a part of a mixture; 0 outside of any."""
+    return derive(0, "component", component) >> 2 if component else 0
 
 
 class Places(Protocol):
     """The places of a block's elements, looked up only where they are needed."""
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether seed positions are the addresses of random streams as they are."""
+        ...
 
     def place(self, index: int, /) -> Place:
         """Return the place of the block's element `index`."""
@@ -100,7 +122,7 @@ def apply_block(
     step: Map, elements: Sequence[Element], places: Places, context: Context, element_at: ElementAt
 ) -> list[Element]:
     """Return `apply_one` of every element of a block, computed at once where that is possible."""
-    if step.form == "globals":
+    if step.form == "globals" or (step.form == "origin" and not places.are_plain):
         return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
     with contextlib.suppress(Exception):  # computed again below, one by one, where on_error is followed
         return _apply_at_once(step, elements, places, context)
@@ -133,11 +155,11 @@ def _call(step: Map, element: Element, place: Place, context: Context) -> Elemen
         case "none":
             return _no_stop_iteration(step, step.function, element)
         case "generator":
-            return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, place.seed))
+            return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, place.address))
         case "seed":
-            return _no_stop_iteration(step, step.function, element, derive(step.seed, *place.seed))
+            return _no_stop_iteration(step, step.function, element, derive(step.seed, *place.address))
         case "globals":
-            with seeded_globals(derive(step.seed, *place.seed)):
+            with seeded_globals(derive(step.seed, *place.address)):
                 return _no_stop_iteration(step, step.function, element)
         case "origin":
             return _no_stop_iteration(step, step.function, element, origin_of(step, place))
@@ -156,7 +178,7 @@ def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: 
 def origin_of(step: Map, place: Place) -> Origin:
     """Return what `map_with_origin` hands over for the element at `place`."""
     epoch, position, ordinal = place.seed
-    return Origin(epoch, position, place.key, derive(step.seed, *place.seed), ordinal)
+    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal)
 
 
 def _after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
@@ -200,7 +222,7 @@ def _substitute(
 
 def whereabouts(step: Map | Filter, place: Place) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    record = describe_key(root(step).source, place.key)
+    record = describe_key(foot(step).source, place.key)
     return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}"
 
 

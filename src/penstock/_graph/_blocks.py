@@ -48,6 +48,11 @@ class BlockPlaces:
         self._seeds: SeedPositions | None = None
         self._keys: Integers | None = None
 
+    @property
+    def are_plain(self) -> bool:
+        """Whether seed positions are the addresses of random streams as they are."""
+        return True
+
     def place(self, index: int) -> Place:
         """Return the place of the block's element `index`."""
         seeds, keys = self.seeds(), self.keys()

@@ -10,7 +10,7 @@ from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._describe import chain_text
 from penstock._graph._evaluate import element_at, keeps, place_of
 from penstock._graph._length import is_indexable, rows_per_batch
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
+from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, chain
 from penstock._tree import flatten
 from penstock.errors import GraphError, InternalError
 
@@ -31,7 +31,7 @@ def check_elements(node: Node, positions: list[tuple[int, int]]) -> None:
         positions: the (epoch, position) of the elements to look at, in the coordinates of the highest indexable step.
     """
     context = Context()
-    steps = parents(node)
+    steps = chain(node)
     top = max(index for index, step in enumerate(steps) if is_indexable(step))
     for epoch, position in positions:
         for step in steps[: top + 1]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, parents
+from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch, chain
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
 from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
@@ -23,7 +23,7 @@ _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'
 
 def chain_text(node: Node) -> str:
     """Return the dataset as the chain of verbs that made it, as `read(…).shuffle().map(decode)`."""
-    verbs = [verb for verb in map(verb_text, parents(node)) if verb]
+    verbs = [verb for verb in map(verb_text, chain(node)) if verb]
     return verbs[0] + "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs[1:])
 
 
@@ -80,7 +80,7 @@ def length_text(node: Node) -> str:
 def tree_text(node: Node) -> str:
     """Return the dataset as a tree, the last step on top, each with its length."""
     lines: list[str] = []
-    for step in reversed(parents(node)):
+    for step in reversed(chain(node)):
         verb = verb_text(step)
         if verb:
             lines.append(f"{'  ' * len(lines)}{'└ ' if lines else ''}{verb}: {length_text(step)}")

@@ -1,17 +1,16 @@
 """What a dataset means: plain Python, one element at a time.
 
-`element_at` is the definition of a dataset that can be indexed, `elements` of one that is read in order. Everything
-faster must equal them, byte for byte.
+`element_at` is the definition of a dataset that can be indexed, `elements`, in `_in_order`, of one that is read in
+order. Everything faster must equal them, byte for byte.
 """
 
-import itertools
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeGuard, assert_never
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one, whereabouts
-from penstock._graph._length import is_indexable, length, rows_per_batch
+from penstock._graph._apply import Context, Place, apply_one, whereabouts
+from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import Batch, Element, Filter, Map, Node, Read, Reindex, Unbatch
 from penstock._graph._seed_position import key_block, row_seed_position, seed_position
 from penstock.batching._rows import split_rows
@@ -47,42 +46,6 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             assert_never(node)
 
 
-def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
-    """Yield the elements of `epoch` in order, from the one at `position` on: the meaning of an ordered dataset."""
-    for index, (element, _) in enumerate(_in_order(node, epoch, context)):
-        if index >= position:
-            yield element
-
-
-def _in_order(node: Node, epoch: int, context: Context) -> Iterator[tuple[Element, Place]]:
-    """Return each element with its place, of which only the seed position and key mean something after a fold."""
-    if is_indexable(node):
-        positions = range(length(node) or 0)
-        return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
-    if isinstance(node, Read | Reindex):
-        raise InternalError("a source and its reorderings are indexable")
-    below = _in_order(node.parent, epoch, context)
-    match node:
-        case Map():
-            results = ((apply_one(node, element, place, context, element_at), place) for element, place in below)
-            return (result for result in results if result[0] is not DROPPED)
-        case Filter():
-            return ((element, place) for element, place in below if keeps(node, element, place))
-        case Batch():
-            return _batches_in_order(node, below)
-        case Unbatch():
-            return ((row, row_place(p, number)) for batch, p in below for number, row in enumerate(split_rows(batch)))
-        case _:
-            assert_never(node)
-
-
-def _batches_in_order(step: Batch, below: Iterator[tuple[Element, Place]]) -> Iterator[tuple[Element, Place]]:
-    """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
-    while rows := list(itertools.islice(below, step.size)):
-        if len(rows) == step.size or step.remainder != "drop":
-            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
-
-
 def place_of(node: Node, epoch: int, position: int) -> Place:
     """Return where the element at (epoch, position) of an indexable node stands."""
     key = key_block(node, np.array([epoch], np.int64), np.array([position], np.int64))
@@ -91,7 +54,7 @@ def place_of(node: Node, epoch: int, position: int) -> Place:
 
 def row_place(batch: Place, row: int) -> Place:
     """Return the place of one row that is taken out of a batch."""
-    return Place(batch.epoch, batch.position, row_seed_position(batch.seed, row), batch.key)
+    return replace(batch, seed=row_seed_position(batch.seed, row))
 
 
 def keeps(step: Filter, element: Element, place: Place) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from penstock._graph._code import code_identity
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, parents
+from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch, chain
 from penstock.sampling import FixedOrder, ScalarSampler, Select, apply_block
 from penstock.sources._as_source import source_fingerprint
 
@@ -28,13 +28,13 @@ class Fingerprint:
 
 def fingerprint(node: Node) -> Fingerprint:
     """Return the dataset's fingerprint; the same in every process and on every machine."""
-    chain = parents(node)
-    read = chain[0]
+    steps_ = chain(node)
+    read = steps_[0]
     source = f"{read.length}:{source_fingerprint(read.source)}" if isinstance(read, Read) else ""
     return Fingerprint(
         _digest([source]),
-        _digest(text for step in chain for text in _order_parts(step)),
-        _digest(text for step in chain for text in _function_parts(step)),
+        _digest(text for step in steps_ for text in _order_parts(step)),
+        _digest(text for step in steps_ for text in _function_parts(step)),
     )
 
 

@@ -1,17 +1,20 @@
-"""The closed set of steps that a dataset is made of: frozen nodes, each holding its parent.
+"""The closed set of steps that a dataset is made of: frozen nodes, each holding its parent or parents.
 
 The set is closed so that every reading of the graph (evaluate, describe, fingerprint, lower …) can list all cases and
 let the type checker find the missing ones. What is open are the values that nodes hold: a source, a sampler, a
-function, a merge function.
+function, a merge function, a rule.
 
 Coordinates: a node is evaluated at (epoch, position), position in [0, length of the node).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.sampling import ScalarSampler
+from penstock.batching._grouping import Grouping
+from penstock.batching._bucketing import Bucketing
+from penstock.batching._packing import Packing
+from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
 
 Element: TypeAlias = Any
 """A nested dict, list or tuple of leaves; user code enters here, so the type is open."""
@@ -127,7 +130,161 @@ class Unbatch:
     parent: "Node"
 
 
-Node: TypeAlias = Read | Reindex | Map | Filter | Batch | Unbatch
+@dataclass(frozen=True, slots=True)
+class FlatMap:
+    """The elements of the list that a function makes of each element; indexable where their counts are known."""
+
+    parent: "Node"
+    function: Callable[[Element], Sequence[Element]]
+    name: str
+    counts: Ragged | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Runs of consecutive frames of each element, whose leaves have a leading axis of frames; a table says which.
+
+    A window that runs past its episode's end is padded by repeating its last frame; `mask` names a bool leaf of shape
+    (frames,) that is true for frames of data.
+    """
+
+    parent: "Node"
+    table: WindowTable
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Each element is made of several of the parent's; which ones was planned before: a planned `pack` or `bucket`."""
+
+    parent: "Node"
+    grouping: Grouping
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Elements of several parents by a closed-form rule: a mixture, or a concatenation.
+
+    `seed` is that of the steps above.
+    """
+
+    parts: "tuple[Node, ...]"
+    names: tuple[str, ...]
+    rule: MixtureRule
+    seed: int
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedMix:
+    """Elements of several parents, the next always from the one that is furthest behind its share.
+
+    `schedule` gives, from counts of elements on, a weight for each part; `measure` is how much an element counts, None
+    for 1. With stop "first" the first part that ends ends the mixture, with "all" the last one does.
+    """
+
+    parts: "tuple[Node, ...]"
+    names: tuple[str, ...]
+    schedule: tuple[tuple[int, tuple[int, ...]], ...]
+    stop: Literal["first", "all"]
+    seed: int
+    verb: str
+    measure: Callable[[Element], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The elements of several parents one after the other, where only reading tells how many they are."""
+
+    parts: "tuple[Node, ...]"
+    names: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Zip:
+    """Tuples of elements of several parents, or dicts if the parts were named; `unequal` lengths end with the shortest
+    or are an error.
+    """
+
+    parts: "tuple[Node, ...]"
+    names: tuple[str, ...]
+    seed: int
+    as_dict: bool
+    unequal: Literal["error", "shortest"] = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Documents packed into sequences of a fixed length, as they come."""
+
+    parent: "Node"
+    packing: Packing
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Elements of about one size merged into batches, as they come."""
+
+    parent: "Node"
+    bucketing: Bucketing
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShuffle:
+    """Windows of `size` consecutive elements, each in a random order of its own."""
+
+    parent: "Node"
+    size: int
+    name: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The first `count` elements, of every rank, where the parent is read in order."""
+
+    parent: "Node"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Elements as an iterable gives them; `times` passes over it, None without end."""
+
+    iterable: Any
+    seed: int
+    times: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The parent's elements, kept by a store once they were computed."""
+
+    parent: "Node"
+    store: Any
+    verb: str
+
+
+Leaf: TypeAlias = Read | Stream
+Joint: TypeAlias = Mix | OrderedMix | Chain | Zip
+Step: TypeAlias = (
+    Reindex
+    | Map
+    | Filter
+    | FlatMap
+    | Windows
+    | Group
+    | Batch
+    | Unbatch
+    | Pack
+    | Bucket
+    | WindowShuffle
+    | Limit
+    | Cache
+)
+Node: TypeAlias = Leaf | Joint | Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +297,8 @@ class Origin:
             has its first row's.
         key: the address of its record in the source; a batch has its first row's.
         seed: a 64-bit seed of this element's own, for this step.
-        ordinal: which row of a batch that was taken apart again; 0 elsewhere.
+        ordinal: which row of a batch that was taken apart again, or of what `flat_map` made; 0 elsewhere.
+        component: the part of a mixture that it comes from, and parts of parts, as "web/en"; empty elsewhere.
 
     Example:
         >>> import penstock as ps
@@ -155,19 +313,34 @@ class Origin:
     key: int
     seed: int = 0
     ordinal: int = 0
+    component: str = ""
 
 
-def parents(node: Node) -> list[Node]:
-    """Return the node and all below it, from the source upwards."""
-    chain = [node]
-    while not isinstance(node, Read):
+def parents_of(node: Node) -> "tuple[Node, ...]":
+    """Return the nodes directly below a node."""
+    if isinstance(node, Read | Stream):
+        return ()
+    return node.parts if isinstance(node, Mix | OrderedMix | Chain | Zip) else (node.parent,)
+
+
+def chain(node: Node) -> list[Node]:
+    """Return the node and all below it down to a source or to where parts join, from there upwards."""
+    steps = [node]
+    while not isinstance(node, Read | Stream | Mix | OrderedMix | Chain | Zip):
         node = node.parent
-        chain.append(node)
-    return chain[::-1]
+        steps.append(node)
+    return steps[::-1]
 
 
-def root(node: Node) -> Read:
-    """Return the node that reads the source."""
-    while not isinstance(node, Read):
+def walk(node: Node) -> Iterator[Node]:
+    """Yield all nodes below a node and itself last, in the order of the parts."""
+    for parent in parents_of(node):
+        yield from walk(parent)
+    yield node
+
+
+def foot(node: Node) -> Leaf | Joint:
+    """Return the source, or the joint of parts, that a chain of steps stands on; its seed is that of the steps."""
+    while not isinstance(node, Read | Stream | Mix | OrderedMix | Chain | Zip):
         node = node.parent
     return node

@@ -28,7 +28,7 @@ from penstock.sampling import (
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
+ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
 
 
 class SeedPosition(NamedTuple):
@@ -69,7 +69,7 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Unbatch(parent=parent):
             batches, rows = divide_rows(node, positions)
             below = seed_position_block(parent, epochs, batches)
-            return SeedPositions(below.epochs, below.positions, (below.ordinals << _ROWS_BITS) + rows)
+            return SeedPositions(below.epochs, below.positions, (below.ordinals << ROWS_BITS) + rows)
         case _:
             assert_never(node)
 
@@ -87,7 +87,7 @@ def passes_below(sampler: ScalarSampler) -> bool:
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
     """Return the seed position of one row that is taken out of a batch."""
-    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << _ROWS_BITS) + row)
+    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << ROWS_BITS) + row)
 
 
 def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:

@@ -4,7 +4,7 @@ from typing import NoReturn, SupportsIndex
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._nodes import Map, Node, Substitute, parents
+from penstock._graph._nodes import Map, Node, Substitute, chain
 from penstock.errors import GraphError, NoLengthError, UsageError
 
 MOST_POSITIONS = 1 << 62
@@ -14,7 +14,7 @@ def need_indexable(node: Node, verb: str, remedy: str) -> int:
     """Return the node's length, or raise a GraphError that says why `verb` can't stand above it."""
     count = length(node)
     if count is None:
-        culprit = next(step for step in parents(node) if not is_indexable(step))
+        culprit = next(step for step in chain(node) if not is_indexable(step))
         raise GraphError(
             f"{verb} needs a dataset whose elements have positions, and {chain_text(culprit)} can only be read "
             f"in order. {remedy}"
@@ -26,7 +26,7 @@ def finite_length(node: Node) -> int:
     """Return the node's length for `len()`, or raise a NoLengthError that says why there is none."""
     count = length(node)
     if count is None:
-        culprit = next(step for step in parents(node) if not is_indexable(step))
+        culprit = next(step for step in chain(node) if not is_indexable(step))
         raise NoLengthError(f"{chain_text(culprit)} can only be read in order; reading tells how many elements it has")
     if is_endless(node):
         raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")

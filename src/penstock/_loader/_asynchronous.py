@@ -4,21 +4,22 @@ Imported when it is first asked for: asyncio takes longer to load than the rest 
 """
 
 import asyncio
-from typing import Any, Self
+from typing import Generic, Self
 
+from penstock._dataset._verbs import T_co
 from penstock._loader._iterator import LoaderIterator
 
 
-class AsyncLoaderIterator:
+class AsyncLoaderIterator(Generic[T_co]):
     """The batches of one epoch, for `async for`. Cancelling a wait leaves it as if that had not been asked for."""
 
-    def __init__(self, iterator: LoaderIterator) -> None:
+    def __init__(self, iterator: LoaderIterator[T_co]) -> None:
         self._iterator = iterator
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - the user's batch
+    async def __anext__(self) -> T_co:
         while (descriptor := self._iterator.may_wait) is not None:
             await _readable(descriptor)
         try:

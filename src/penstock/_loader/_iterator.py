@@ -8,8 +8,9 @@ Guarantees:
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Generic, Protocol, Self
 
+from penstock._dataset._verbs import T_co
 from penstock._loader._closer import Closer
 from penstock._loader._progress import Progress
 from penstock._runtime._batches import Course, Unit
@@ -47,7 +48,7 @@ class Clock:
         self.batches += 1
 
 
-class LoaderIterator:
+class LoaderIterator(Generic[T_co]):
     """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
 
     `get_state` and `set_state` are the loader's state under the names that the JAX world uses.
@@ -82,14 +83,15 @@ class LoaderIterator:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:  # noqa: ANN401 - the user's batch
+    def __next__(self) -> T_co:
+        batch: T_co
         asked = time.perf_counter()
         if self._ended or self._retired or self._interrupted:
             self._refuse_or_reopen()
         try:
-            batch, cursor = self._next()
+            batch, token = self._next()
             self._clock.count(asked, time.perf_counter())
-            self._progress.handed_out(cursor)  # last: an interrupt comes before it, or finds it done
+            self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
             self._ended = True
         except StopIteration as error:

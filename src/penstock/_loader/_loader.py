@@ -2,18 +2,20 @@
 
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Generic, Literal, Self
 
 import numpy as np
 
 from penstock._dataset import Dataset
-from penstock._graph._nodes import Map, Origin, parents, root
+from penstock._dataset._verbs import T_co
+from penstock._graph._nodes import Map, Origin, chain, foot
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
-from penstock._loader._progress import IndexedProgress, OrderedProgress, Progress
+from penstock._loader._ordered_progress import OrderedProgress
+from penstock._loader._progress import IndexedProgress, Progress
 from penstock._plan._lower import Workers, choose_place, lower, parse_memory
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock._runtime._runtime import Runtime
@@ -25,7 +27,7 @@ from penstock.sources._as_source import check_length
 _ALLOWABLE = frozenset({"source", "order"})
 
 
-class Loader:
+class Loader(Generic[T_co]):
     """Goes through a dataset's epochs, in order, computing ahead; yields NumPy batches.
 
     What it yields is a function of the dataset alone: the number of workers, a restart or a change of ranks only
@@ -64,7 +66,7 @@ class Loader:
 
     def __init__(  # noqa: PLR0913 - the front door; each is a decision of the user's
         self,
-        dataset: Dataset,
+        dataset: Dataset[T_co],
         *,
         num_workers: int | Literal["auto"] = 0,
         workers: Workers = "auto",
@@ -94,27 +96,27 @@ class Loader:
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
         self._runtime = Runtime(self._plan)
-        self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprint: dict[str, str] | None = None
         self._closer = Closer(self, self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> LoaderIterator[T_co]:
         """Start the next epoch, or, right after a restore or a seek, the rest of this one.
 
         Returns:
             Its batches; the loader has one iterator at a time.
         """
         self._need_open()
-        read = root(self._plan.node)
+        read = foot(self._plan.node)
         check_length(read.source, read.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
-        iterator = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
+        iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
         self._iterator = weakref.ref(iterator)
         return iterator
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[T_co]:
         from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import
 
         return AsyncLoaderIterator(iter(self))
@@ -173,18 +175,21 @@ class Loader:
             point.epoch,
             point.position,
             point.segments,
-            None if point.cursor is None else (point.cursor.position, *point.cursor.skips),
+            point.cursor,
+            point.legs,
             shard.rank,
         ).to_json()
 
-    def load_state_dict(self, state: State | str, *, allow: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
         """Go to where a state was saved, in constant time; the next `iter` gives the rest of that epoch.
 
         The batch size and the number of ranks may differ from those of the state: batches are then cut anew from
         where it stands. Differing functions or NumPy versions give a warning.
 
         Args:
-            state: what `state_dict` returned, or its JSON text.
+            state: what `state_dict` returned, or its JSON text. For a dataset that is read in order, and another
+                number of ranks, the list of all old ranks' states: what they left unfinished is dealt to the new
+                ranks, nothing is lost and nothing comes twice.
             allow: parts of the fingerprint that may differ: "source", "order".
 
         Raises:
@@ -195,8 +200,12 @@ class Loader:
         unknown = set(allow) - _ALLOWABLE
         if unknown:
             raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")
-        parsed = from_json(state)
-        self._compare(parsed, allow)
+        listed = state if isinstance(state, list | tuple) else [state]
+        if not listed:
+            raise StateError("load_state_dict takes a state, or the list of all old ranks' states; got an empty list")
+        parsed = [from_json(each) for each in listed]
+        for each in parsed:
+            self._compare(each, allow)
         self._progress.restore(parsed)
         self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
 
@@ -210,14 +219,15 @@ class Loader:
         self._progress.jump(need_count("step", step))
         self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
 
-    def batch_at(self, step: int) -> Any:  # noqa: ANN401 - the user's batch
+    def batch_at(self, step: int) -> T_co:
         """Return the batch of a step, computed here and now; where the loader is does not change.
 
         Raises:
             StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the step
                 was cut for fewer ranks, and this one has none of its rows.
         """
-        return self._runtime.batch_at(self._progress.course(need_count("step", step)))
+        batch: T_co = self._runtime.batch_at(self._progress.course(need_count("step", step)))
+        return batch
 
     def origin(self, step: int, row: int) -> Origin:
         """Return which record a row of a step's batch comes from: its epoch, position and key.
@@ -303,17 +313,11 @@ class Loader:
             )
         if state.fingerprint["functions"] != own["functions"]:
             warnings.warn("the dataset's functions differ from those of the state", stacklevel=3)
-        steps = parents(self._plan.node)
+        steps = chain(self._plan.node)
         if state.numpy != np.__version__ and any(isinstance(s, Map) and s.form == "generator" for s in steps):
             warnings.warn(
                 f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",
                 stacklevel=3,
-            )
-        shard = self._plan.shard
-        if state.cursor is not None and (state.shape.ranks, state.rank) != (shard.count, shard.rank):
-            raise StateError(
-                f"the state of rank {state.rank} of {state.shape.ranks} was given to rank {shard.rank} of "
-                f"{shard.count}; a dataset that is read in order resumes on the ranks it was saved by"
             )
 
 

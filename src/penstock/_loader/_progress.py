@@ -1,17 +1,13 @@
 """Where a loader is: which batch was handed out last, and which comes next. Counted at the consumer's side."""
 
-from collections import OrderedDict
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from penstock._graph._folds import Cursor, start_cursor
 from penstock._graph._length import is_endless
-from penstock._plan._plan import Batches, Folded, Plan
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, Unit
-from penstock._runtime._ordered import positions_of
-from penstock._state import LoaderState, Segment, Timeline
+from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError
-
-_REMEMBERED: Final = 256  # steps of an ordered dataset whose cursors are kept, for `state_dict(step=…)` and `seek`
 
 
 class Point(NamedTuple):
@@ -21,7 +17,8 @@ class Point(NamedTuple):
     epoch: int
     position: int
     segments: tuple[Segment, ...]
-    cursor: Cursor | None
+    cursor: Token = None
+    legs: Token = None
 
 
 class Progress(Protocol):
@@ -41,7 +38,7 @@ class Progress(Protocol):
         """Return what is left of the course that was begun last."""
         ...
 
-    def handed_out(self, cursor: Cursor | None) -> None:
+    def handed_out(self, token: Token) -> None:
         """Count one more batch of the course that was begun last."""
         ...
 
@@ -61,8 +58,8 @@ class Progress(Protocol):
         """Return what to save so that `step` comes next."""
         ...
 
-    def restore(self, state: LoaderState) -> None:
-        """Go to where a state was saved."""
+    def restore(self, states: Sequence[LoaderState]) -> None:
+        """Go to where a state was saved, or the states of all ranks."""
         ...
 
 
@@ -108,7 +105,7 @@ class IndexedProgress:
             epoch, position = epoch + 1, 0
             self._timeline = self._timeline.cut(self.next_step, epoch, position, self._stride)
         first = Unit(self.next_step, epoch, position, self._batch)
-        self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride, None)
+        self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
         return self._course
 
     def rest(self) -> Course:
@@ -118,8 +115,8 @@ class IndexedProgress:
         index = self.next_step - course.first.step
         return Course(course.unit(index), course.steps - index, course.stride, None)
 
-    def handed_out(self, cursor: Cursor | None) -> None:
-        del cursor
+    def handed_out(self, token: Token) -> None:
+        del token
         self.next_step += 1
 
     def ended(self) -> None:
@@ -149,12 +146,18 @@ class IndexedProgress:
     def course(self, step: int) -> Course:
         if self.steps_per_epoch == 0:
             raise StateError(f"this dataset has no batches; got step={step}")
-        return Course(self.unit(step), 1, self._stride, None)
+        return Course(self.unit(step), 1, self._stride)
 
     def point(self, step: int) -> Point:
-        return Point(step, *self._timeline.locate(step), self._timeline.until(step).segments, None)
+        return Point(step, *self._timeline.locate(step), self._timeline.until(step).segments)
 
-    def restore(self, state: LoaderState) -> None:
+    def restore(self, states: Sequence[LoaderState]) -> None:
+        state = states[0]
+        if any((other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states):
+            raise StateError(
+                f"all ranks' states of an indexable dataset are equal; these are of steps "
+                f"{sorted({other.step for other in states})}. Load one of them alone."
+            )
         if state.cursor is not None:
             raise StateError("this state was saved while reading in order; this dataset is indexable")
         if not self._recuts and (state.segments[-1].batch != 1 or state.shape.batch != self._batch):
@@ -169,115 +172,3 @@ class IndexedProgress:
             # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
-
-
-class _Known(NamedTuple):
-    """Where an ordered dataset's step began."""
-
-    epoch: int
-    cursor: Cursor
-    run: int
-    """How many epochs had been left early before it."""
-
-
-class OrderedProgress:
-    """The place in an ordered dataset: a cursor, remembered for the last steps handed out."""
-
-    def __init__(self, plan: Plan) -> None:
-        program = plan.program
-        if not isinstance(program, Folded):
-            raise InternalError("an indexable dataset has no cursor")
-        self._batch = plan.batch_size
-        self._start = start_cursor(program.folds)
-        self._end = positions_of(program, plan.shard)
-        self.next_step = 0
-        self._epoch = 0
-        self._cursor = self._start
-        self._last: Unit | None = None
-        self._run = 0
-        self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._remember()
-
-    def current(self) -> Unit:
-        return self._next() if self._last is None else self._last
-
-    def _next(self) -> Unit:
-        return Unit(self.next_step, self._epoch, self._cursor.position, self._batch)
-
-    def begin(self) -> Course:
-        if self._last is not None and self._cursor != self._start:  # the epoch was left early, or not seen to end
-            self._run += 1
-            self._next_epoch()
-        self._last = None
-        return self.rest()
-
-    def rest(self) -> Course:
-        # How many steps there will be is known when they are done.
-        return Course(self._next(), 1 << 62, 0, self._cursor)
-
-    def handed_out(self, cursor: Cursor | None) -> None:
-        if cursor is None:
-            raise InternalError("an ordered dataset's batch comes with a cursor")
-        last = self._next()
-        self._known[last.step + 1] = _Known(self._epoch, cursor, self._run)
-        # An interrupt finds all of these done, or none.
-        self._last, self._cursor, self.next_step = last, cursor, last.step + 1
-        self._forget()
-
-    def ended(self) -> None:
-        self._next_epoch()
-
-    def _next_epoch(self) -> None:
-        self._epoch += 1
-        self._cursor = self._start
-        self._remember()
-
-    def _remember(self) -> None:
-        self._known[self.next_step] = _Known(self._epoch, self._cursor, self._run)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known.move_to_end(self.next_step)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-
-    def jump(self, step: int) -> None:
-        self._epoch, self._cursor, self._run = self._lookup(step)
-        self.next_step = step
-        self._last = None
-        self._pass_end()
-        for later in [other for other, known in self._known.items() if known.run > self._run]:
-            del self._known[later]  # the epoch that was left early after this step may now be read to its end
-
-    def _pass_end(self) -> None:
-        """Stand at the next epoch's start rather than at an epoch's end."""
-        if self._cursor.position >= self._end > 0:
-            self._next_epoch()
-
-    def _lookup(self, step: int) -> _Known:
-        known = self._known.get(step)
-        if known is None:
-            first, last = min(self._known), max(self._known)
-            raise StateError(
-                "this dataset can only be read in order, so only the last steps handed out are known: "
-                f"{first} to {last}; got step={step}"
-            )
-        return known
-
-    def course(self, step: int) -> Course:
-        epoch, cursor, _ = self._lookup(step)
-        return Course(Unit(step, epoch, cursor.position, self._batch), 1, 0, cursor)
-
-    def point(self, step: int) -> Point:
-        epoch, cursor, _ = self._lookup(step)
-        return Point(step, epoch, cursor.position, (Segment(step, epoch, cursor.position, self._batch),), cursor)
-
-    def restore(self, state: LoaderState) -> None:
-        if state.cursor is None or len(state.cursor) != 1 + len(self._start.skips):
-            raise StateError("this state was saved by an indexable dataset, or one with other steps")
-        self.next_step, self._epoch = state.step, state.epoch
-        self._cursor = Cursor(state.cursor[0], state.cursor[1:])
-        self._last = None
-        self._known.clear()
-        self._remember()
-        self._pass_end()

@@ -4,12 +4,12 @@ import re
 from typing import Literal
 
 from penstock._graph._describe import chain_text
-from penstock._graph._folds import indexable_base, split_at_folds
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, parents
+from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, chain
 from penstock._graph._verify import need_count, refuse
-from penstock._plan._plan import Batches, Folded, Limits, Place, Plan, Shard
-from penstock.errors import InternalError, UsageError
+from penstock._graph._ordered._build import outermost_batch
+from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
+from penstock.errors import UsageError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -32,7 +32,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         need_count("num_batch_workers", limits.num_batch_workers, 1)
     if place == "threads":
         _check_threads(node)
-    program = _batches(node) if length(node) is not None else _folded(node)
+    program = _batches(node) if length(node) is not None else Ordered(node, outermost_batch(node))
     if shard.count > 1:
         _check_ranks(node, program, shard)
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
@@ -71,7 +71,7 @@ def _checked_shard(shard: object) -> Shard:
 
 
 def _check_threads(node: Node) -> None:
-    for step in parents(node):
+    for step in chain(node):
         if isinstance(step, Map) and step.form == "globals":
             raise UsageError(
                 f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
@@ -91,16 +91,7 @@ def _batches(node: Node) -> Batches:
     return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
 
 
-def _folded(node: Node) -> Folded:
-    base, folds = split_at_folds(node)
-    total = length(indexable_base(base))
-    if total is None:
-        raise InternalError("the highest indexable step has a length")
-    batch = next((fold for fold in reversed(folds) if isinstance(fold, Batch)), None)
-    return Folded(base, total, folds, batch)
-
-
-def _check_ranks(node: Node, program: Batches | Folded, shard: Shard) -> None:
+def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
     batch = program.batch
     if batch is None:
         refuse(
@@ -110,7 +101,7 @@ def _check_ranks(node: Node, program: Batches | Folded, shard: Shard) -> None:
         raise UsageError(
             f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
         )
-    if isinstance(program, Folded):
+    if isinstance(program, Ordered):
         if not shard.uneven:
             refuse(
                 node,

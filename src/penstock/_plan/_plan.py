@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Map, Node, Reindex
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex
 
 Place: TypeAlias = Literal["inline", "threads"]
 
@@ -70,17 +70,12 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """An ordered dataset: what depends on the position alone, then the folds, which take it in order."""
+class Ordered:
+    """A dataset that is read in order: its leaves depend on the position alone, the steps above take them in order."""
 
-    base: Node
-    """The highest node without a fold at or below it; filters may leave elements out."""
-    total: int
-    """How many positions the base is computed from."""
-    folds: tuple[Node, ...]
-    """The steps from the first fold on, lowest first."""
-    batch: Batch | None
-    """The outermost batch, if any."""
+    node: Node
+    batch: Batch | Bucket | None
+    """The outermost batch, if any; every rank makes its part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,7 @@ class Plan:
     """A dataset with all that was decided about running it."""
 
     node: Node
-    program: Batches | Folded
+    program: Batches | Ordered
     place: Place
     num_workers: int
     shard: Shard
@@ -105,4 +100,7 @@ class Plan:
     @property
     def batch_size(self) -> int:
         """Elements in a global batch; 1 for a dataset without batches."""
-        return 1 if self.program.batch is None else self.program.batch.size
+        batch = self.program.batch
+        if isinstance(batch, Bucket):
+            return max(batch.bucketing.rows)
+        return 1 if batch is None else batch.size

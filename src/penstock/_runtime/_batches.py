@@ -11,8 +11,9 @@ import numpy as np
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._blocks import evaluate_block
 from penstock._graph._evaluate import element_at, with_mask
-from penstock._graph._folds import Cursor
 from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
+from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._legs import Leg
 from penstock._graph._seed_position import Integers, SeedPosition, key_block, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
@@ -39,14 +40,22 @@ class Unit(NamedTuple):
     """Elements in a full global batch."""
 
 
+class Where(NamedTuple):
+    """Where an ordered dataset stands in an epoch: this rank's way through it, and the token of the next batch."""
+
+    legs: tuple[Leg, ...]
+    token: Token
+
+
 class Course(NamedTuple):
-    """Which steps to go through: from `first` on, `steps` of them; for ordered datasets, from `cursor` on."""
+    """Which steps to go through: from `first` on, `steps` of them; for ordered datasets, from `where` on."""
 
     first: Unit
     steps: int
     stride: int
     """How far the position moves with each step."""
-    cursor: Cursor | None
+    where: Where | None = None
+    """Where an ordered dataset stands."""
 
     def unit(self, index: int) -> Unit:
         """Return the course's step `index`, counted from 0."""
@@ -55,7 +64,7 @@ class Course(NamedTuple):
 
     def part(self, start: int, steps: int) -> "Course":
         """Return the course of `steps` steps from step `start` on, at most as many as there are."""
-        return Course(self.unit(start), min(steps, self.steps - start), self.stride, None)
+        return Course(self.unit(start), min(steps, self.steps - start), self.stride)
 
 
 class Rows(NamedTuple):

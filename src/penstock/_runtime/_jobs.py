@@ -12,7 +12,8 @@ from penstock._graph._apply import Context
 from penstock._graph._blocks import Block
 from penstock._graph._evaluate import with_mask
 from penstock._graph._nodes import Element, Read
-from penstock._plan._plan import Batches, Folded, Plan, Shard
+from penstock._graph._ordered._leaf import Leaf
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
     Course,
     Merger,
@@ -25,7 +26,6 @@ from penstock._runtime._batches import (
     rows_of,
     rows_of_course,
 )
-from penstock._runtime._ordered import evaluate_span
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
@@ -216,15 +216,13 @@ def _copied(leaf: object, most_bytes: int) -> object:
 
 
 class SpanJob:
-    """Some positions of an ordered dataset, before its first fold."""
+    """Some positions of a leaf of an ordered dataset."""
 
     has_merge = False
     memory_bytes = 0
 
-    def __init__(self, program: Folded, shard: Shard, epoch: int, span: range, block_rows: int) -> None:
-        self._program = program
-        self._shard = shard
-        self._epoch = epoch
+    def __init__(self, leaf: Leaf, span: range, block_rows: int) -> None:
+        self._leaf = leaf
         self._block_rows = block_rows
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
@@ -237,12 +235,12 @@ class SpanJob:
 
     def run_block(self, block: int, context: Context) -> int:
         span = self.span[block * self._block_rows : (block + 1) * self._block_rows]
-        self.parts[block] = (span, evaluate_span(self._program, self._shard, self._epoch, span, context))
+        self.parts[block] = (span, self._leaf.evaluate(span.start, span.stop, context))
         return len(span)
 
     def run_merge(self, context: Context) -> None:
         del context
-        raise InternalError("positions of an ordered dataset are merged by its folds")
+        raise InternalError("positions of an ordered dataset are merged by the steps above")
 
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:

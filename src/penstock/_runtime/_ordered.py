@@ -1,49 +1,112 @@
-"""Reading an ordered dataset: blocks of positions, computed anywhere, then the folds, in the consumer's thread.
+"""The batches of an ordered dataset: blocks of positions computed anywhere, the steps above in the consumer's thread.
 
 Guarantees:
-  - Items come in order, each exactly once; each carries the cursor from which reading could go on after it.
-  - Elements before a failing one are delivered before its error is raised.
+  - Batches come in order, each exactly once, each with the token from which reading could go on after it.
+  - Batches before a failing element are delivered before its error is raised.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from penstock._graph._apply import Context
-from penstock._graph._blocks import Block, BlockPlaces, evaluate_block
-from penstock._graph._folds import Cursor, Item, run_folds
-from penstock._plan._plan import Folded, Shard
-
-
-def positions_of(program: Folded, shard: Shard) -> int:
-    """Return how many positions of the base this rank has: every `count`-th."""
-    return len(range(shard.rank, program.total, shard.count))
-
-
-def evaluate_span(program: Folded, shard: Shard, epoch: int, span: range, context: Context) -> Block:
-    """Return the base's elements at this rank's positions `span`."""
-    positions = np.arange(span.start, span.stop, dtype=np.int64) * shard.count + shard.rank
-    return evaluate_block(program.base, np.full(len(positions), epoch, np.int64), positions, context)
+from penstock._graph._apply import Context, Place
+from penstock._graph._nodes import Element, Stream
+from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of
+from penstock._graph._ordered._chunk import Chunk, Marks, Token
+from penstock._graph._ordered._leaf import Leaf, Reader
+from penstock._graph._ordered._places import MarkPlaces
+from penstock._graph._ordered._stage import Stage
+from penstock._plan._plan import Ordered, Plan
+from penstock._runtime._batches import Course
+from penstock._runtime._streams import EndOfEpoch
+from penstock.errors import InternalError
 
 
-def items_of(program: Folded, shard: Shard, epoch: int, span: range, block: Block) -> Iterator[Item]:
-    """Yield a block's elements as items for the folds."""
-    positions = np.arange(span.start, span.stop, dtype=np.int64) * shard.count + shard.rank
-    places = BlockPlaces(program.base, np.full(len(positions), epoch, np.int64), positions, block.kept)
-    kept = range(len(span)) if block.kept is None else block.kept.tolist()
-    for local, element, place in zip(kept, block.elements, places.all(), strict=True):
-        yield Item(element, place, Cursor(span.start + local), Cursor(span.start + local + 1))
+class OrderedStream:
+    """Elements of an ordered dataset, read by whatever computes its leaves."""
+
+    def __init__(self, plan: Plan, course: Course, context: Context, read: Reader) -> None:
+        self._plan = plan
+        self._stage = stage_of(plan, course, context, read)
+        self._token: Token = None if course.where is None else course.where.token
+        self._chunks: Iterator[Chunk] | None = None
+        self._chunk: Chunk | None = None
+        self._index = 0
+        self._closed = False
+        self._rows: Marks | None = None
+
+    def next(self) -> tuple[Element, Token]:
+        if self._closed:
+            raise EndOfEpoch
+        chunk = self._filled()
+        if chunk is None:
+            self.close()
+            raise EndOfEpoch
+        index = self._index
+        self._index = index + 1
+        self._token = chunk.afters[index]
+        self._rows = chunk.marks[index : index + 1] if chunk.rows is None else chunk.rows[index]
+        return chunk.elements[index], self._token
+
+    def _filled(self) -> Chunk | None:
+        """Return the chunk in which `_index` is the next element; None at the end."""
+        if self._chunks is None:
+            self._chunks = self._stage.run(self._stage.start() if self._token is None else self._token)
+            self._chunk = None
+        while self._chunk is None or self._index >= len(self._chunk.elements):
+            try:
+                self._chunk, self._index = next(self._chunks, None), 0
+            except BaseException:
+                self._stop()  # a generator that raised is finished; the next call starts again from the token
+                raise
+            if self._chunk is None:
+                return None
+        return self._chunk
+
+    def places(self) -> list[Place]:
+        """Return the places of the rows of the batch last returned."""
+        if self._rows is None:
+            raise InternalError("no batch was returned yet")
+        places = MarkPlaces(whences_of(self._plan.node), self._rows)
+        return [places.place(row) for row in range(len(self._rows))]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether reading has begun, or will never."""
+        return self._closed or self._chunks is not None
+
+    def first_read(self) -> tuple[Leaf, int]:
+        """Return the leaf, where there is only one, and the number in its course with which reading will begin."""
+        return first_read(self._stage, self._stage.start() if self._token is None else self._token)
+
+    @property
+    def has_more_at_hand(self) -> bool:
+        """Whether the next element is computed already."""
+        return self._chunk is not None and self._index < len(self._chunk.elements)
+
+    def fileno(self) -> int | None:
+        return None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def _stop(self) -> None:
+        self._chunk, chunks, self._chunks = None, self._chunks, None
+        close: Callable[[], None] | None = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._stop()
 
 
-def one_by_one(program: Folded, shard: Shard, epoch: int, span: range, context: Context) -> Iterator[Item]:
-    """Yield a block's items computed singly, so that those before a failing one are delivered first."""
-    for position in span:
-        single = range(position, position + 1)
-        yield from items_of(program, shard, epoch, single, evaluate_span(program, shard, epoch, single, context))
+def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stage:
+    """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
+    if not isinstance(plan.program, Ordered) or course.where is None:
+        raise InternalError("an indexable dataset is not read in order")
+    return open_stages(plan.node, course.where.legs, Opening(course.first.epoch, plan.shard.count, read, context))
 
 
-def read_in_order(
-    program: Folded, shard: Shard, start: Cursor, items: Iterable[Item], context: Context
-) -> Iterator[Item]:
-    """Yield what comes out of the folds, given the base's items from `start.position` on."""
-    return run_folds(program.folds, items, start, context, shard.count)
+def can_read_ahead(plan: Plan) -> bool:
+    """Return whether there is one leaf alone, for which workers can read ahead."""
+    leaves = leaves_of(plan.node)
+    return len(leaves) == 1 and not isinstance(leaves[0], Stream)

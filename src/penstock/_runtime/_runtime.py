@@ -2,13 +2,15 @@
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Origin
-from penstock._plan._plan import Batches, Folded, Plan
+from penstock._graph._ordered._leaf import read_inline
+from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import Learned
+from penstock._runtime._ordered import OrderedStream, can_read_ahead
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._streams import EndOfEpoch, InlineStream, OrderedStream, Stream
+from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
 from penstock.errors import StateError
 
@@ -24,9 +26,9 @@ class Runtime:
 
     def open_stream(self, course: Course) -> Stream:
         """Return the batches of a course."""
-        if self._plan.place == "inline":
-            return self._inline(course)
         plan = self._plan
+        if plan.place == "inline" or (isinstance(plan.program, Ordered) and not can_read_ahead(plan)):
+            return self._inline(course)
         if self._crew is None:
             merges = plan.limits.num_batch_workers or plan.prefetch
             self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
@@ -43,7 +45,7 @@ class Runtime:
                     "has none of its rows. Ask another rank, or a loader without shard=."
                 )
             return InlineBatches(plan.program, plan.shard, self._context()).batch(course.first)
-        return self._first_in_order(plan.program, course)[0]
+        return self._first_in_order(course)[0]
 
     def origin(self, course: Course, row: int) -> Origin:
         """Return where one row of the batch of a course's first step comes from."""
@@ -52,15 +54,16 @@ class Runtime:
             rows = rows_of(plan.program, plan.shard, course.first)
             _check_row(row, rows.data)
             return origin(plan.program, rows, row)
-        _, places = self._first_in_order(plan.program, course)
+        _, places = self._first_in_order(course)
         _check_row(row, len(places))
         place = places[row]
-        return Origin(place.seed.epoch, place.seed.position, place.key, ordinal=place.seed.ordinal)
+        seed = place.seed
+        return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.component)
 
-    def _first_in_order(self, program: Folded, course: Course) -> tuple[Element, tuple[Place, ...]]:
-        stream = OrderedStream(program, self._plan.shard, course, self._context())
+    def _first_in_order(self, course: Course) -> tuple[Element, list[Place]]:
+        stream = OrderedStream(self._plan, course, self._context(), read_inline)
         try:
-            return stream.next()[0], stream.rows
+            return stream.next()[0], stream.places()
         except EndOfEpoch:
             step, epoch = course.first.step, course.first.epoch
             raise StateError(f"epoch {epoch} has ended before step {step}; ask again when it was handed out") from None
@@ -78,7 +81,7 @@ class Runtime:
         plan = self._plan
         if isinstance(plan.program, Batches):
             return InlineStream(plan, course, self._learned, self._context())
-        return OrderedStream(plan.program, plan.shard, course, self._context())
+        return OrderedStream(plan, course, self._context(), read_inline)
 
     def _context(self) -> Context:
         return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)

@@ -1,27 +1,24 @@
 """The batches from some step to the end of its epoch, one after the other; what an iterator reads from.
 
-`Stream` is all that a loader knows of who computes. The two here compute inline, in the caller's thread.
+`Stream` is all that a loader knows of who computes. The one here computes inline, in the caller's thread.
 """
 
 import time
-from collections.abc import Iterator
 from typing import Final, Protocol
 
-from penstock._graph._apply import Context, Place
-from penstock._graph._folds import Cursor, Item
+from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Folded, Plan, Shard
+from penstock._graph._ordered._chunk import Token
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, reads_directly
 from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
-from penstock._runtime._ordered import evaluate_span, items_of, one_by_one, positions_of, read_in_order
 from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
 _CHUNK_BYTES: Final = 1_000_000
 _MOST_UNITS: Final = 64
 _MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
-_BLOCK: Final = 64  # positions of an ordered dataset that are computed at once, inline
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -31,8 +28,8 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
 class Stream(Protocol):
     """Batches in order. Used by one thread; `close` may be called more than once."""
 
-    def next(self) -> tuple[Element, Cursor | None]:
-        """Return the next batch, and, for ordered datasets, where reading goes on after it.
+    def next(self) -> tuple[Element, Token]:
+        """Return the next batch, and, for ordered datasets, the token from which reading goes on after it.
 
         After an exception the stream stands before the failing batch. At the end it raises EndOfEpoch.
         """
@@ -76,7 +73,7 @@ class InlineStream:
         self._stop = 0
         self._units = 1
 
-    def next(self) -> tuple[Element, Cursor | None]:
+    def next(self) -> tuple[Element, Token]:
         index, batch, chunk = self._index, None, self._chunk
         if index >= self._course.steps:
             raise EndOfEpoch
@@ -129,60 +126,3 @@ class InlineStream:
     def close(self) -> None:
         self._index = self._course.steps
         self._chunk = None
-
-
-class OrderedStream:
-    """Elements of an ordered dataset, its blocks computed when the folds ask for them."""
-
-    def __init__(self, program: Folded, shard: Shard, course: Course, context: Context) -> None:
-        self._program = program
-        self._shard = shard
-        self._epoch = course.first.epoch
-        self._context = context
-        self._cursor = course.cursor or Cursor(0)
-        self._items: Iterator[Item] | None = None
-        self._closed = False
-        self.rows: tuple[Place, ...] = ()
-        """The places of the rows of the batch last returned."""
-
-    def next(self) -> tuple[Element, Cursor | None]:
-        if self._closed:
-            raise EndOfEpoch
-        if self._items is None:
-            blocks = self._blocks(self._cursor.position)
-            self._items = read_in_order(self._program, self._shard, self._cursor, blocks, self._context)
-        try:
-            item = next(self._items, None)
-        except Exception:
-            self._items = None  # a generator that raised is finished; the next call starts again from the cursor
-            raise
-        if item is None:
-            self._closed = True
-            raise EndOfEpoch
-        self._cursor, self.rows = item.after, item.rows or (item.place,)
-        return item.element, item.after
-
-    def _blocks(self, start: int) -> Iterator[Item]:
-        program, shard, epoch = self._program, self._shard, self._epoch
-        end = positions_of(program, shard)
-        size = 1
-        while start < end:
-            span = range(start, min(start + size, end))
-            try:
-                block = evaluate_span(program, shard, epoch, span, self._context)
-            except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
-                yield from one_by_one(program, shard, epoch, span, self._context)
-            else:
-                yield from items_of(program, shard, epoch, span, block)
-            start = span.stop
-            size = min(size * 2, _BLOCK)  # the first element shouldn't wait for many others
-
-    def fileno(self) -> int | None:
-        return None
-
-    def is_ready(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._closed = True
-        self._items = None

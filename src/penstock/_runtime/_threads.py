@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock._graph._apply import Context
-from penstock._graph._folds import Cursor, Item
 from penstock._graph._nodes import Element
-from penstock._plan._plan import Batches, Folded, Plan
+from penstock._graph._ordered._chunk import Chunk, Token
+from penstock._graph._ordered._leaf import Leaf, one_by_one
+from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, Learned, SpanJob
-from penstock._runtime._ordered import items_of, one_by_one, positions_of, read_in_order
+from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
+from penstock.errors import InternalError
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
@@ -45,7 +47,7 @@ class ThreadBatchStream:
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
 
-    def next(self) -> tuple[Element, Cursor | None]:
+    def next(self) -> tuple[Element, Token]:
         job = self._job
         if job is None:
             job = self._job = self._queue.next_job()
@@ -115,85 +117,82 @@ class _Cutter:
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
 
-class ThreadOrderedStream:
-    """Elements of an ordered dataset: threads compute blocks of positions, the consumer's thread runs the folds."""
+class ThreadReader:
+    """Reads the one leaf of an ordered dataset: threads compute blocks of positions ahead."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
-        if not isinstance(plan.program, Folded):
-            raise TypeError("an indexable dataset has no folds")
+    def __init__(self, plan: Plan, crew: Crew) -> None:
         crew.check()
         self._plan = plan
-        self._program: Folded = plan.program
         self._crew = crew
-        self._epoch = course.first.epoch
-        self._context = context
-        self._cursor = course.cursor or Cursor(0)
         self._queue: JobQueue[SpanJob] | None = None
-        self._items: Iterator[Item] | None = None
-        self._closed = False
+        self._begun: int | None = None
 
-    def next(self) -> tuple[Element, Cursor | None]:
-        if self._closed:
-            raise EndOfEpoch
-        if self._items is None:
-            self._restart()
-        try:
-            item = next(self._items) if self._items is not None else None
-        except StopIteration:
-            self.close()
-            raise EndOfEpoch from None
-        except Exception:
-            self._stop()  # a generator that raised is finished; the next call starts again from the cursor
-            raise
-        if item is None:
-            raise EndOfEpoch
-        self._cursor = item.after
-        return item.element, item.after
-
-    def _restart(self) -> None:
-        cutter = _SpanCutter(self._plan, self._program, self._crew, self._epoch, self._cursor.position)
+    def begin(self, leaf: Leaf, start: int) -> None:
+        """Start computing ahead of the call that asks for it."""
+        self.close()
+        cutter = _SpanCutter(self._plan, leaf, self._crew, start)
         self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
-        items = self._base_items(self._queue)
-        self._items = read_in_order(self._program, self._plan.shard, self._cursor, items, self._context)
+        self._begun = start
 
-    def _base_items(self, queue: JobQueue[SpanJob]) -> Iterator[Item]:
-        program, shard, epoch = self._program, self._plan.shard, self._epoch
-        while (job := queue.next_job()) is not None:
-            if job.failed:
-                yield from one_by_one(program, shard, epoch, job.span, self._context)
-            else:
-                for span, block in job.parts:
-                    yield from items_of(program, shard, epoch, span, block)
-
-    def fileno(self) -> int | None:
-        return self._crew.fileno()
+    def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
+        """Yield the leaf's chunks from a number in its course on."""
+        if self._queue is None or self._begun != start:
+            self.begin(leaf, start)
+        queue, self._begun = self._queue, None
+        if queue is None:
+            raise InternalError("a queue was just made")
+        try:
+            while (job := queue.next_job()) is not None:
+                if job.failed:
+                    yield from one_by_one(leaf, job.span.start, job.span.stop)
+                else:
+                    for span, block in job.parts:
+                        yield leaf.chunk(span.start, span.stop, block)
+        finally:
+            queue.close()
 
     def is_ready(self) -> bool:
-        if self._items is None and not self._closed:
-            self._restart()  # so that there is something to wait for
+        """Return whether the next chunk would come without waiting."""
         return self._queue is None or self._queue.is_ready()
 
-    def _stop(self) -> None:
-        self._items = None
+    def close(self) -> None:
+        """Give up what is computed ahead."""
         if self._queue is not None:
             self._queue.close()
-            self._queue = None
+        self._queue = self._begun = None
+
+
+class ThreadOrderedStream(OrderedStream):
+    """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        self._reader = ThreadReader(plan, crew)
+        self._descriptor = crew.fileno()
+        super().__init__(plan, course, context, self._reader)
+
+    def fileno(self) -> int | None:
+        return self._descriptor
+
+    def is_ready(self) -> bool:
+        if self.has_more_at_hand:
+            return True
+        if not self.has_begun:
+            self._reader.begin(*self.first_read())  # so that there is something to wait for
+        return self._reader.is_ready()
 
     def close(self) -> None:
-        self._closed = True
-        self._stop()
+        super().close()
+        self._reader.close()
 
 
 class _SpanCutter:
-    """Cuts this rank's positions into jobs."""
+    """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, program: Folded, crew: Crew, epoch: int, start: int) -> None:
-        self._plan = plan
-        self._program = program
+    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int) -> None:
+        self._leaf = leaf
         self._learned = crew.learned
-        self._epoch = epoch
         self._start = start
-        self._end = positions_of(program, plan.shard)
+        self._end = leaf.course.total
         self._workers = crew.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
@@ -207,8 +206,7 @@ class _SpanCutter:
         count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        rows = block_rows(len(span), self._workers, self._learned)
-        return SpanJob(self._program, self._plan.shard, self._epoch, span, rows)
+        return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:

@@ -1,17 +1,29 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
+from penstock.sampling._balance import Balance, balanced_length
+from penstock.sampling._bits import Bits
+from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
+from penstock.sampling._mixture import MixtureRule
 from penstock.sampling._permutation import Permutation
+from penstock.sampling._ragged import Ragged
 from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
 from penstock.sampling._seed_position import seed_position, seed_positions
 from penstock.sampling._select import Select, Slice
 from penstock.sampling._shuffle import Reorder, Shuffle
 from penstock.sampling._split import split_counts
+from penstock.sampling._weighted import WeightedDraws
+from penstock.sampling._windows import WindowTable
 
 __all__ = [
+    "Balance",
+    "Bits",
+    "CheckedSampler",
     "FixedEpoch",
     "FixedOrder",
+    "MixtureRule",
     "Permutation",
+    "Ragged",
     "Reorder",
     "Repeat",
     "Sampler",
@@ -19,7 +31,10 @@ __all__ = [
     "Select",
     "Shuffle",
     "Slice",
+    "WeightedDraws",
+    "WindowTable",
     "apply_block",
+    "balanced_length",
     "seed_position",
     "seed_positions",
     "split_counts",

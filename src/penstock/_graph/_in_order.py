@@ -1,0 +1,158 @@
+"""What an ordered dataset means: plain Python generators, one element at a time. The definition.
+
+Whatever reads in order faster must equal this, byte for byte, and so must what follows any resume. A rank of several
+has every `count`-th position of each leaf, from which everything above follows.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
+from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Element,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
+from penstock._graph._ordered._join import joined
+from penstock._graph._ordered._mix import measured
+from penstock._graph._ordered._rows import flat
+from penstock._graph._ordered._stream import read
+from penstock._graph._ordered._window import window_order
+from penstock._graph._seed_position import SeedPosition
+from penstock.batching._rows import split_rows
+from penstock.errors import GraphError, InternalError
+
+Placed = tuple[Element, Place]
+
+
+def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
+    """Yield the elements of `epoch` in order, from the one at `position` on: the meaning of an ordered dataset."""
+    for index, (element, _) in enumerate(in_order(node, epoch, context)):
+        if index >= position:
+            yield element
+
+
+def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[Placed]:
+    """Yield each element with its place, of which only the seed position and key mean something after a fold."""
+    if is_indexable(node):
+        positions = range(rank, length(node) or 0, ranks)
+        return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
+
+    def below(parent: Node) -> Iterator[Placed]:
+        return in_order(parent, epoch, context, rank, ranks)
+
+    match node:
+        case Map():
+            results = ((apply_one(node, e, place, context, element_at), place) for e, place in below(node.parent))
+            return (result for result in results if result[0] is not DROPPED)
+        case Filter():
+            return ((e, place) for e, place in below(node.parent) if keeps(node, e, place))
+        case FlatMap():
+            return _flat(node, below(node.parent))
+        case Batch():
+            return _batches(node, below(node.parent))
+        case Unbatch():
+            return ((row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch)))
+        case WindowShuffle():
+            return _windows(node, below(node.parent))
+        case Limit():
+            return itertools.islice(below(node.parent), node.count)
+        case Cache():
+            return below(node.parent)
+        case OrderedMix():
+            return _mixed(node, [below(part) for part in node.parts])
+        case Chain():
+            parts = zip(node.names, node.parts, strict=True)
+            return ((e, within(place, name)) for name, part in parts for e, place in below(part))
+        case Zip():
+            return _zipped(node, [below(part) for part in node.parts])
+        case Stream():
+            return _streamed(node, epoch, rank, ranks)
+        case Read() | Reindex() | Windows() | Group() | Mix():
+            raise InternalError("a source and its reorderings are indexable")
+        case Pack() | Bucket():
+            raise InternalError("not yet")
+
+
+def within(place: Place, name: str) -> Place:
+    """Return the place as it is seen from above a mixture: below the part `name`."""
+    component = f"{name}/{place.component}" if place.component else name
+    return Place(place.epoch, place.position, place.seed, place.key, place.node, component, stream_of(component))
+
+
+def _flat(step: FlatMap, below: Iterator[Placed]) -> Iterator[Placed]:
+    for element, place in below:
+        for number, made in enumerate(flat(step, element, lambda at=place: whereabouts(step, at))):
+            yield made, row_place(place, number)
+
+
+def _batches(step: Batch, below: Iterator[Placed]) -> Iterator[Placed]:
+    """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
+    while rows := list(itertools.islice(below, step.size)):
+        if len(rows) == step.size or step.remainder != "drop":
+            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
+
+
+def _windows(step: WindowShuffle, below: Iterator[Placed]) -> Iterator[Placed]:
+    while window := list(itertools.islice(below, step.size)):
+        order = window_order(step, len(window), window[0][1].address)
+        yield from (window[number] for number in order.tolist())
+
+
+def _mixed(step: OrderedMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
+    """Yield the next element of the part whose taken measure over weight is least, the first among equals."""
+    ended = [False] * len(parts)
+    taken = [0] * len(parts)
+    count = 0
+    while True:
+        weights = [weights for start, weights in step.schedule if start <= count][-1]
+        if any(start == count for start, _ in step.schedule):
+            taken = [0] * len(parts)
+        left = [number for number, weight in enumerate(weights) if weight and not ended[number]]
+        if not left or (step.stop == "first" and len(left) < sum(weight > 0 for weight in weights)):
+            return
+        number = min(left, key=lambda each: (taken[each] / weights[each], each))
+        try:
+            element, place = next(parts[number])
+        except StopIteration:
+            ended[number] = True
+            continue
+        yield element, within(place, step.names[number])
+        taken[number] += measured(step, element)
+        count += 1
+
+
+def _zipped(step: Zip, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
+    end = object()
+    while True:
+        row = [next(part, end) for part in parts]
+        if any(one is end for one in row):
+            if step.unequal == "error" and any(one is not end for one in row):
+                raise GraphError("zip needs parts of equal lengths")
+            return
+        yield joined(step, [one[0] for one in row]), within(row[0][1], step.names[0])
+
+
+def _streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[Placed]:
+    for count, element, _ in itertools.islice(read(step, epoch, None), rank, None, ranks):
+        yield element, Place(epoch, count, SeedPosition(epoch, count, 0), count, step)

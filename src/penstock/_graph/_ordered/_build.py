@@ -1,0 +1,219 @@
+"""Opening the steps of an ordered dataset: from the graph to stages, one on top of the other.
+
+The outermost batch holds one rank's part of every global batch. Below it stand the legs, so that batches go on over
+the end of a leg.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock._graph._apply import Context
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Chain,
+    Filter,
+    FlatMap,
+    Limit,
+    Map,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Step,
+    Stream,
+    Unbatch,
+    WindowShuffle,
+    Zip,
+    parents_of,
+)
+from penstock._graph._ordered._batch import BatchStage
+from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._each import FilterStage, MapStage
+from penstock._graph._ordered._join import ChainStage, ZipStage
+from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count_positions, is_leaf
+from penstock._graph._ordered._legs import Leg, LegsStage
+from penstock._graph._ordered._limit import LimitStage
+from penstock._graph._ordered._mix import OrderedMixStage
+from penstock._graph._ordered._places import Whence
+from penstock._graph._ordered._rows import RowsStage
+from penstock._graph._ordered._stage import Stage
+from penstock._graph._ordered._stream import StreamStage
+from penstock._graph._ordered._window import WindowShuffleStage
+from penstock.errors import InternalError
+
+_ENDLESS = 1 << 62
+_PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What stages are opened with."""
+
+    epoch: int
+    ranks: int
+    read: Reader
+    context: Context
+
+
+class _Opened(NamedTuple):
+    stage: Stage
+    leaves: Mapping[int, Whence]
+
+
+def leaves_of(node: Node) -> list[Node]:
+    """Return what an ordered node is computed from: its streams, and its highest nodes without a fold below."""
+    if isinstance(node, Stream) or is_leaf(node):
+        return [node]
+    return [leaf for parent in parents_of(node) for leaf in leaves_of(parent)]
+
+
+def outermost_batch(node: Node) -> Batch | Bucket | None:
+    """Return the batch that ranks share, if there is one."""
+    while not isinstance(node, Batch | Bucket):
+        below = parents_of(node)
+        if len(below) != 1:
+            return None
+        node = below[0]
+    return node
+
+
+def first_leg(node: Node, rank: int, ranks: int) -> Leg:
+    """Return one rank's way through an epoch: every `ranks`-th position of each leaf."""
+    courses: list[LeafCourse] = []
+    for leaf in leaves_of(node):
+        total = _ENDLESS if isinstance(leaf, Stream) else count_positions(leaf)
+        courses.append(LeafCourse((Span(rank, ranks, len(range(rank, total, ranks))),)))
+    return Leg(tuple(courses))
+
+
+def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
+    """Return the top stage of a node, over the legs of one rank."""
+    batch = outermost_batch(node)
+    top = node if not isinstance(batch, Batch) else batch.parent
+    opener = _Opener(opening, None if isinstance(batch, Batch) else batch)
+    stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
+    leaves = whences_of(top)
+    if isinstance(batch, Batch):
+        stage = BatchStage(batch, batch.size // opening.ranks, stage)
+        for step in _steps_above(node, batch):
+            stage = opener.step(step, _Opened(stage, leaves))
+    return stage
+
+
+def legs_of(stage: Stage, token: Token) -> tuple[LegsStage, Token]:
+    """Return the legs that a top stage stands on, and their token.
+
+    Raises:
+        InternalError: never for a stage that `open_stages` made.
+    """
+    at = token
+    while not isinstance(stage, LegsStage):
+        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and isinstance(at, tuple):
+            at = at[0]
+        if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
+            raise InternalError("there is always a stage of legs")
+        stage = stage.below
+    return stage, at
+
+
+def whences_of(node: Node) -> Mapping[int, Whence]:
+    """Return what the leaves below a node are, as it sees them."""
+    return dict(enumerate(_whences(node)))
+
+
+def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
+    """Return the leaf that a stage of a single leaf stands on, and where a token lets it begin."""
+    legs, at = legs_of(stage, token)
+    below, index = legs.stage(at[0]), at[1]
+    while not isinstance(below, Leaf):
+        if not hasattr(below, "below"):
+            raise InternalError("there is a single leaf")
+        below = below.below
+    while isinstance(index, tuple):
+        index = index[0]  # of every token's parts the first is the parent's
+    return below, index
+
+
+def _steps_above(node: Node, batch: Batch) -> list[Step]:
+    steps: list[Step] = []
+    while node is not batch:
+        if isinstance(node, Read | Stream | Chain | Zip | OrderedMix) or not hasattr(node, "parent"):
+            raise InternalError("only single steps stand above the outermost batch")
+        steps.append(node)
+        node = node.parent
+    return steps[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens nodes; `shared` is the bucket whose batches the ranks share, if that is the outermost batch."""
+
+    opening: Opening
+    shared: Bucket | None
+
+    def open_leg(self, node: Node, leg: Leg) -> Stage:
+        """Return a node's stage over one leg."""
+        share = max(_PARTS_AT_ONCE // max(len(leg.courses), 1), 1)
+        return self._open(node, leg, 0, share).stage
+
+    def _open(self, node: Node, leg: Leg, first: int, share: int) -> _Opened:
+        """Return a node's stage; its leaves are numbered from `first` on."""
+        opening = self.opening
+        if isinstance(node, Stream):
+            return _Opened(StreamStage(first, node, opening.epoch, leg.courses[first]), {first: Whence(node, "")})
+        if is_leaf(node):
+            leaf = Leaf(first, node, opening.epoch, leg.courses[first], opening.read, opening.context, share)
+            return _Opened(leaf, {first: Whence(node, "")})
+        if isinstance(node, OrderedMix | Chain | Zip):
+            return self._join(node, leg, first, share)
+        below = self._open(parents_of(node)[0], leg, first, share)
+        return _Opened(self.step(node, below), below.leaves)
+
+    def _join(self, node: OrderedMix | Chain | Zip, leg: Leg, first: int, share: int) -> _Opened:
+        stages: list[Stage] = []
+        leaves: dict[int, Whence] = {}
+        for name, part in zip(node.names, node.parts, strict=True):
+            opened = self._open(part, leg, first + len(leaves), share)
+            stages.append(opened.stage)
+            leaves |= {number: _within(name, whence) for number, whence in opened.leaves.items()}
+        parts = tuple(stages)
+        if isinstance(node, OrderedMix):
+            # What was held open must all come out, however the parts end.
+            return _Opened(OrderedMixStage(replace(node, stop="all") if leg.token is not None else node, parts), leaves)
+        return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), leaves)
+
+    def step(self, node: Node, below: _Opened) -> Stage:
+        """Return the stage of a single step over an opened one."""
+        stage, leaves = below
+        match node:
+            case Map():
+                return MapStage(node, stage, leaves, self.opening.context)
+            case Filter():
+                return FilterStage(node, stage, leaves)
+            case Unbatch() | FlatMap():
+                return RowsStage(node, stage, leaves)
+            case Batch():
+                return BatchStage(node, node.size, stage)
+            case WindowShuffle():
+                return WindowShuffleStage(node, stage, leaves)
+            case Limit():
+                return LimitStage(node, stage)
+            case Pack() | Bucket():
+                raise InternalError("not yet")
+            case _:
+                raise InternalError(f"{type(node).__name__} is not a step that is read in order")
+
+
+def _whences(node: Node) -> list[Whence]:
+    if isinstance(node, Stream) or is_leaf(node):
+        return [Whence(node, "")]
+    if isinstance(node, OrderedMix | Chain | Zip):
+        parts = zip(node.names, node.parts, strict=True)
+        return [_within(name, whence) for name, part in parts for whence in _whences(part)]
+    return _whences(parents_of(node)[0])
+
+
+def _within(name: str, whence: Whence) -> Whence:
+    return whence._replace(component=f"{name}/{whence.component}" if whence.component else name)

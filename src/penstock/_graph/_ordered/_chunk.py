@@ -1,0 +1,156 @@
+"""What stages pass to each other: some elements, where each comes from, and where reading could start and go on.
+
+A *token* says where a stage can start again: nested tuples of integers and strings, so that a state holds positions and
+never data. Every element has two: starting from its `start` gives this element first, starting from its `after` the one
+that follows. They don't depend on how elements were cut into chunks.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._graph._nodes import Element
+from penstock._graph._seed_position import SeedPositions
+from penstock.errors import InternalError
+
+Token: TypeAlias = Any
+"""An integer, a string, None, or a tuple of tokens."""
+
+Marks: TypeAlias = NDArray[np.int64]
+"""int64 of shape (elements, 6): which leaf of the graph an element comes from, the epoch and position there, and its
+seed position: epoch, position, ordinal. What was made of several elements has the first one's."""
+
+LEAF: Final = 0
+EPOCH: Final = 1
+POSITION: Final = 2
+SEEDS: Final = slice(3, 6)
+ORDINAL: Final = 5
+
+
+class Chunk(NamedTuple):
+    """Some elements in order; possibly none."""
+
+    elements: list[Element]
+    marks: Marks
+    starts: Sequence[Token]
+    afters: Sequence[Token]
+    rows: list[Marks] | None = None
+    """Of batches: the marks of each one's rows."""
+
+    def part(self, start: int, stop: int) -> "Chunk":
+        """Return the elements [start, stop)."""
+        rows = None if self.rows is None else self.rows[start:stop]
+        cut = (self.elements[start:stop], self.marks[start:stop], self.starts[start:stop], self.afters[start:stop])
+        return Chunk(*cut, rows)
+
+    def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
+        """Return the elements whose numbers are `kept`, each replaced by one of `elements`."""
+        numbers = kept.tolist()
+        rows = None if self.rows is None else [self.rows[number] for number in numbers]
+        return Chunk(elements, self.marks[kept], Picked(self.starts, numbers), Picked(self.afters, numbers), rows)
+
+
+class Lazy(Sequence[Token]):
+    """Tokens that are made when they are asked for, which most never are."""
+
+    def __init__(self, count: int, make: Callable[[int], Token]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a token, a slice a sequence of them
+        if isinstance(index, slice):
+            return Picked(self, range(*index.indices(self._count)))
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._make(index)
+
+
+class Picked(Sequence[Token]):
+    """Some of a sequence's tokens."""
+
+    def __init__(self, tokens: Sequence[Token], numbers: Sequence[int]) -> None:
+        self._tokens = tokens
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a token, a slice a sequence of them
+        if isinstance(index, slice):
+            return Picked(self._tokens, self._numbers[index])
+        return self._tokens[self._numbers[index]]
+
+
+class Group(NamedTuple):
+    """Consecutive elements taken together."""
+
+    elements: list[Element]
+    marks: Marks
+    start: Token
+    after: Token
+
+    def chunk(self, element: Element) -> Chunk:
+        """Return the chunk of the one element that was made of the group."""
+        return Chunk([element], self.marks[:1], (self.start,), (self.after,), [self.marks])
+
+
+class Pending:
+    """Elements that came in chunks and are taken in other numbers."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self._first = 0  # of the first chunk
+        self.count = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk at the end."""
+        if chunk.elements:
+            self._chunks.append(chunk)
+            self.count += len(chunk.elements)
+
+    def take(self, count: int) -> Group:
+        """Take the first `count` elements; there must be as many, and at least one."""
+        if not 0 < count <= self.count:
+            raise InternalError(f"{count} of {self.count} pending elements were asked for")
+        elements: list[Element] = []
+        marks: list[Marks] = []
+        start = self._chunks[0].starts[self._first]
+        while True:
+            chunk, first = self._chunks[0], self._first
+            stop = min(first + count - len(elements), len(chunk.elements))
+            elements += chunk.elements[first:stop]
+            marks.append(chunk.marks[first:stop])
+            self._first = stop
+            if stop == len(chunk.elements):
+                self._chunks.popleft()
+                self._first = 0
+            if len(elements) == count:
+                self.count -= count
+                return Group(elements, np.concatenate(marks) if len(marks) > 1 else marks[0], start, chunk.afters[stop - 1])
+
+
+def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:
+    """Yield `size` elements at a time; at the end what is left, if anything."""
+    pending = Pending()
+    for chunk in chunks:
+        pending.add(chunk)
+        while pending.count >= size:
+            yield pending.take(size)
+    if pending.count:
+        yield pending.take(pending.count)
+
+
+def no_marks() -> Marks:
+    """Return the marks of no elements."""
+    return np.empty((0, 6), np.int64)
+
+
+def seeds_of(marks: Marks) -> SeedPositions:
+    """Return the seed positions of marked elements."""
+    return SeedPositions(*(np.ascontiguousarray(column) for column in marks[:, SEEDS].T))

@@ -1,0 +1,101 @@
+"""Functions and predicates of single elements, where they stand above a step that can only be read in order."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock._graph._apply import DROPPED, Context, apply_block, apply_one, whereabouts
+from penstock._graph._evaluate import element_at
+from penstock._graph._nodes import Element, Filter, Map
+from penstock._graph._ordered._chunk import Chunk, Marks, Token
+from penstock._graph._ordered._places import MarkPlaces, Whence
+from penstock._graph._ordered._stage import Point, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class MapStage:
+    """A function of each element; a token is the parent's."""
+
+    step: Map
+    below: Stage
+    leaves: Mapping[int, Whence]
+    context: Context
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            try:
+                results = self._apply(chunk.elements, chunk.marks)
+            except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+                yield from self._one_by_one(chunk)
+            else:
+                yield _kept(chunk, results)
+
+    def _apply(self, elements: list[Element], marks: Marks) -> list[Element]:
+        return apply_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
+
+    def _one_by_one(self, chunk: Chunk) -> Iterator[Chunk]:
+        places = MarkPlaces(self.leaves, chunk.marks)
+        for index, element in enumerate(chunk.elements):
+            result = apply_one(self.step, element, places.place(index), self.context, element_at)
+            yield _kept(chunk.part(index, index + 1), [result])
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        elements, marks = self.below.reproduce(tokens)
+        return self._apply(elements, marks), marks
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return self.below.is_drained(token)
+
+
+def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
+    if not any(result is DROPPED for result in results):
+        return chunk._replace(elements=results)
+    kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
+    return chunk.pick(kept, [result for result in results if result is not DROPPED])
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStage:
+    """The elements for which a predicate is true; a token is the parent's."""
+
+    step: Filter
+    below: Stage
+    leaves: Mapping[int, Whence]
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            places = MarkPlaces(self.leaves, chunk.marks)
+            kept: list[int] = []
+            for index, element in enumerate(chunk.elements):
+                try:
+                    if self.step.predicate(element):
+                        kept.append(index)
+                except Exception as error:
+                    error.add_note(whereabouts(self.step, places.place(index)))
+                    yield _picked(chunk, kept)
+                    raise
+            yield _picked(chunk, kept)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        # An element's own token: the predicate was true of it.
+        return self.below.reproduce(tokens)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return self.below.is_drained(token)
+
+
+def _picked(chunk: Chunk, kept: list[int]) -> Chunk:
+    return chunk.pick(np.array(kept, np.int64), [chunk.elements[number] for number in kept])

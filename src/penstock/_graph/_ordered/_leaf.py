@@ -1,0 +1,173 @@
+"""The bottom of an ordered dataset: what depends on the position alone, computed in blocks, by any worker.
+
+A leaf goes through its *course*: runs of positions, given by arithmetic. A rank of several begins with every `count`-th
+position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock._graph._apply import Context
+from penstock._graph._blocks import Block, evaluate_block
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import Element, Filter, Map, Node
+from penstock._graph._ordered._chunk import Chunk, Marks, Picked, Token
+from penstock._graph._ordered._stage import Point
+from penstock._graph._seed_position import Integers, seed_position_block
+from penstock.errors import InternalError
+
+_CHUNK_SECONDS: Final = 0.002
+_MOST_AT_ONCE: Final = 4096
+
+
+class Span(NamedTuple):
+    """Positions start, start + step, …: `count` of them."""
+
+    start: int
+    step: int
+    count: int
+
+    def positions(self, first: int, stop: int) -> Integers:
+        """Return the positions of its elements [first, stop)."""
+        return np.arange(first, stop, dtype=np.int64) * self.step + self.start
+
+    def rest(self, index: int) -> "Span":
+        """Return what is left of it from its element `index` on."""
+        return Span(self.start + index * self.step, self.step, self.count - index)
+
+
+class LeafCourse(NamedTuple):
+    """What one rank reads of a leaf in an epoch."""
+
+    spans: tuple[Span, ...]
+    snapshot: Token = None
+    """Of a stream: where to start reading it."""
+
+    @property
+    def total(self) -> int:
+        """How many positions there are."""
+        return sum(span.count for span in self.spans)
+
+    def positions(self, start: int, stop: int) -> Integers:
+        """Return the positions of elements [start, stop) of the course."""
+        parts: list[Integers] = []
+        for span in self.spans:
+            first, last = max(start, 0), min(stop, span.count)
+            if first < last:
+                parts.append(span.positions(first, last))
+            start, stop = start - span.count, stop - span.count
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+    def rest(self, index: int) -> tuple[Span, ...]:
+        """Return what is left from element `index` of the course on."""
+        left: list[Span] = []
+        for span in self.spans:
+            if index < span.count:
+                left.append(span.rest(max(index, 0)))
+            index -= span.count
+        return tuple(left)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf, opened."""
+
+    number: int
+    node: Node
+    epoch: int
+    course: LeafCourse
+    read: "Reader"
+    context: Context
+    at_once: int = _MOST_AT_ONCE
+    """How many elements are computed at once at most, however little time they take."""
+
+    def start(self) -> Token:
+        return 0
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        return self.read(self, token)
+
+    def evaluate(self, start: int, stop: int, context: Context) -> Block:
+        """Return the elements at positions [start, stop) of the course."""
+        positions = self.course.positions(start, stop)
+        return evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, context)
+
+    def chunk(self, start: int, stop: int, block: Block) -> Chunk:
+        """Return the chunk of a block of positions [start, stop) of the course."""
+        positions = self.course.positions(start, stop)
+        numbers: Sequence[int] = range(start, stop)
+        if block.kept is not None:
+            positions = positions[block.kept]
+            numbers = Picked(numbers, block.kept.tolist())
+        afters = range(start + 1, stop + 1) if block.kept is None else Picked(range(start + 1, stop + 1), block.kept.tolist())
+        return Chunk(block.elements, self.marks(positions), numbers, afters)
+
+    def marks(self, positions: Integers) -> Marks:
+        """Return the marks of the elements at some positions."""
+        marks = np.empty((len(positions), 6), np.int64)
+        epochs = np.full(len(positions), self.epoch, np.int64)
+        marks[:, 0], marks[:, 1], marks[:, 2] = self.number, epochs, positions
+        marks[:, 3], marks[:, 4], marks[:, 5] = seed_position_block(self.node, epochs, positions)
+        return marks
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        if not tokens:
+            return [], self.marks(np.empty(0, np.int64))
+        parts = [self.course.positions(token, token + 1) for token in tokens]
+        positions = np.concatenate(parts)
+        block = evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, self.context)
+        if len(block.elements) != len(tokens):
+            raise InternalError("an element that a state holds is now left out; its filter must be a pure function")
+        return block.elements, self.marks(positions)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return (Point(token),)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return bool(token >= self.course.total)
+
+
+Reader: TypeAlias = Callable[[Leaf, int], Iterator[Chunk]]
+"""Yields the chunks of a leaf from some number in its course on; who computes them is the reader's affair."""
+
+
+def read_inline(leaf: Leaf, start: int) -> Iterator[Chunk]:
+    """Yield chunks computed here and now: one element first, then as many at once as take a few milliseconds."""
+    end = leaf.course.total
+    size = 1
+    while start < end:
+        stop = min(start + size, end)
+        began = time.perf_counter()
+        try:
+            block = leaf.evaluate(start, stop, leaf.context)
+        except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+            yield from one_by_one(leaf, start, stop)
+        else:
+            seconds = time.perf_counter() - began
+            yield leaf.chunk(start, stop, block)
+            size = min(size * 2, leaf.at_once) if seconds < _CHUNK_SECONDS else max(size // 2, 1)
+        start = stop
+
+
+def one_by_one(leaf: Leaf, start: int, stop: int) -> Iterator[Chunk]:
+    """Yield chunks computed singly, so that elements before a failing one come first."""
+    for index in range(start, stop):
+        yield leaf.chunk(index, index + 1, leaf.evaluate(index, index + 1, leaf.context))
+
+
+def is_leaf(node: Node) -> bool:
+    """Return whether a node depends on the position alone, filters that leave positions out included."""
+    return is_indexable(node) or (isinstance(node, Map | Filter) and is_leaf(node.parent))
+
+
+def count_positions(node: Node) -> int:
+    """Return how many positions a leaf is computed from."""
+    while not is_indexable(node):
+        if not isinstance(node, Map | Filter):
+            raise InternalError("only filters and skipping maps leave elements out")
+        node = node.parent
+    return length(node) or 0

@@ -1,0 +1,157 @@
+"""What one rank reads in an epoch, as legs: first what earlier ranks left open, each by its own token, then the rest.
+
+As long as the number of ranks stays there is one leg: every `count`-th position of each leaf. When a state is dealt to
+other ranks, what an old rank held open (half a batch taken apart, a window, open bins) becomes a leg of its own, that
+ends where the old rank had read to; the positions that nobody had read yet are dealt anew.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
+from penstock._graph._ordered._leaf import LeafCourse, Span
+from penstock._graph._ordered._stage import Point, Stage, one_each
+
+
+class Leg(NamedTuple):
+    """A stretch of one rank's way through an epoch: a course for each leaf, and where to start; None the beginning."""
+
+    courses: tuple[LeafCourse, ...]
+    token: Token = None
+
+
+@dataclass(frozen=True, slots=True)
+class LegsStage:
+    """The legs, one after the other. A token is (the leg's number, the token within it)."""
+
+    legs: tuple[Leg, ...]
+    open_leg: Callable[[Leg], Stage]
+
+    def stage(self, number: int) -> Stage:
+        """Return a leg's stage."""
+        return self.open_leg(self.legs[number])
+
+    def _start_of(self, number: int) -> Token:
+        token = self.legs[number].token
+        return (number, self.stage(number).start() if token is None else token)
+
+    def start(self) -> Token:
+        return self._start_of(0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        first, at = token
+        for number in range(first, len(self.legs)):
+            if number > first:
+                at = self._start_of(number)[1]
+            for chunk in self.stage(number).run(at):
+                yield _numbered(chunk, number)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        return one_each(self, tokens)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.stage(token[0]).points(token[1])
+
+    def is_drained(self, token: Token, /) -> bool:
+        if not self.stage(token[0]).is_drained(token[1]):
+            return False
+        later = (self._start_of(number) for number in range(token[0] + 1, len(self.legs)))
+        return all(self.stage(number).is_drained(at) for number, at in later)
+
+
+def _numbered(chunk: Chunk, number: int) -> Chunk:
+    starts, afters, count = chunk.starts, chunk.afters, len(chunk.elements)
+    return chunk._replace(
+        starts=Lazy(count, lambda index: (number, starts[index])),
+        afters=Lazy(count, lambda index: (number, afters[index])),
+    )
+
+
+def deal(unfinished: Sequence[tuple[LegsStage, Token]], ranks: int) -> list[tuple[Leg, ...]]:
+    """Return each new rank's legs, from where all old ranks stand: nothing is lost, nothing comes twice.
+
+    Args:
+        unfinished: the legs of every old rank, and its token.
+        ranks: how many new ranks there are.
+    """
+    open_legs: list[Leg] = []
+    left: list[list[Span]] = []
+    snapshots: list[Token] = []
+    for stage, (current, at) in unfinished:
+        for number in range(current, len(stage.legs)):
+            leg = stage.legs[number]
+            token = at if number == current else leg.token
+            points = stage.stage(number).points(stage.stage(number).start() if token is None else token)
+            left = left or [[] for _ in points]
+            snapshots = snapshots or [None] * len(points)
+            for leaf, (course, point) in enumerate(zip(leg.courses, points, strict=True)):
+                left[leaf] += course.rest(point.index)
+                snapshots[leaf] = _earlier(snapshots[leaf], point.snapshot)
+            if token is not None:
+                held = Leg(tuple(map(_read_part, leg.courses, points)), token)
+                if not stage.open_leg(held).is_drained(token):
+                    open_legs.append(held)
+    dealt = [[_dealt(_joined(spans), rank, ranks) for spans in left] for rank in range(ranks)]
+    return [
+        (
+            *open_legs[rank::ranks],
+            Leg(tuple(map(LeafCourse, dealt[rank], snapshots))),
+        )
+        for rank in range(ranks)
+    ]
+
+
+def _dealt(spans: Sequence[Span], rank: int, ranks: int) -> tuple[Span, ...]:
+    """Return every `ranks`-th position of some spans, the first being number `rank`."""
+    found: list[Span] = []
+    before = 0
+    for span in spans:
+        first = (rank - before) % ranks
+        count = len(range(first, span.count, ranks))
+        if count:
+            found.append(Span(span.start + first * span.step, span.step * ranks, count))
+        before += span.count
+    return tuple(found)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the same positions in as few spans as can be: those of all ranks of one deal make a run without gaps."""
+    found: list[Span] = []
+    for step in sorted({span.step for span in spans}):
+        alike = [span for span in spans if span.step == step]
+        if len({span.start % step for span in alike}) < step or len(alike) > step:
+            found += alike
+            continue
+        dense = max(span.start for span in alike) - step + 1  # from here on every position is in one of them
+        stop = min(span.start + span.count * step for span in alike)  # up to here too
+        if stop <= dense:
+            found += alike
+            continue
+        for span in alike:
+            early = len(range(span.start, dense, step))
+            late = len(range(span.start, stop, step))
+            found += [span._replace(count=early)] if early else []
+            found += [Span(span.start + late * step, step, span.count - late)] if span.count > late else []
+        found.append(Span(dense, 1, stop - dense))
+    return sorted(found)
+
+
+def _read_part(course: LeafCourse, point: Point) -> LeafCourse:
+    """Return the part of a course that was taken in already."""
+    spans: list[Span] = []
+    index = point.index
+    for span in course.spans:
+        count = min(max(index, 0), span.count)
+        if count:
+            spans.append(span._replace(count=count))
+        index -= span.count
+    return LeafCourse(tuple(spans), course.snapshot)
+
+
+def _earlier(one: Token, other: Token) -> Token:
+    """Return the snapshot of a stream that was taken first."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other, key=lambda snapshot: snapshot[0])

@@ -1,0 +1,190 @@
+"""Mixing datasets of which some can only be read in order: the next element is always from the part furthest behind.
+
+Furthest behind is whose taken measure over weight is least, the first part among equals: whole numbers and one IEEE
+division, the same on every machine. At every change of weights the counts start anew. A token is (elements so far, the
+parts' taken measures, the parts' tokens); the token of a part that has ended is None.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from penstock._graph._nodes import Element, OrderedMix
+from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
+from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock.errors import GraphError, InternalError
+
+_AT_ONCE: Final = 64  # elements of a chunk
+
+END: Final = Point(1 << 62)
+"""The point of a leaf that was read to its end."""
+
+
+class _Taken(NamedTuple):
+    """One entry of a chunk's log: an element of a part, or, with no chunk, the end of a part."""
+
+    part: int
+    chunk: Chunk | None
+    index: int = 0
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedMixStage:
+    """Elements of several parts by their weights."""
+
+    step: OrderedMix
+    parts: tuple[Stage, ...]
+
+    def start(self) -> Token:
+        return (0, (0,) * len(self.parts), tuple(part.start() for part in self.parts))
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        inputs = [_Input(part, at) for part, at in zip(self.parts, token[2], strict=True)]
+        turns = Turns(self.step, token)
+        has_more = True
+        while has_more:
+            log: list[_Taken] = []
+            try:
+                for _ in range(_AT_ONCE):
+                    has_more = has_more and self._take(inputs, turns, log)
+            except Exception:
+                yield self._chunk(token, log)
+                raise
+            chunk = self._chunk(token, log)
+            if chunk.elements:
+                token = chunk.afters[len(chunk.elements) - 1]
+            yield chunk
+
+    def _take(self, inputs: "list[_Input]", turns: "Turns", log: list[_Taken]) -> bool:
+        """Take one element; return False at the end."""
+        while (part := turns.next()) is not None:
+            chunk = inputs[part].chunk()
+            if chunk is None:
+                turns.end(part)
+                log.append(_Taken(part, None))
+            else:
+                index = inputs[part].index
+                amount = measured(self.step, chunk.elements[index])
+                inputs[part].index += 1
+                turns.take(part, amount)
+                log.append(_Taken(part, chunk, index, amount))
+                return True
+        return False
+
+    def _chunk(self, token: Token, log: list[_Taken]) -> Chunk:
+        """Return the elements of a log that began at a token."""
+        found = [(number, entry.chunk, entry.index) for number, entry in enumerate(log) if entry.chunk is not None]
+        elements = [chunk.elements[index] for _, chunk, index in found]
+        marks = np.concatenate([chunk.marks[index : index + 1] for _, chunk, index in found] or [no_marks()])
+
+        def after(number: int) -> Token:
+            return self._replayed(token, log[: found[number][0] + 1])
+
+        def start(number: int) -> Token:
+            # Whatever ended just before belongs to this element's turn.
+            return self._replayed(token, log[: found[number - 1][0] + 1]) if number else token
+
+        return Chunk(elements, marks, Lazy(len(found), start), Lazy(len(found), after))
+
+    def _replayed(self, token: Token, log: list[_Taken]) -> Token:
+        """Return the token after what a log tells."""
+        turns = Turns(self.step, token)
+        tokens = list(token[2])
+        for part, chunk, index, amount in log:
+            turns.next()  # which may enter the next stretch of the schedule
+            if chunk is None:
+                turns.end(part)
+                tokens[part] = None
+            else:
+                turns.take(part, amount)
+                tokens[part] = chunk.afters[index]
+        return (turns.count, tuple(turns.taken), tuple(tokens))
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        return one_each(self, tokens)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        found: list[Point] = []
+        for part, at in zip(self.parts, token[2], strict=True):
+            found += part.points(at) if at is not None else [END] * len(part.points(part.start()))
+        return tuple(found)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return all(at is None or part.is_drained(at) for part, at in zip(self.parts, token[2], strict=True))
+
+
+def measured(step: OrderedMix, element: Element) -> int:
+    """Return how much an element counts."""
+    if step.measure is None:
+        return 1
+    amount = step.measure(element)
+    if isinstance(amount, bool) or not hasattr(amount, "__index__") or amount.__index__() < 0:
+        raise GraphError(f"measure must return a whole number of at least 0; got {amount!r}")
+    return amount.__index__()
+
+
+class Turns:
+    """Whose turn it is."""
+
+    def __init__(self, step: OrderedMix, token: Token) -> None:
+        self._step = step
+        self.count: int = token[0]
+        self.taken: list[int] = list(token[1])
+        self._ended = [at is None for at in token[2]]
+        self._enter()
+
+    def _enter(self) -> None:
+        """Take the weights that hold at this count."""
+        schedule = self._step.schedule
+        self._weights = [weights for start, weights in schedule if start <= self.count][-1]
+        self._until = next((start for start, _ in schedule if start > self.count), None)
+        self._shares = np.array(self._weights, np.float64)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Compute how far each part is: infinitely far where it has no weight or has ended."""
+        shut = [weight == 0 or ended for weight, ended in zip(self._weights, self._ended, strict=True)]
+        self._progress = np.array(self.taken, np.float64) / np.where(shut, 1.0, self._shares)
+        self._progress[shut] = np.inf
+        self._is_over = all(shut)
+        if self._step.stop == "first":
+            pairs = zip(self._weights, self._ended, strict=True)
+            self._is_over |= any(weight > 0 and ended for weight, ended in pairs)
+
+    def next(self) -> int | None:
+        """Return the number of the part whose turn it is, or None at the end."""
+        if self.count == self._until:
+            self.taken = [0] * len(self.taken)
+            self._enter()
+        return None if self._is_over else int(self._progress.argmin())
+
+    def take(self, part: int, amount: int) -> None:
+        """Count an element of a part."""
+        self.count += 1
+        self.taken[part] += amount
+        self._progress[part] = self.taken[part] / self._weights[part]
+
+    def end(self, part: int) -> None:
+        """Note that a part has ended."""
+        self._ended[part] = True
+        self._refresh()
+
+
+class _Input:
+    """A part's elements, one at a time."""
+
+    def __init__(self, stage: Stage, token: Token) -> None:
+        self._chunks = iter(()) if token is None else stage.run(token)
+        self._chunk: Chunk | None = None
+        self.index = 0
+
+    def chunk(self) -> Chunk | None:
+        """Return the chunk in which `index` is the next element, reading on if need be; None at the end."""
+        while self._chunk is None or self.index >= len(self._chunk.elements):
+            self._chunk, self.index = next(self._chunks, None), 0
+            if self._chunk is None:
+                return None
+        return self._chunk

@@ -1,0 +1,66 @@
+"""The places of marked elements: which record each came from, and the address of its random streams.
+
+Above a mixture elements of different parts may have the same seed position; a hash of the part's name then keeps their
+random streams apart, so that adding a part changes nobody else's.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock._graph._apply import Place, stream_of
+from penstock._graph._nodes import Node, Stream
+from penstock._graph._ordered._chunk import EPOCH, LEAF, POSITION, Marks, seeds_of
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, key_block
+
+
+class Whence(NamedTuple):
+    """A leaf, as a step above it sees it."""
+
+    node: Node
+    component: str
+    """The names of the parts between the step and the leaf, joined by "/"."""
+
+
+class MarkPlaces:
+    """The places of a chunk's elements, computed when they are asked for."""
+
+    def __init__(self, leaves: Mapping[int, Whence], marks: Marks) -> None:
+        self._leaves = leaves
+        self._marks = marks
+
+    def place(self, index: int) -> Place:
+        """Return the place of the chunk's element `index`."""
+        leaf, epoch, position, *seed = self._marks[index].tolist()
+        whence = self._leaves[leaf]
+        key = int(_keys(whence.node, self._marks[index : index + 1])[0])
+        return Place(epoch, position, SeedPosition(*seed), key, whence.node, whence.component, stream_of(whence.component))
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether no hash of a part's name is mixed into the seeds."""
+        return not any(whence.component for whence in self._leaves.values())
+
+    def seeds(self) -> SeedPositions:
+        """Return the addresses of the elements' random streams."""
+        seeds = seeds_of(self._marks)
+        if self.are_plain:
+            return seeds
+        streams = {leaf: stream_of(whence.component) for leaf, whence in self._leaves.items()}
+        offsets = np.array([streams[leaf] for leaf in self._marks[:, LEAF].tolist()], np.int64)
+        return seeds._replace(positions=seeds.positions ^ offsets)
+
+    def keys(self) -> Integers:
+        """Return the keys of the elements' records."""
+        keys = np.empty(len(self._marks), np.int64)
+        for leaf in np.unique(self._marks[:, LEAF]).tolist():
+            chosen = self._marks[:, LEAF] == leaf
+            keys[chosen] = _keys(self._leaves[leaf].node, self._marks[chosen])
+        return keys
+
+
+def _keys(node: Node, marks: Marks) -> Integers:
+    if isinstance(node, Stream):
+        return marks[:, POSITION]
+    return key_block(node, np.ascontiguousarray(marks[:, EPOCH]), np.ascontiguousarray(marks[:, POSITION]))

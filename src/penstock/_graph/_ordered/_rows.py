@@ -1,0 +1,108 @@
+"""Several elements out of one: the rows of a batch, or what the function of a `flat_map` returns.
+
+A token is (the parent element's start, how many of its rows came before), and where that is not 0, also the parent
+element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock._graph._apply import whereabouts
+from penstock._graph._nodes import Element, FlatMap, Unbatch
+from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
+from penstock._graph._ordered._places import MarkPlaces, Whence
+from penstock._graph._ordered._stage import Point, Stage
+from penstock._graph._seed_position import ROWS_BITS
+from penstock.batching._rows import split_rows
+from penstock.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True)
+class RowsStage:
+    """The rows of each of the parent's elements."""
+
+    step: Unbatch | FlatMap
+    below: Stage
+    leaves: Mapping[int, Whence]
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        skip = token[1]
+        for chunk in self.below.run(token[0]):
+            places = MarkPlaces(self.leaves, chunk.marks)
+            for number, element in enumerate(chunk.elements):
+                rows = self._split(element, places, number)
+                yield self._chunk(rows, skip, chunk.marks[number], (chunk.starts, chunk.afters, number))
+                skip = 0
+
+    def _split(self, element: Element, places: MarkPlaces, number: int) -> list[Element]:
+        if isinstance(self.step, Unbatch):
+            return split_rows(element)
+        return flat(self.step, element, lambda: whereabouts(self.step, places.place(number)))
+
+    def _chunk(
+        self,
+        rows: list[Element],
+        skip: int,
+        mark: Marks,
+        parent: tuple[Sequence[Token], Sequence[Token], int],
+    ) -> Chunk:
+        starts, afters, number = parent
+        count = len(rows)
+
+        def token(row: int) -> Token:
+            if row == count:
+                return (afters[number], 0)
+            return (starts[number], row, afters[number]) if row else (starts[number], 0)
+
+        marks = np.repeat(mark[None], max(count - skip, 0), axis=0)
+        marks[:, ORDINAL] = (marks[:, ORDINAL] << ROWS_BITS) + np.arange(skip, max(count, skip))
+        left = len(marks)
+        befores = Lazy(left, lambda index: token(skip + index))
+        return Chunk(rows[skip:], marks, befores, Lazy(left, lambda index: token(skip + index + 1)))
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        if not tokens:
+            return [], no_marks()
+        parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
+        elements, marks = self.below.reproduce(parents)
+        places = MarkPlaces(self.leaves, marks)
+        split = {
+            parent: (self._split(element, places, number), marks[number])
+            for number, (parent, element) in enumerate(zip(parents, elements, strict=True))
+        }
+        found: list[Element] = []
+        found_marks: list[Marks] = []
+        for token in tokens:
+            rows, mark = split[token[0]]
+            chunk = self._chunk(rows[: token[1] + 1], token[1], mark, ((), (), 0))
+            found += chunk.elements
+            found_marks.append(chunk.marks)
+        return found, np.concatenate(found_marks)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[2] if token[1] else token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_drained(token[0])
+
+
+def flat(step: FlatMap, element: Element, where: Callable[[], str]) -> list[Element]:
+    """Return the list that the step's function makes of an element."""
+    try:
+        made = step.function(element)
+    except StopIteration as error:
+        raise RuntimeError(f"the function of step {step.name!r} raised StopIteration") from error
+    except Exception as error:
+        error.add_note(where())
+        raise
+    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
+        raise GraphError(
+            f"the function of flat_map must return a list of elements; step {step.name!r} returned a "
+            f"{type(made).__name__} {where()}. Return a list, with one element or none if need be."
+        )
+    return list(made)

@@ -1,0 +1,62 @@
+"""A stage is one step of a dataset that is read in order, opened: it yields chunks from any token on.
+
+Guarantees, of every stage:
+  - `run(token)` yields what follows the token, each element exactly once, in order, however often it is called.
+  - Elements before a failing one are yielded before its error is raised; after it the iterator has ended, and reading
+    goes on from the token of the last element that was taken.
+  - A token holds positions only. What a stage held open is computed again from them, and nothing else is.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._chunk import Chunk, Marks, Token, no_marks
+from penstock.errors import InternalError
+
+
+class Point(NamedTuple):
+    """How far a leaf was read: everything before `index` was taken in, if only in part."""
+
+    index: int
+    snapshot: Token = None
+    """Of a stream: where to start reading it, at or before that."""
+
+
+class Stage(Protocol):
+    """One step, opened."""
+
+    def start(self) -> Token:
+        """Return the token of the beginning."""
+        ...
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        """Yield what follows a token."""
+        ...
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        """Return the elements that start at the tokens, and their marks: computed again, and nothing else with them."""
+        ...
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        """Return how far each leaf below was read at a token: what a stage holds open lies before."""
+        ...
+
+    def is_drained(self, token: Token, /) -> bool:
+        """Return whether it is certain that nothing follows a token."""
+        ...
+
+
+def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Marks]:
+    """Return the first element from each token on: `reproduce` for stages without a shorter way."""
+    elements: list[Element] = []
+    marks: list[Marks] = []
+    for token in tokens:
+        chunk = next((chunk for chunk in stage.run(token) if chunk.elements), None)
+        if chunk is None:
+            raise InternalError("no element starts at a token that a state holds")
+        elements.append(chunk.elements[0])
+        marks.append(chunk.marks[:1])
+    return elements, np.concatenate(marks) if marks else no_marks()

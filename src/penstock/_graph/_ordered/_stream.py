@@ -1,0 +1,167 @@
+"""The bottom of a dataset that has no random access: an iterable, read from the beginning or from a state of its own.
+
+A token is (the element's number in the course, a snapshot); a snapshot is (elements read before it, passes before it,
+the iterable's state as JSON text or None). With a state reading goes on from there; without, as many elements are read
+again and dropped, and a warning says so.
+"""
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock._graph._nodes import Element, Stream
+from penstock._graph._ordered._chunk import Chunk, Marks, Token
+from penstock._graph._ordered._leaf import LeafCourse
+from penstock._graph._ordered._stage import Point, one_each
+from penstock.errors import GraphError, StateError
+
+_CHUNK_SECONDS: Final = 0.002
+_MOST_AT_ONCE: Final = 64
+_ENDLESS_PASSES: Final = 1 << 31
+_SNAPSHOT_EVERY: Final = 16  # elements: a state may be slow to take, and reading this many again is quick
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStage:
+    """An iterable's elements, of which a rank of several takes every `count`-th."""
+
+    number: int
+    step: Stream
+    epoch: int
+    course: LeafCourse
+
+    def start(self) -> Token:
+        return (0, self.course.snapshot)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        index, snapshot = token
+        total = self.course.total
+        if index >= total:
+            return
+        wanted = self._position(index)
+        self._warn(wanted, snapshot)
+        elements: list[Element] = []
+        tokens: list[Token] = []
+        began = time.perf_counter()
+        try:
+            for count, element, newest in read(self.step, self.epoch, snapshot):
+                if count < wanted:
+                    continue
+                elements.append(element)
+                tokens.append((index, newest))
+                index += 1
+                if index < total:
+                    wanted = self._position(index)
+                if len(elements) == _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS or index == total:
+                    yield self._chunk(elements, tokens)
+                    elements, tokens, began = [], [], time.perf_counter()
+                if index == total:
+                    return
+        except Exception:
+            yield self._chunk(elements, tokens)
+            raise
+        yield self._chunk(elements, tokens)
+
+    def _warn(self, wanted: int, snapshot: Token) -> None:
+        count, _, text = (0, 0, None) if snapshot is None else snapshot
+        if text is None and wanted - count >= self.course.spans[0].step:
+            warnings.warn(
+                f"{_name(self.step.iterable)} has no state, so {wanted - count:,} elements are read again to come back "
+                "to where it was. Give it get_state and set_state, or state_dict and load_state_dict.",
+                stacklevel=2,
+            )
+
+    def _position(self, index: int) -> int:
+        return int(self.course.positions(index, index + 1)[0])
+
+    def _chunk(self, elements: list[Element], tokens: list[Token]) -> Chunk:
+        marks = np.zeros((len(elements), 6), np.int64)
+        if tokens:
+            positions = self.course.positions(tokens[0][0], tokens[-1][0] + 1)
+            marks[:, 0], marks[:, 1], marks[:, 2] = self.number, self.epoch, positions
+            marks[:, 3], marks[:, 4] = self.epoch, positions
+        return Chunk(elements, marks, tokens, [(index + 1, snapshot) for index, snapshot in tokens])
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        return one_each(self, tokens)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return (Point(token[0], token[1]),)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return bool(token[0] >= self.course.total)
+
+
+def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
+    """Yield (number, element, newest snapshot from before it), from a snapshot on; None reads from the beginning."""
+    at, passes, text = (0, 0, None) if snapshot is None else snapshot
+    while step.times is None or passes < step.times:
+        opened = _open(step, epoch if step.times == 1 else epoch * (step.times or _ENDLESS_PASSES) + passes, text)
+        newest = (at, passes, text)
+        text = None
+        first = at
+        while True:
+            if opened.get_state is not None and at % _SNAPSHOT_EVERY == 0:
+                newest = (at, passes, _as_text(step, opened.get_state()))
+            try:
+                element = next(opened.iterator)
+            except StopIteration:
+                break
+            except Exception as error:
+                error.add_note(f"in {_name(step.iterable)} at epoch {epoch}, element {at}")
+                raise
+            yield at, element, newest
+            at += 1
+        if at == first and step.times is None:
+            return  # an empty iterable repeated without end is empty
+        passes += 1
+
+
+class _Opened(NamedTuple):
+    iterator: Iterator[Element]
+    get_state: Callable[[], Any] | None
+
+
+def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
+    """Begin a pass over the iterable, from its state if there is one."""
+    made: Any = step.iterable() if callable(step.iterable) else step.iterable
+    if hasattr(made, "set_epoch"):
+        made.set_epoch(epoch)
+    own = _state_functions(made)
+    if own is not None and text is not None:
+        own[1](json.loads(text))
+    iterator = iter(made)
+    inner = own or _state_functions(iterator)
+    if inner is None:
+        if text is not None:
+            raise StateError(f"the state holds one of {_name(step.iterable)}, which has none now")
+        return _Opened(iterator, None)
+    if own is None and text is not None:
+        inner[1](json.loads(text))
+    return _Opened(iterator, inner[0])
+
+
+def _state_functions(target: object) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    for save, restore in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
+        if callable(getattr(target, save, None)) and callable(getattr(target, restore, None)):
+            return getattr(target, save), getattr(target, restore)
+    return None
+
+
+def _as_text(step: Stream, state: object) -> str:
+    try:
+        return json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"the state of a stream must be a JSON value, to be part of the loader's; that of {_name(step.iterable)} "
+            f"is not ({error})"
+        ) from error
+
+
+def _name(iterable: object) -> str:
+    return getattr(iterable, "__qualname__", type(iterable).__qualname__)

@@ -1,0 +1,68 @@
+"""Shuffling within windows: as many consecutive elements as a window holds, each window in a random order of its own.
+
+A token is (the window's start, how many of its elements came before), and where that is not 0, also the window's
+`after`. The window is computed again from there: that is what a window shuffle holds open.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock._graph._nodes import Element, WindowShuffle
+from penstock._graph._ordered._chunk import Chunk, Group, Lazy, Marks, Token, groups, no_marks
+from penstock._graph._ordered._places import MarkPlaces, Whence
+from penstock._graph._ordered._stage import Point, Stage
+from penstock._seeds import derive
+from penstock.sampling import Permutation
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShuffleStage:
+    """Windows in random order; the order derives from the seed position of a window's first element."""
+
+    step: WindowShuffle
+    below: Stage
+    leaves: Mapping[int, Whence]
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        skip = token[1]
+        for window in groups(self.below.run(token[0]), self.step.size):
+            chunk = self._shuffled(window)
+            yield chunk.part(skip, len(chunk.elements))
+            skip = 0
+
+    def _shuffled(self, window: Group) -> Chunk:
+        count = len(window.elements)
+        first = MarkPlaces(self.leaves, window.marks[:1]).place(0)
+        order = window_order(self.step, count, first.address)
+
+        def token(number: int) -> Token:
+            if number == count:
+                return (window.after, 0)
+            return (window.start, number, window.after) if number else (window.start, 0)
+
+        elements = [window.elements[number] for number in order.tolist()]
+        return Chunk(elements, window.marks[order], Lazy(count, token), Lazy(count, lambda index: token(index + 1)))
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
+        shuffled = {
+            token[0]: self._shuffled(next(iter(groups(self.below.run(token[0]), self.step.size)))) for token in tokens
+        }
+        elements = [shuffled[token[0]].elements[token[1]] for token in tokens]
+        marks = [shuffled[token[0]].marks[token[1] : token[1] + 1] for token in tokens]
+        return elements, np.concatenate(marks) if marks else no_marks()
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[2] if token[1] else token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_drained(token[0])
+
+
+def window_order(step: WindowShuffle, count: int, address: tuple[int, int, int]) -> "np.typing.NDArray[np.int64]":
+    """Return which of a window's elements comes when: a permutation that derives from its first element's address."""
+    return Permutation(count, derive(step.seed, *address)).block(np.arange(count, dtype=np.int64))

@@ -1,0 +1,188 @@
+"""The place in a dataset that is read in order: a token, remembered for the last steps handed out."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock._graph._apply import Context
+from penstock._graph._ordered._build import Opening, first_leg, open_stages
+from penstock._graph._ordered._deal import dealt_legs, from_json, to_json
+from penstock._graph._ordered._leaf import read_inline
+from penstock._graph._ordered._legs import Leg
+from penstock._graph._ordered._stage import Stage
+from penstock._loader._progress import Point
+from penstock._plan._plan import Ordered, Plan
+from penstock._runtime._batches import Course, Unit, Where
+from penstock._state import LoaderState, Segment, Token
+from penstock.errors import InternalError, StateError
+
+_REMEMBERED: Final = 256  # steps whose tokens are kept, for `state_dict(step=…)` and `seek`
+
+
+class _Known(NamedTuple):
+    """Where a step began."""
+
+    step: int
+    epoch: int
+    where: Where
+    run: int
+    """How many epochs had been left early before it."""
+
+
+class OrderedProgress:
+    """The place in an ordered dataset."""
+
+    def __init__(self, plan: Plan) -> None:
+        if not isinstance(plan.program, Ordered):
+            raise InternalError("an indexable dataset has no token")
+        self._plan = plan
+        self._batch = plan.batch_size
+        self._node = plan.node
+        self._own_legs = (first_leg(plan.node, plan.shard.rank, plan.shard.count),)
+        self._next = _Known(0, 0, self._beginning(), 0)
+        self._last: _Known | None = None
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._remember()
+
+    @property
+    def next_step(self) -> int:
+        """The number of the next batch."""
+        return self._next.step
+
+    def _beginning(self) -> Where:
+        return Where(self._own_legs, self._stage(self._own_legs, 0).start())
+
+    def _stage(self, legs: tuple[Leg, ...], epoch: int) -> Stage:
+        return open_stages(self._node, legs, Opening(epoch, self._plan.shard.count, read_inline, Context()))
+
+    def current(self) -> Unit:
+        return self._unit(self._next if self._last is None else self._last)
+
+    def _unit(self, known: _Known) -> Unit:
+        stage = self._stage(known.where.legs, known.epoch)
+        read = sum(point.index for point in stage.points(known.where.token) if point.index < 1 << 61)
+        return Unit(known.step, known.epoch, read, self._batch)
+
+    def begin(self) -> Course:
+        if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
+            self._next = self._next._replace(run=self._next.run + 1)
+            self._next_epoch()
+        self._last = None
+        return self.rest()
+
+    def rest(self) -> Course:
+        # How many steps there will be is known when they are done.
+        return Course(self._unit(self._next), 1 << 62, 0, self._next.where)
+
+    def handed_out(self, token: Token) -> None:
+        if token is None:
+            raise InternalError("an ordered dataset's batch comes with a token")
+        last = self._next
+        following = _Known(last.step + 1, last.epoch, last.where._replace(token=token), last.run)
+        self._known[following.step] = following
+        # An interrupt finds all of these done, or none.
+        self._last, self._next = last, following
+        self._forget()
+
+    def ended(self) -> None:
+        self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        self._next = _Known(self._next.step, self._next.epoch + 1, self._beginning(), self._next.run)
+        self._remember()
+
+    def _remember(self) -> None:
+        self._known[self._next.step] = self._next
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known.move_to_end(self._next.step)
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def jump(self, step: int) -> None:
+        self._next = self._lookup(step)
+        self._last = None
+        self._pass_end()
+        for later in [other for other, known in self._known.items() if known.run > self._next.run]:
+            del self._known[later]  # the epoch that was left early after this step may now be read to its end
+
+    def _pass_end(self) -> None:
+        """Stand at the next epoch's start rather than at an epoch's end."""
+        where = self._next.where
+        if where == self._beginning():
+            return
+        if self._stage(where.legs, self._next.epoch).is_drained(where.token):
+            self._next_epoch()
+
+    def _lookup(self, step: int) -> _Known:
+        known = self._known.get(step)
+        if known is None:
+            first, last = min(self._known), max(self._known)
+            raise StateError(
+                "this dataset can only be read in order, so only the last steps handed out are known: "
+                f"{first} to {last}; got step={step}"
+            )
+        return known
+
+    def course(self, step: int) -> Course:
+        known = self._lookup(step)
+        return Course(self._unit(known), 1, 0, known.where)
+
+    def point(self, step: int) -> Point:
+        known = self._lookup(step)
+        position = self._unit(known).position
+        segments = (Segment(step, known.epoch, position, self._batch),)
+        legs = None if known.where.legs == self._own_legs else to_json(known.where.legs)
+        return Point(step, known.epoch, position, segments, known.where.token, legs)
+
+    def restore(self, states: Sequence[LoaderState]) -> None:
+        if any(state.cursor is None for state in states):
+            raise StateError("this state was saved by an indexable dataset, or one with other steps")
+        self._next = self._restored(states)
+        self._last = None
+        self._known.clear()
+        self._remember()
+        self._pass_end()
+
+    def _restored(self, states: Sequence[LoaderState]) -> _Known:
+        rank, count = self._plan.shard.rank, self._plan.shard.count
+        own = next((state for state in states if (state.rank, state.shape.ranks) == (rank, count)), None)
+        if own is not None:
+            legs = self._own_legs if own.legs is None else from_json(own.legs)
+            where = Where(legs, own.cursor)
+            self._check(where, own.epoch)
+            return _Known(own.step, own.epoch, where, 0)
+        _need_all_ranks(states)
+        for state in states:
+            self._check(Where(self._legs_of(state), state.cursor), state.epoch)
+        epoch, legs, token = dealt_legs(
+            self._node,
+            [(state.epoch, self._legs_of(state), state.cursor) for state in sorted(states, key=lambda s: s.rank)],
+            rank,
+            count,
+        )
+        return _Known(max(state.step for state in states), epoch, Where(legs, token), 0)
+
+    def _legs_of(self, state: LoaderState) -> tuple[Leg, ...]:
+        if state.legs is not None:
+            return from_json(state.legs)
+        return (first_leg(self._node, state.rank, state.shape.ranks),)
+
+    def _check(self, where: Where, epoch: int) -> None:
+        try:
+            self._stage(where.legs, epoch).points(where.token)
+        except (TypeError, IndexError, ValueError, AttributeError) as error:
+            raise StateError("this state was saved by an indexable dataset, or one with other steps") from error
+
+
+def _need_all_ranks(states: Sequence[LoaderState]) -> None:
+    ranks = states[0].shape.ranks
+    if any(state.shape.ranks != ranks for state in states):
+        raise StateError(f"states of one run are needed; these are of {sorted({s.shape.ranks for s in states})} ranks")
+    missing = sorted(set(range(ranks)) - {state.rank for state in states})
+    if missing or len(states) != ranks:
+        raise StateError(
+            f"a dataset that is read in order goes on, on other ranks, from the states of all {ranks} old ones; "
+            f"missing: rank {missing}. Give load_state_dict the list of all of them."
+        )

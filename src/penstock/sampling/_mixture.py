@@ -1,0 +1,9 @@
+"""placeholder"""
+from typing import Protocol
+import numpy as np
+from numpy.typing import NDArray
+class MixtureRule(Protocol):
+    """Rule."""
+    def __len__(self) -> int: ...
+    def __call__(self, epoch: int, position: int, /) -> tuple[int, int, int]: ...
+    def block(self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
