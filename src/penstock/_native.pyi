@@ -92,6 +92,78 @@ def living_leases() -> int:
 def lease(region: Region, start: int, size_bytes: int, returns: ReturnedLeases, slot: int) -> Lease:
     """Leases a part of a region."""
 
+class BestFit:
+    """Streaming best fit over a bounded number of open bins, for one thread."""
+
+    def __init__(
+        self,
+        capacity: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        bins: int,
+        most_documents: int,
+    ) -> None: ...
+    def open(
+        self,
+        room: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        documents: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> None:
+        """
+        Open bins, oldest first, with `room` left in each feature and `documents` in them.
+        """
+
+    def assign(
+        self,
+        lengths: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        bins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+        closed: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+        closed_before: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    ) -> int:
+        """
+        Fill `bins` with each document's bin, the others with the bins that closed and the number of documents assigned by then, and return how many closed. Many documents are assigned without the GIL.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of open bins."""
+
+    def read(
+        self,
+        numbers: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+        documents: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+        room: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu")],
+    ) -> None:
+        """Fill the outputs with the open bins, oldest first."""
+
+def fill_rows(
+    documents: list[typing.Any],
+    also: type,
+    document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: object,
+    padding: object,
+    segment_ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
+    positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
+) -> int:
+    """
+    Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't a C-contiguous array of one axis and the dtype of `out`, of its very type or of type `also`. Large copies release the GIL.
+    """
+
+def fill_rows_from(
+    tokens: object,
+    starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: object,
+    padding: object,
+    segment_ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
+    positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
+) -> None:
+    """
+    Fill the rows of `out`, where document i is `tokens[starts[i]:starts[i + 1]]`, of the dtype of `out`.
+    """
+
 class Permutation:
     """A keyed bijection of [0, length), computed per position."""
 

@@ -6,8 +6,10 @@ import pytest
 
 import penstock as ps
 from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._ordered._build import leaves_of
+from penstock._graph._ordered._leaf import count_positions
 from penstock._plan._lower import choose_place, lower, parse_memory
-from penstock._plan._plan import Batches, Folded, Limits, Plan, Shard
+from penstock._plan._plan import Batches, Ordered, Limits, Plan, Shard
 from tests.dataset.functions import double, is_odd
 
 
@@ -27,10 +29,10 @@ def batches_of(dataset: ps.Dataset) -> Batches:
     return program
 
 
-def folded_of(dataset: ps.Dataset) -> Folded:
+def ordered_of(dataset: ps.Dataset) -> Ordered:
     """Return the program of an ordered dataset."""
     program = plan_of(dataset).program
-    assert isinstance(program, Folded)
+    assert isinstance(program, Ordered)
     return program
 
 
@@ -124,33 +126,33 @@ def test_batches_of_batches_merge_the_outer_ones() -> None:
 def test_filters_belong_to_what_depends_on_the_position() -> None:
     """Without a batch above them there are no folds: any worker may leave elements out."""
     dataset = ps.range(20).map(double).filter(is_odd).map(double)
-    program = folded_of(dataset)
-    assert program.base == dataset.node
-    assert (program.total, program.folds, program.batch) == (20, (), None)
+    program = ordered_of(dataset)
+    assert leaves_of(program.node) == [dataset.node]
+    assert program.batch is None
 
 
-def test_folds_start_at_the_first_batch_of_an_ordered_dataset() -> None:
-    """From there on steps are taken in order; the outermost batch is what ranks are cut from."""
+def test_what_is_read_in_order_starts_at_the_first_batch_of_an_ordered_dataset() -> None:
+    """Below it positions are computed by anyone; the outermost batch is what ranks are cut from."""
     below = ps.range(20).batch(2).unbatch().filter(is_odd)
-    program = folded_of(below.batch(3).map(double).unbatch().filter(is_odd).batch(5))
-    assert program.base == below.node
-    assert kinds(program.folds) == [Batch, Map, Unbatch, Filter, Batch]
-    assert (program.total, program.batch and program.batch.size) == (20, 5)
+    program = ordered_of(below.batch(3).map(double).unbatch().filter(is_odd).batch(5))
+    assert leaves_of(program.node) == [below.node]
+    assert isinstance(program.batch, Batch)
+    assert program.batch.size == 5
 
 
-def test_rows_of_reordered_short_batches_are_a_fold() -> None:
+def test_rows_of_reordered_short_batches_are_read_in_order() -> None:
     """Where the rows' positions aren't known, they are counted in order."""
-    program = folded_of(ps.range(20).batch(3).shuffle().unbatch())
-    assert kinds(program.folds) == [Unbatch]
-    assert isinstance(program.base, Reindex)
-    assert program.total == 7
+    program = ordered_of(ps.range(20).batch(3).shuffle().unbatch())
+    (leaf,) = leaves_of(program.node)
+    assert isinstance(leaf, Reindex)
+    assert count_positions(leaf) == 7
 
 
-def test_skipping_steps_leave_the_base_indexable() -> None:
+def test_skipping_steps_leave_positions_below() -> None:
     """Positions address the dataset below what is left out."""
-    program = folded_of(ps.range(20)[:15].map(double, on_error="skip").filter(is_odd).batch(2))
-    assert program.total == 15
-    assert kinds(program.folds) == [Batch]
+    program = ordered_of(ps.range(20)[:15].map(double, on_error="skip").filter(is_odd).batch(2))
+    (leaf,) = leaves_of(program.node)
+    assert count_positions(leaf) == 15
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.sampling import (
+    Balance,
+    Bits,
+    CheckedSampler,
     FixedEpoch,
     FixedOrder,
     Reorder,
@@ -23,6 +26,7 @@ from penstock.sampling import (
     Select,
     Shuffle,
     Slice,
+    WeightedDraws,
     apply_block,
 )
 
@@ -58,12 +62,18 @@ OURS: dict[str, st.SearchStrategy[Sampler]] = {
     "Slice": slices(),
     "Select": st.lists(st.integers(0, 2**62), min_size=1, max_size=9).map(lambda keys: Select(np.array(keys))),
     "Repeat": st.builds(Repeat, lengths, st.one_of(st.none(), st.integers(1, 5)), reshuffle=st.booleans()),
+    "Bits": st.lists(st.booleans(), min_size=1).map(lambda mask: Bits.from_mask([*mask, True])),
+    "WeightedDraws": st.builds(
+        WeightedDraws, st.lists(st.floats(0.5, 9), min_size=1, max_size=9).map(np.array), lengths, seeds
+    ),
+    "Balance": st.builds(Balance, st.lists(st.integers(0, 9), min_size=1).map(np.array), lengths, seeds),
     "FixedEpoch": st.builds(FixedEpoch, lengths, st.integers(0, 2**62)),
 }
 OURS["FixedOrder"] = st.builds(FixedOrder, st.one_of(*OURS.values()), st.integers(1, 4))
 ALL: dict[str, st.SearchStrategy[ScalarSampler]] = {
     **OURS,
     "a user's": st.builds(Rotated, lengths),
+    "a user's, checked": st.builds(CheckedSampler, st.builds(Rotated, lengths), st.just(2**62)),
     "FixedOrder of a user's": st.builds(FixedOrder, st.builds(Rotated, lengths), st.integers(1, 4)),
 }
 
@@ -117,7 +127,18 @@ def test_positions_outside_are_index_errors(kind: str, row: int, data: st.DataOb
 
 @pytest.mark.parametrize(
     "sampler",
-    [Shuffle(0, 1), Reorder(0, 1), Slice(0, 1, 0), Select(np.array([], np.int64)), Repeat(0, None), FixedEpoch(0, 1)],
+    [
+        Shuffle(0, 1),
+        Reorder(0, 1),
+        Slice(0, 1, 0),
+        Select(np.array([], np.int64)),
+        Bits(np.array([], np.uint8), 0),
+        Bits.from_mask(np.zeros(9, np.bool_)),
+        WeightedDraws(np.ones(1), 0, 1),
+        Balance(np.ones(1, np.int64), 0, 1),
+        Repeat(0, None),
+        FixedEpoch(0, 1),
+    ],
 )
 def test_samplers_of_nothing(sampler: Sampler) -> None:
     """A sampler may be empty: its length is 0, an empty block stays empty, and no position exists."""

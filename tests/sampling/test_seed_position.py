@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sampling import (
+    Balance,
+    Bits,
+    CheckedSampler,
     FixedEpoch,
     FixedOrder,
     Reorder,
@@ -15,6 +18,7 @@ from penstock.sampling import (
     Select,
     Shuffle,
     Slice,
+    WeightedDraws,
     seed_position,
     seed_positions,
 )
@@ -24,10 +28,15 @@ samplers: st.SearchStrategy[Sampler] = st.one_of(
     st.just(Reorder(12, 1)),
     st.builds(Slice, st.integers(0, 9), st.integers(1, 5), st.just(12)),
     st.just(Select(np.arange(12) * 3)),
+    st.just(Bits.from_mask(np.arange(30) % 5 < 2)),
+    st.just(WeightedDraws(np.ones(5), 12, 1)),
+    st.just(Balance(np.arange(5), 12, 1)),
     st.builds(Repeat, st.just(4), st.just(3), reshuffle=st.booleans()),
     st.builds(FixedEpoch, st.just(12), st.integers(0, 3)),
 )
-all_samplers = st.one_of(samplers, st.builds(FixedOrder, samplers, st.integers(1, 3)))
+all_samplers = st.one_of(
+    samplers, st.builds(FixedOrder, samplers, st.integers(1, 3)), st.builds(CheckedSampler, samplers, st.just(2**62))
+)
 
 
 def places(sampler: ScalarSampler, epoch: int) -> list[tuple[int, int]]:
@@ -42,7 +51,16 @@ def test_scalar_and_block_forms_agree(sampler: ScalarSampler, epoch: int) -> Non
     assert places(sampler, epoch) == [seed_position(sampler, epoch, position) for position in range(len(sampler))]
 
 
-@pytest.mark.parametrize("sampler", [Shuffle(12, 1), Reorder(12, 1), Select(np.array([5, 5, 1]))])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Shuffle(12, 1),
+        Reorder(12, 1),
+        Select(np.array([5, 5, 1])),
+        WeightedDraws(np.ones(3), 12, 1),
+        Balance(np.arange(3), 12, 1),
+    ],
+)
 def test_what_only_reorders_leaves_it(sampler: Sampler) -> None:
     """Shuffles and selections leave seed positions, so that an element taken twice is augmented in two ways."""
     expected = [(3, position) for position in range(len(sampler))]
@@ -50,11 +68,20 @@ def test_what_only_reorders_leaves_it(sampler: Sampler) -> None:
     assert places(FixedOrder(sampler), 3) == expected
 
 
-def test_siblings_share_none() -> None:
-    """Slices and fixed shards of one dataset have no seed position in common, and together have all of them."""
-    shards = [Slice(start, 3, 4) for start in range(3)]
+@pytest.mark.parametrize(
+    "shards",
+    [[Slice(start, 3, 4) for start in range(3)], [Bits.from_mask(np.arange(12) % 5 == rest) for rest in range(5)]],
+)
+def test_siblings_share_none(shards: list[Sampler]) -> None:
+    """Slices, fixed shards and filters of one dataset have no seed position in common, and together have all."""
     everywhere = [place for shard in shards for place in places(shard, 2)]
     assert sorted(everywhere) == [(2, position) for position in range(12)]
+
+
+def test_a_sampler_that_is_looked_at_moves_it_as_before() -> None:
+    """CheckedSampler leaves it where its inner sampler does, and carries it where that one does."""
+    for sampler in (Slice(5, 2, 4), Shuffle(12, 1)):
+        assert places(CheckedSampler(sampler, 12), 3) == places(sampler, 3)
 
 
 def test_passes_share_none() -> None:

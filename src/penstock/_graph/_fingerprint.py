@@ -9,7 +9,6 @@ So a run may go on with another schedule from then on, or with one more componen
 
 import functools
 import hashlib
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never, cast
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, assert_never, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._graph._code import code_identity
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -43,7 +43,7 @@ from penstock._graph._nodes import (
     chain,
 )
 from penstock.errors import InternalError
-from penstock.sampling import FixedOrder, MixtureRule, ScalarSampler, Select, WeightedMixture, apply_block
+from penstock.sampling import CheckedSampler, FixedOrder, MixtureRule, ScalarSampler, Select, WeightedMixture, apply_block
 from penstock.sources._as_source import source_fingerprint
 
 
@@ -148,7 +148,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
             how = f"mix {seed} {_rule_text(rule)}"
         case OrderedMix(schedule=schedule, stop=stop, seed=seed, measure=measure):
             how = f"ordered mix {seed} {stop} {schedule}"
-            functions = [] if measure is None else [f"measure {_code_text(measure)}"]
+            functions = [] if measure is None else [f"measure {_function_text(measure)}"]
         case Chain(seed=seed):
             how = f"chain {seed}"
         case Zip(seed=seed):
@@ -210,6 +210,8 @@ def _sampler_text(sampler: ScalarSampler) -> str:
     """Return what identifies a sampler: its own `fingerprint()`, its repr if it is one of ours, or what it maps to."""
     if isinstance(sampler, FixedOrder):
         return f"FixedOrder {sampler.cycle} {_sampler_text(sampler.sampler)}"
+    if isinstance(sampler, CheckedSampler):
+        return _sampler_text(sampler.sampler)
     if isinstance(sampler, Select):  # the repr of a long array leaves out its middle
         return f"Select {_array_text(sampler.keys)}"
     return _own_text(sampler) or _probed_text(sampler, functools.partial(apply_block, sampler))
@@ -241,16 +243,16 @@ def _probed_text(
 def _function_parts(step: Node) -> Iterator[str]:
     match step:
         case Map(function=function, name=name, seed=seed, form=form):
-            yield f"map {name} {seed} {form} {_code_text(function)}"
+            yield f"map {name} {seed} {form} {_function_text(function)}"
         case Filter(predicate=predicate, name=name):
-            yield f"filter {name} {_code_text(predicate)}"
+            yield f"filter {name} {_function_text(predicate)}"
         case Batch(merge=merge):
-            yield f"merge {_code_text(merge)}"
+            yield f"merge {_function_text(merge)}"
         case FlatMap(function=function, name=name):
-            yield f"flat_map {name} {_code_text(function)}"
+            yield f"flat_map {name} {_function_text(function)}"
         case Bucket(bucketing=bucketing):
-            yield f"size {_code_text(bucketing.size)}"
-            yield from (f"merge {_code_text(merge)}" for merge in bucketing.merge)
+            yield f"size {_function_text(bucketing.size)}"
+            yield from (f"merge {_function_text(merge)}" for merge in bucketing.merge)
         case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
             pass
         case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
@@ -259,22 +261,6 @@ def _function_parts(step: Node) -> Iterator[str]:
             assert_never(step)
 
 
-def _code_text(function: Callable[..., Any]) -> str:
-    """Return a function's byte code and names, without line numbers or file names; empty where it has none."""
-    inner = getattr(function, "func", None) or getattr(function, "__func__", None)
-    code = getattr(function, "__code__", None) or getattr(inner, "__code__", None)
-    if code is None:
-        code = getattr(type(function).__call__, "__code__", None)
-    return _code_object_text(code) if isinstance(code, types.CodeType) else type(function).__qualname__
-
-
-def _code_object_text(code: types.CodeType) -> str:
-    constants = [_code_object_text(c) if isinstance(c, types.CodeType) else _constant_text(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
-
-
-def _constant_text(constant: object) -> str:
-    if not isinstance(constant, frozenset):
-        return repr(constant)
-    # The repr of a set of strings depends on the process's hash seed.
-    return str(sorted(map(repr, cast("frozenset[object]", constant))))
+def _function_text(function: Callable[..., Any]) -> str:
+    """Return what identifies a function, but for what may change while it is used."""
+    return code_identity(function, with_state=False)

@@ -8,10 +8,10 @@ Guarantees:
 from collections.abc import Callable, Iterator
 
 from penstock._graph._apply import Context, Place
-from penstock._graph._nodes import Element
-from penstock._graph._ordered._build import Opening, leaves_of, open_stages, whences_of
+from penstock._graph._nodes import Element, Stream
+from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
-from penstock._graph._ordered._leaf import Reader
+from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
 from penstock._graph._ordered._stage import Stage
 from penstock._plan._plan import Ordered, Plan
@@ -69,6 +69,15 @@ class OrderedStream:
         return [places.place(row) for row in range(len(self._rows))]
 
     @property
+    def has_begun(self) -> bool:
+        """Whether reading has begun, or will never."""
+        return self._closed or self._chunks is not None
+
+    def first_read(self) -> tuple[Leaf, int]:
+        """Return the leaf, where there is only one, and the number in its course with which reading will begin."""
+        return first_read(self._stage, self._stage.start() if self._token is None else self._token)
+
+    @property
     def has_more_at_hand(self) -> bool:
         """Whether the next element is computed already."""
         return self._chunk is not None and self._index < len(self._chunk.elements)
@@ -99,4 +108,5 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
 
 def can_read_ahead(plan: Plan) -> bool:
     """Return whether there is one leaf alone, for which workers can read ahead."""
-    return len(leaves_of(plan.node)) == 1
+    leaves = leaves_of(plan.node)
+    return len(leaves) == 1 and not isinstance(leaves[0], Stream)

@@ -22,6 +22,7 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
+from penstock.errors import InternalError
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
@@ -124,11 +125,22 @@ class ThreadReader:
         self._plan = plan
         self._crew = crew
         self._queue: JobQueue[SpanJob] | None = None
+        self._begun: int | None = None
+
+    def begin(self, leaf: Leaf, start: int) -> None:
+        """Start computing ahead of the call that asks for it."""
+        self.close()
+        cutter = _SpanCutter(self._plan, leaf, self._crew, start)
+        self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
+        self._begun = start
 
     def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
         """Yield the leaf's chunks from a number in its course on."""
-        cutter = _SpanCutter(self._plan, leaf, self._crew, start)
-        queue = self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
+        if self._queue is None or self._begun != start:
+            self.begin(leaf, start)
+        queue, self._begun = self._queue, None
+        if queue is None:
+            raise InternalError("a queue was just made")
         try:
             while (job := queue.next_job()) is not None:
                 if job.failed:
@@ -143,6 +155,12 @@ class ThreadReader:
         """Return whether the next chunk would come without waiting."""
         return self._queue is None or self._queue.is_ready()
 
+    def close(self) -> None:
+        """Give up what is computed ahead."""
+        if self._queue is not None:
+            self._queue.close()
+        self._queue = self._begun = None
+
 
 class ThreadOrderedStream(OrderedStream):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
@@ -156,7 +174,15 @@ class ThreadOrderedStream(OrderedStream):
         return self._descriptor
 
     def is_ready(self) -> bool:
-        return self.has_more_at_hand or self._reader.is_ready()
+        if self.has_more_at_hand:
+            return True
+        if not self.has_begun:
+            self._reader.begin(*self.first_read())  # so that there is something to wait for
+        return self._reader.is_ready()
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()
 
 
 class _SpanCutter:

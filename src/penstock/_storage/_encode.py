@@ -24,12 +24,13 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
-from penstock._tree import Element, Structure, flatten, is_array, unflatten
+from penstock._tree import Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
 Part: TypeAlias = bytes | memoryview
 Take: TypeAlias = Callable[[bytes, int], tuple[object, int]]
 """Reads a leaf from the bytes at an offset; returns it, and where the next one starts."""
+_Put: TypeAlias = Callable[[Any, list[Part]], "Form"]
 
 
 class Form(NamedTuple):
@@ -93,11 +94,14 @@ def _is_leaf(part: object) -> bool:
 
 def _put(leaf: object, parts: list[Part]) -> Form:
     """Append a leaf's bytes to the parts, and return its form."""
-    kind = type(leaf)
-    if kind is np.ndarray and is_array(leaf):
-        return _put_array(leaf, parts)
-    put = _PUTS.get(kind) or (_put_scalar if issubclass(kind, np.generic) else _put_pickled)
-    return put(leaf, parts)
+    return _put_of(type(leaf))(leaf, parts)
+
+
+def _put_of(kind: type[object]) -> _Put:
+    put = _PUTS.get(kind)
+    if put is not None:
+        return put
+    return _put_scalar if issubclass(kind, np.generic) else _put_pickled
 
 
 def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
@@ -168,7 +172,8 @@ def _put_sized(name: str, data: bytes, parts: list[Part]) -> Form:
     return Form(name)
 
 
-_PUTS: Final[dict[type, Callable[[Any, list[Part]], Form]]] = {
+_PUTS: Final[dict[type, _Put]] = {
+    np.ndarray: _put_array,
     int: _put_integer,
     float: _put_float,
     bytes: _put_bytes,

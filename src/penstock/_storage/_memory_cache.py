@@ -1,9 +1,8 @@
 """Elements kept in memory, up to so many bytes; once it is full it keeps what it has.
 
 Every element is used once an epoch. A cache that makes room for the newest then throws each one out before it is used
-again, and one that keeps what it has answers for its share of the elements in every epoch: the idea, and the numbers
-for it, are MinIO's in CoorDL (Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating Data Stalls in DNN
-Training", VLDB 2021).
+again, and one that keeps what it has answers for its share of the elements in every epoch. The idea is MinIO's in
+CoorDL: Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021.
 
 Guarantees:
   - Any thread may call any method. For each key the first element put is kept; those after it change nothing.

@@ -1,5 +1,8 @@
 """Orders of a dataset, as pure functions: (epoch, position) of a dataset to (epoch, key) of the one it is made from."""
 
+from penstock.sampling._balance import Balance, balanced_length
+from penstock.sampling._bits import Bits
+from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._mixture import Concatenation, MixtureRule, WeightedMixture, integer_weights
 from penstock.sampling._permutation import Permutation
@@ -9,9 +12,13 @@ from penstock.sampling._seed_position import seed_position, seed_positions
 from penstock.sampling._select import Select, Slice
 from penstock.sampling._shuffle import Reorder, Shuffle
 from penstock.sampling._split import split_counts
+from penstock.sampling._weighted import WeightedDraws
 from penstock.sampling._windows import WindowTable
 
 __all__ = [
+    "Balance",
+    "Bits",
+    "CheckedSampler",
     "Concatenation",
     "FixedEpoch",
     "FixedOrder",
@@ -25,9 +32,11 @@ __all__ = [
     "Select",
     "Shuffle",
     "Slice",
+    "WeightedDraws",
     "WeightedMixture",
     "WindowTable",
     "apply_block",
+    "balanced_length",
     "integer_weights",
     "seed_position",
     "seed_positions",

@@ -129,17 +129,29 @@ def check_sampler(sampler: object) -> None:
         )
 
 
+def checked_answer(sampler: ScalarSampler, answer: tuple[int, int]) -> tuple[int, int]:
+    """Return what a sampler's scalar form answered as two ints, which int64 can hold.
+
+    Raises:
+        UsageError: if it is something else.
+    """
+    try:
+        epoch, key = answer
+        checked = operator.index(epoch), operator.index(key)
+    except (TypeError, ValueError):
+        checked = None
+    if checked is None or not all(-(2**63) <= number < 2**63 for number in checked):
+        raise UsageError(
+            f"a sampler must return two integers, (epoch, key); {sampler!r} returned {answer!r}. Return both."
+        )
+    return checked
+
+
 def _collect(
     sampler: ScalarSampler, answers: Iterable[tuple[int, int]], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     epochs = np.empty(count, np.int64)
     keys = np.empty(count, np.int64)
     for row, answer in enumerate(answers):
-        try:
-            epoch, key = answer
-            epochs[row], keys[row] = operator.index(epoch), operator.index(key)
-        except (TypeError, ValueError, OverflowError):
-            raise UsageError(
-                f"a sampler must return two integers, (epoch, key); {sampler!r} returned {answer!r}. Return both."
-            ) from None
+        epochs[row], keys[row] = checked_answer(sampler, answer)
     return epochs, keys

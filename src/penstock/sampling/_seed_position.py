@@ -4,17 +4,19 @@ The rng of a random map is derived from the step's name and the element's seed p
 slice or a fixed shard and its sibling, both count their positions from 0. Were these positions the seed positions,
 then the first element of each part would be augmented by the same numbers, and so on: training on eight parts would
 see each random number eight times. Likewise each pass of a repeated dataset would repeat the random numbers of the
-first. So `Slice`, `Repeat` and `FixedEpoch` carry the seed position to where the element stands in the parent.
+first. So `Slice`, `Bits`, `Repeat` and `FixedEpoch` carry the seed position to where the element stands in the parent.
 
 A shuffle or a selection only says which element comes at a position. Each position has randomness of its own already,
 and an element that is taken twice is to be augmented in two ways. So these, and samplers that Penstock doesn't know,
 leave the seed position as it is. `FixedOrder` repeats an order and not the randomness: it moves the seed position as
-its inner sampler does in the real epoch, not in the one whose order is used.
+its inner sampler does in the real epoch, not in the one whose order is used. `CheckedSampler` is as its inner one.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.sampling._bits import Bits
+from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
 from penstock.sampling._sampler import ScalarSampler
 from penstock.sampling._select import Slice
@@ -31,9 +33,9 @@ def seed_position(sampler: ScalarSampler, epoch: int, position: int) -> tuple[in
         (0, 3)
     """
     match sampler:
-        case FixedOrder(inner):
+        case FixedOrder(inner) | CheckedSampler(inner):
             return seed_position(inner, epoch, position)
-        case Slice() | Repeat() | FixedEpoch():
+        case Slice() | Bits() | Repeat() | FixedEpoch():
             return sampler(epoch, position)
         case _:
             return epoch, position
@@ -59,9 +61,9 @@ def seed_positions(
         ([0, 1], [3, 3])
     """
     match sampler:
-        case FixedOrder(inner):
+        case FixedOrder(inner) | CheckedSampler(inner):
             return seed_positions(inner, epochs, positions)
-        case Slice() | Repeat() | FixedEpoch():
+        case Slice() | Bits() | Repeat() | FixedEpoch():
             return sampler.block(epochs, positions)
         case _:
             return epochs, positions

@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._graph._ordered._batch import BatchStage
+from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._each import FilterStage, MapStage
 from penstock._graph._ordered._join import ChainStage, ZipStage
 from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count_positions, is_leaf
@@ -101,7 +102,7 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     return stage
 
 
-def legs_of(stage: Stage, token: object) -> tuple[LegsStage, object]:
+def legs_of(stage: Stage, token: Token) -> tuple[LegsStage, Token]:
     """Return the legs that a top stage stands on, and their token.
 
     Raises:
@@ -120,6 +121,19 @@ def legs_of(stage: Stage, token: object) -> tuple[LegsStage, object]:
 def whences_of(node: Node) -> Mapping[int, Whence]:
     """Return what the leaves below a node are, as it sees them."""
     return dict(enumerate(_whences(node)))
+
+
+def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
+    """Return the leaf that a stage of a single leaf stands on, and where a token lets it begin."""
+    legs, at = legs_of(stage, token)
+    below, index = legs.stage(at[0]), at[1]
+    while not isinstance(below, Leaf):
+        if not hasattr(below, "below"):
+            raise InternalError("there is a single leaf")
+        below = below.below
+    while isinstance(index, tuple):
+        index = index[0]  # of every token's parts the first is the parent's
+    return below, index
 
 
 def _steps_above(node: Node, batch: Batch) -> list[Step]:

@@ -14,7 +14,7 @@ deviations of dice: with ratios 3:1 on eight ranks, over 100,000 elements, of mo
 How many elements of a member came before a place is: its weight times the full periods, and what the base order has of
 it between the rotation's start and the place. The latter is the difference of two counts that are tabulated: up to
 each place (P entries), and up to the start of each rotation, for each member. To bound the second table there are
-at most 2**17 / members rotations (but at least 16), their starts again prime to the period.
+at most 2**15 / members rotations (but at least 16), their starts again prime to the period.
 
 The idea of both sequences: H. Niederreiter, Random Number Generation and Quasi-Monte Carlo Methods, 1992, chapters 3
 and 5.
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from penstock._seeds import GOLDEN, MASK, derive
 
-_MOST_COUNTS = 2**17
+_MOST_COUNTS = 2**15
 _LEAST_ROTATIONS = 16
 _RANK_BITS = 16
 _RANK_MASK = 2**_RANK_BITS - 1
@@ -39,8 +39,8 @@ _RANK_MASK = 2**_RANK_BITS - 1
 class PeriodOrder:
     """Who comes at an offset, counted from the start of the first period, and how many of the same came before it.
 
-    Its tables take at most 4 bytes a place and 4 bytes for each member and rotation: 0.8 MB, but for more than 8,192
-    members, where it is 64 bytes a member.
+    Its tables take 4 bytes a place, and 4 bytes for each member and rotation: at most 0.4 MB, but for more than 2,048
+    members, where the second takes 64 bytes a member. They are computed when first needed.
 
     Attributes:
         weights: how many places of a period each member has, at least 1, in the sum at most 2**16.
@@ -80,9 +80,8 @@ class PeriodOrder:
     def _rotation_shift(self) -> int:
         return derive(self.seed, "mixture rotation")
 
-    @cached_property
     def _members(self) -> NDArray[np.uint16]:
-        """The base order: the member at each place."""
+        """Return the base order: the member at each place."""
         step = _prime_near(self.period, 0.618034)
         shift = derive(self.seed, "mixture order") % self.period
         owners = np.repeat(np.arange(len(self.weights), dtype=np.uint16), self._weights_block)
@@ -91,12 +90,13 @@ class PeriodOrder:
     @cached_property
     def _places(self) -> NDArray[np.uint32]:
         """For each place of the base order, its member and how many places before it have the same, in one number."""
-        by_member = np.argsort(self._members, kind="stable")
+        members = self._members()
+        by_member = np.argsort(members, kind="stable")
         firsts = np.cumsum(self._weights_block) - self._weights_block
         ranks = np.arange(self.period) - np.repeat(firsts, self._weights_block)
         places = np.empty(self.period, np.uint32)
         places[by_member] = ranks
-        return places | (self._members.astype(np.uint32) << np.uint32(_RANK_BITS))
+        return places | (members.astype(np.uint32) << np.uint32(_RANK_BITS))
 
     @cached_property
     def _before_rotation(self) -> NDArray[np.int32]:
@@ -105,7 +105,7 @@ class PeriodOrder:
         # A place is before the start of all rotations from this one on; the last places are before none.
         counted_from = np.arange(self.period) // self._rotation_step + 1
         last = int(np.searchsorted(counted_from, rotations))
-        cells = counted_from[:last] * members + self._members[:last]
+        cells = counted_from[:last] * members + self._members()[:last]
         counts = np.bincount(cells, minlength=rotations * members).reshape(rotations, members)
         return np.cumsum(counts, axis=0, dtype=np.int32).reshape(-1)
 
@@ -159,7 +159,7 @@ class PeriodOrder:
         return (fraction * self._rotations) >> 32
 
     def _members_of_period(self, number: int) -> NDArray[np.uint16]:
-        return np.roll(self._members, -self._rotation(number) * self._rotation_step)
+        return np.roll(self._members(), -self._rotation(number) * self._rotation_step)
 
 
 def _prime_near(period: int, ratio: float) -> int:

@@ -44,9 +44,9 @@ class WeightedMixture:
         schedule: for each stretch its first position, rising from 0, and a weight from 0 for each component, which
             `integer_weights` gives; 0 means that it is not taken there. Common divisors are taken out.
         stop: "first" ends right before the position that would need an element of a finished component. "all" leaves
-            finished components out, the others keeping their ratios, until the last has finished; a stretch of the
-            schedule that has nothing left gives way to the next one at once. "never" repeats each component: every
-            pass is an epoch of its own, as in `Repeat` without end, and no component may be empty.
+            out each component from that position on, the others keeping their ratios, until the last has finished; a
+            stretch of the schedule that has nothing left gives way to the next one at once. "never" repeats each
+            component: every pass is an epoch of its own, as in `Repeat` without end, and no component may be empty.
         seed: from 0 to 2**64 - 1.
 
     Raises:
@@ -183,8 +183,9 @@ class WeightedMixture:
     def past(self, position: int) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
         """Return the part of the schedule that decided the elements before `position`.
 
-        Two mixtures of one seed and way to stop, with the same past and the same components in it, have given the same
-        elements before `position`.
+        Two mixtures of one seed, with the same past and the same components in it, have given the same elements before
+        `position`. Neither lengths nor the way to stop matter to that, but that one that never stops counts epochs of
+        its components in its own way.
 
         Args:
             position: from 0 to the mixture's length.

@@ -34,21 +34,21 @@ def integer_weights(weights: Sequence[float | Fraction]) -> tuple[int, ...]:
         ((7, 2, 1), (3, 1), (1, 0))
     """
     numbers = [_checked_weight(place, weight) for place, weight in enumerate(weights)]
-    scale = math.lcm(*(number.denominator for number in numbers))
-    wholes = [int(number * scale) for number in numbers]
-    if not any(wholes):
+    positive = sum(map(bool, numbers))
+    if not positive:
         raise UsageError(f"at least one weight must be over 0; got {list(weights)!r}. Give a component a share.")
-    exact = reduced(wholes)
+    if positive > LARGEST_PERIOD:
+        raise UsageError(
+            f"at most {LARGEST_PERIOD} weights may be over 0; got {positive}. Concatenate some components."
+        )
+    scale = math.lcm(*(number.denominator for number in numbers))
+    exact = reduced([int(number * scale) for number in numbers])
     if sum(exact) <= LARGEST_PERIOD:
         return exact
     if all(isinstance(weight, Integral) for weight in weights):
         raise UsageError(
             f"integer weights must add up to at most {LARGEST_PERIOD} without their common divisor; got "
             f"{_some(weights)}, which add up to {sum(exact)}. Pass them as floats for the nearest ratios."
-        )
-    if sum(map(bool, exact)) > LARGEST_PERIOD:
-        raise UsageError(
-            f"at most {LARGEST_PERIOD} weights may be over 0; got {sum(map(bool, exact))}. Concatenate some components."
         )
     return reduced(_nearest(exact, LARGEST_PERIOD))
 
@@ -66,12 +66,17 @@ def _checked_weight(place: int, weight: object) -> Fraction:
         UsageError: if it is not a finite number from 0 on.
     """
     number = Fraction(-1)
-    if isinstance(weight, Integral) and not isinstance(weight, bool):
-        number = Fraction(int(weight))
-    elif isinstance(weight, Rational) and not isinstance(weight, bool):
-        number = Fraction(weight)
-    elif isinstance(weight, Real) and math.isfinite(weight):
-        number = Fraction(str(weight))
+    match weight:
+        case bool():
+            pass
+        case Integral():
+            number = Fraction(int(weight))
+        case Rational():
+            number = Fraction(weight)
+        case Real() if math.isfinite(weight):
+            number = Fraction(str(weight))
+        case _:
+            pass
     if number >= 0:
         return number
     raise UsageError(

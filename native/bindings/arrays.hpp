@@ -1,0 +1,57 @@
+// The memory of NumPy arrays of any dtype, for units that copy items without knowing what they are.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+namespace penstock::bindings {
+
+// The buffers of arrays, held while their bytes are read or written.
+class Buffers {
+  public:
+    Buffers() = default;
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+    ~Buffers() {
+        for (Py_buffer& view : views_) {
+            PyBuffer_Release(&view);
+        }
+    }
+
+    void reserve(std::size_t count) { views_.reserve(count); }
+
+    // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
+    // not every dtype has; null where there is none.
+    const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
+        Py_buffer& view = views_.emplace_back();
+        if (PyObject_GetBuffer(array, &view, flags) != 0) {
+            PyErr_Clear();
+            views_.pop_back();
+            return nullptr;
+        }
+        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
+        return PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
+    }
+
+  private:
+    std::vector<Py_buffer> views_;
+};
+
+// Whether an array's dtype is this one. `name` is "dtype", interned.
+inline bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {
+    const nanobind::object found = nanobind::steal(PyObject_GetAttr(array, name));
+    if (!found.is_valid()) {
+        throw nanobind::python_error();
+    }
+    if (found.ptr() == dtype) {
+        return true;  // nearly always: NumPy has one object for each plain dtype
+    }
+    const int equal = PyObject_RichCompareBool(found.ptr(), dtype, Py_EQ);
+    if (equal < 0) {
+        throw nanobind::python_error();
+    }
+    return equal == 1;
+}
+
+}  // namespace penstock::bindings

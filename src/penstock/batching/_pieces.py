@@ -1,0 +1,316 @@
+"""Which tokens of which documents make up which sequence, as values.
+
+A *document* is an array of tokens with one axis. A *sequence* has room for `capacity` tokens and is made of *pieces*,
+end to end from its begin: each is some consecutive tokens of one document.
+
+    document 0  aaaaa     capacity 4, laid end to end      sequence 0  aaaa
+    document 1  bb        and cut:                         sequence 1  abbc
+    document 2  c                                          pieces      (0, 0, 4), (0, 4, 1), (1, 0, 2), (2, 0, 1)
+
+Everything here is a function of lengths; no token is looked at.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+
+Integers: TypeAlias = NDArray[np.integer] | Sequence[int]
+Long: TypeAlias = Literal["split", "drop"]
+
+
+class Pieces(NamedTuple):
+    """Tokens [offset, offset + length) of each of some documents.
+
+    Attributes:
+        document: int64 (pieces,), the document's number.
+        offset: int64 (pieces,), of its first token in the document.
+        length: int64 (pieces,), in tokens.
+    """
+
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+
+class PlacedPieces(NamedTuple):
+    """Pieces and the sequences they are in, all int64 (pieces,).
+
+    Attributes:
+        document: the document's number.
+        offset: of its first token in the document.
+        length: in tokens, at least 1.
+        sequence: the sequence's number, never decreasing.
+        place: where in the sequence the piece begins.
+    """
+
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackingPlan:
+    """What each of some sequences is made of: sequence i has the pieces bounds[i] to bounds[i + 1], end to end.
+
+    Two are equal if their arrays are. `len()` is the number of sequences. The arrays are copied unless they are
+    read-only, and cannot be written to.
+
+    Attributes:
+        document: int64 (pieces,), which document a piece is of.
+        offset: int64 (pieces,), of the piece's first token in the document.
+        length: int64 (pieces,), in tokens; (pieces, features) where documents have several lengths.
+        bounds: int64 (sequences + 1,), from 0 to the number of pieces, never decreasing.
+
+    Raises:
+        UsageError: the arrays are no integers, or their shapes don't fit together.
+
+    Example:
+        >>> plan = PackingPlan(np.array([0, 2, 1]), np.array([0, 0, 0]), np.array([3, 1, 4]), np.array([0, 2, 3]))
+        >>> len(plan), plan.take([1]).document.tolist()
+        (2, [1])
+    """
+
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name in ("document", "offset", "length", "bounds"):
+            array = as_int64(name, getattr(self, name))
+            if array.flags.writeable:
+                array = read_only(array.copy())
+            object.__setattr__(self, name, array)
+        count = len(self.document) if self.document.ndim == 1 else -1
+        if self.offset.shape != (count,) or self.length.shape[:1] != (count,) or self.length.ndim > 2:
+            raise UsageError(
+                "document, offset and length must have one value for each piece; got shapes "
+                f"{self.document.shape}, {self.offset.shape} and {self.length.shape}. Make them equally long."
+            )
+        if self.bounds.ndim != 1 or not self.bounds.size or self.bounds[0] != 0 or self.bounds[-1] != count:
+            raise UsageError(
+                f"bounds must go from 0 to the number of pieces, {count}; got shape {self.bounds.shape}, from "
+                f"{self.bounds[:1].tolist()} to {self.bounds[-1:].tolist()}. Begin with 0 and end with the number."
+            )
+        if (self.bounds[1:] < self.bounds[:-1]).any():
+            raise UsageError("bounds must never decrease. Put the pieces in the order of their sequences.")
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.bounds) - 1
+
+    def take(self, sequences: Integers) -> "PackingPlan":
+        """Return the plan of some of the sequences, in the order given; documents keep their numbers.
+
+        Args:
+            sequences: integers in [0, len(self)); repetitions are allowed.
+
+        Raises:
+            IndexError: one is out of range.
+
+        Example:
+            >>> plan = plan_of_sequences(Pieces(*np.array([[0, 1, 2], [0, 0, 0], [3, 3, 1]])), np.array([0, 1, 0]), 2)
+            >>> plan.take([1, 0]).document.tolist(), plan.take([1, 0]).bounds.tolist()
+            ([1, 0, 2], [0, 1, 3])
+        """
+        chosen = as_int64("sequences", sequences)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise IndexError(f"sequences must be in [0, {len(self)}); got {chosen.min()} to {chosen.max()}")
+        begins = self.bounds[chosen]
+        counts = self.bounds[chosen + 1] - begins
+        bounds = np.zeros(len(chosen) + 1, np.int64)
+        np.cumsum(counts, out=bounds[1:])
+        pieces = np.repeat(begins - bounds[:-1], counts) + np.arange(int(bounds[-1]))
+        return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
+
+    def renumbered(self) -> tuple[NDArray[np.int64], "PackingPlan"]:
+        """Return the documents that have pieces, ascending, and the plan in which they are numbered from 0.
+
+        Example:
+            >>> plan = PackingPlan(np.array([7, 5, 7]), np.array([0, 0, 2]), np.array([2, 1, 1]), np.array([0, 3]))
+            >>> documents, local = plan.renumbered()
+            >>> documents.tolist(), local.document.tolist()
+            ([5, 7], [1, 0, 1])
+        """
+        documents, numbers = np.unique(self.document, return_inverse=True)
+        return documents, _plan(numbers.reshape(-1).astype(np.int64), self.offset, self.length, self.bounds)
+
+    def feature(self, number: int) -> "PackingPlan":
+        """Return the plan of one of several lengths; its pieces are numbered as in the others', empty ones too.
+
+        Raises:
+            UsageError: documents have one length.
+        """
+        if self.length.ndim != 2:
+            raise UsageError("a feature can be taken where documents have several lengths. Use the plan itself.")
+        return _plan(self.document, self.offset, np.ascontiguousarray(self.length[:, number]), self.bounds)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackingPlan):
+            return NotImplemented
+        return all(np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True))
+
+    def __hash__(self) -> int:
+        digest = hashlib.blake2b(digest_size=8)
+        for array in self._arrays():
+            digest.update(array.data)
+        return int.from_bytes(digest.digest(), "little")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[NDArray[np.int64], ...]]:
+        # By way of the constructor, since a pickled array comes back writable.
+        return type(self), self._arrays()
+
+    def _arrays(self) -> tuple[NDArray[np.int64], ...]:
+        return self.document, self.offset, self.length, self.bounds
+
+
+def split_documents(lengths: Integers, capacity: int, *, long: Long = "split") -> Pieces:
+    """Return the pieces, none longer than `capacity`, that documents are packed as, in the documents' order.
+
+    A document of at most `capacity` tokens is one piece. Empty documents have none.
+
+    Args:
+        lengths: of the documents, in tokens, none negative.
+        capacity: of a sequence, in tokens, at least 1.
+        long: what becomes of documents over `capacity`: "split" cuts them every `capacity` tokens, "drop" leaves them
+            out.
+
+    Raises:
+        UsageError: an argument isn't as described.
+
+    Example:
+        >>> [array.tolist() for array in split_documents([3, 0, 10], 4)]
+        [[0, 2, 2, 2], [0, 0, 4, 8], [3, 4, 4, 2]]
+        >>> split_documents([3, 0, 10], 4, long="drop").length.tolist()
+        [3]
+    """
+    sizes = checked_lengths(lengths)
+    check_capacity(capacity)
+    if long not in {"split", "drop"}:
+        raise UsageError(f"long must be 'split' or 'drop'; got long={long!r}. Choose one of them.")
+    counts = np.where(sizes <= capacity, sizes > 0, -(-sizes // capacity) if long == "split" else 0).astype(np.int64)
+    document, ordinal = _repeat(counts)
+    offset = ordinal * capacity
+    return Pieces(document, offset, np.minimum(sizes[document] - offset, capacity))
+
+
+def concat_then_split(lengths: Integers, capacity: int, *, room: int | None = None) -> PlacedPieces:
+    """Return the pieces of documents that are laid end to end and cut every `capacity` tokens.
+
+    Sequences are numbered from 0, the first of which may have been begun. Every sequence but the last is full.
+
+    Args:
+        lengths: of the documents, in tokens, none negative. Empty documents have no piece.
+        capacity: of a sequence, in tokens, at least 1.
+        room: tokens that sequence 0 has room for, from 1 to `capacity`. Default: `capacity`.
+
+    Raises:
+        UsageError: an argument isn't as described.
+
+    Example:
+        >>> pieces = concat_then_split([5, 2], 4, room=3)
+        >>> pieces.length.tolist(), pieces.sequence.tolist(), pieces.place.tolist()
+        ([3, 2, 2], [0, 1, 1], [1, 0, 2])
+    """
+    sizes = checked_lengths(lengths)
+    check_capacity(capacity)
+    left = capacity if room is None else room
+    if not 1 <= left <= capacity:
+        raise UsageError(f"room must be in [1, {capacity}], the capacity; got room={room!r}. Begin a new sequence.")
+    ends = np.cumsum(sizes) + (capacity - left)
+    begins = ends - sizes
+    counts = np.where(sizes > 0, (ends - 1) // capacity - begins // capacity + 1, 0)
+    document, ordinal = _repeat(counts)
+    sequence = begins[document] // capacity + ordinal
+    begin = np.maximum(begins[document], sequence * capacity)
+    end = np.minimum(ends[document], (sequence + 1) * capacity)
+    return PlacedPieces(document, begin - begins[document], end - begin, sequence, begin - sequence * capacity)
+
+
+def plan_of_sequences(pieces: Pieces, sequence: NDArray[np.int64], count: int) -> PackingPlan:
+    """Return the plan in which each piece is in the sequence given; within a sequence the order of pieces stays.
+
+    Args:
+        pieces: in any order.
+        sequence: int64 (pieces,), each piece's sequence, in [0, count).
+        count: the number of sequences.
+
+    Returns:
+        The plan; the documents' lengths are those of the pieces.
+
+    Example:
+        >>> plan_of_sequences(Pieces(*np.array([[0, 1], [0, 0], [3, 4]])), np.array([1, 0]), 2).document.tolist()
+        [1, 0]
+    """
+    bounds = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(sequence, minlength=count), out=bounds[1:])
+    if (sequence[1:] >= sequence[:-1]).all():
+        return PackingPlan(pieces.document, pieces.offset, pieces.length, read_only(bounds))
+    order = np.argsort(sequence, kind="stable")
+    return _plan(pieces.document[order], pieces.offset[order], pieces.length[order], bounds)
+
+
+def as_int64(name: str, values: Integers) -> NDArray[np.int64]:
+    """Return `values` as a C-contiguous int64 array; the same one if it is that already.
+
+    Raises:
+        UsageError: they are not integers.
+    """
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise UsageError(
+            f"{name} must be integers; got dtype {array.dtype}. Convert with numpy.asarray(…, numpy.int64)."
+        )
+    return np.ascontiguousarray(array, np.int64)
+
+
+def checked_lengths(lengths: Integers) -> NDArray[np.int64]:
+    """Return lengths as int64 (documents,).
+
+    Raises:
+        UsageError: they aren't integers of one axis, or one is negative.
+    """
+    sizes = as_int64("lengths", lengths)
+    if sizes.ndim != 1:
+        raise UsageError(f"lengths must have one axis here; got shape {sizes.shape}. Give one length per document.")
+    if sizes.size and sizes.min() < 0:
+        raise UsageError(
+            f"lengths must not be negative; got {sizes.min()} for document {sizes.argmin()}. Give the tokens it has."
+        )
+    return sizes
+
+
+def check_capacity(capacity: int) -> None:
+    """Return if a sequence can have this capacity.
+
+    Raises:
+        UsageError: it isn't at least 1.
+    """
+    if capacity < 1:
+        raise UsageError(f"capacity must be at least 1; got capacity={capacity!r}. Pass the tokens of a sequence.")
+
+
+def read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the array, which cannot be written to from now on."""
+    array.flags.writeable = False
+    return array
+
+
+def _plan(*arrays: NDArray[np.int64]) -> PackingPlan:
+    """Return the plan of arrays that are nobody else's, which spares it the copies."""
+    document, offset, length, bounds = map(read_only, arrays)
+    return PackingPlan(document, offset, length, bounds)
+
+
+def _repeat(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index, ordinal): each index of `counts` as often as its count, and how many there were of it before."""
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

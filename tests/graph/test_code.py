@@ -1,0 +1,208 @@
+"""A function's identity is the same in every process, and differs where what it computes may differ."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock._graph._code import code_identity, is_lambda_or_local
+from penstock.batching import Pad
+from tests.graph.identified import KINDS, Mode, Plain, Resize, closing_over, helper, identities
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_processes_agree(hash_seed: str) -> None:
+    """Another process, with another seed for its hashes and other addresses, computes the same identities."""
+    path = os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
+    program = "import json; from tests.graph.identified import identities; print(json.dumps(identities()))"
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout) == identities()
+
+
+def test_kinds_are_told_apart() -> None:
+    """No two of the functions have one identity."""
+    assert len({identity for identity, _ in identities().values()}) == len(KINDS)
+
+
+def module_of(source: str) -> Any:
+    """Return a module with this source, of a package of its own."""
+    module = types.ModuleType("package_of_test")
+    exec(compile(textwrap.dedent(source), "package_of_test.py", "exec"), module.__dict__)
+    return module
+
+
+BASE = """
+SIZE = 3
+def deepest(number): return number + 1
+def helper(number): return deepest(number)
+class Crop:
+    bound = 2
+    def __init__(self, size): self.size = size
+    def inner(self, number): return number - 1
+    @property
+    def area(self): return self.size * 2
+    @staticmethod
+    def fixed(number): return number * 5
+    def __call__(self, number): return self.inner(number)
+def decode(number, *, scale=2):
+    def nested(value): return value in {"a", "b"}
+    return helper(number) * SIZE * scale, nested(number), Crop(3)(number)
+"""
+CHANGES = {
+    "global": ("SIZE = 3", "SIZE = 4"),
+    "function two calls below": ("number + 1", "number + 2"),
+    "called function": ("return deepest(number)", "return deepest(number) + 0"),
+    "method of a class": ("number - 1", "number - 2"),
+    "property of a class": ("self.size * 2", "self.size * 3"),
+    "static method": ("number * 5", "number * 6"),
+    "attribute of a class": ("bound = 2", "bound = 3"),
+    "default": ("scale=2", "scale=3"),
+    "constant of a nested function": ('"b"}', '"c"}'),
+    "argument": ("Crop(3)(number)", "Crop(4)(number)"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_function_depends_on_counts(change: str) -> None:
+    """Each part of its own package that a function reaches changes its identity."""
+    old, new = CHANGES[change]
+    assert BASE.count(old) == 1
+    assert code_identity(module_of(BASE).decode) != code_identity(module_of(BASE.replace(old, new)).decode)
+
+
+def test_where_it_stands_does_not_count() -> None:
+    """Line numbers, comments, unused functions and the name of the file leave the identity as it is."""
+    moved = "# a comment\n\n\ndef unused(): return 3\n" + BASE.replace(
+        "return number + 1", "\\\n  return (number +\n  1)"
+    )
+    moved = moved.replace("\\\n", "\n ")
+    assert code_identity(module_of(BASE).decode) == code_identity(module_of(moved).decode)
+
+
+@dataclass
+class Counting:
+    """A dataclass that isn't frozen, one of whose fields doesn't count."""
+
+    size: int
+    calls: int = field(default=0, compare=False)
+
+    def __call__(self, number: int) -> int:
+        """Return the product."""
+        self.calls += 1
+        return number * self.size
+
+
+LARGE = np.arange(1 << 20)
+DIFFERENT: list[tuple[Any, Any]] = [
+    (functools.partial(helper, 1), functools.partial(helper, 2)),
+    (functools.partial(helper, 1), functools.partial(helper, number=1)),
+    (functools.partial(np.add, np.arange(3)), functools.partial(np.add, np.arange(3.0))),
+    (closing_over(0.0), closing_over(-0.0)),
+    (closing_over(1), closing_over(bool(1))),
+    (closing_over("1"), closing_over(b"1")),
+    (closing_over([1]), closing_over((1,))),
+    (closing_over({"a": 1, "b": 2}), closing_over({"b": 2, "a": 1})),
+    (closing_over({"a": 1}), closing_over({"a": 2})),
+    (closing_over({1, 2}), closing_over({1, 3})),
+    (closing_over(Mode.FAST), closing_over(Mode.FINE)),
+    (closing_over(np.zeros(4)), closing_over(np.zeros((2, 2)))),
+    (closing_over(LARGE), closing_over(LARGE + 1)),
+    (closing_over(lambda: 1), closing_over(lambda: 2)),
+    (Resize(3), Resize(4)),
+    (Resize(3).crop, Resize(4).crop),
+    (Pad(length=3), Pad(length=4)),
+    (Plain(3), Plain(4)),
+    (Plain(Plain(3)), Plain(Plain(4))),
+    (Counting(3), Counting(4)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), DIFFERENT)
+def test_values_tell_functions_apart(first: Any, second: Any) -> None:
+    """Arguments, held values, fields and attributes count by their value and type."""
+    assert code_identity(first) != code_identity(second)
+    assert code_identity(first) == code_identity(first)
+
+
+def test_equal_values_are_one() -> None:
+    """Sets of any order, equal arrays and equal objects give one identity."""
+    assert code_identity(closing_over({"a", "b", "c"})) == code_identity(closing_over({"c", "b", "a"}))
+    assert code_identity(closing_over(np.arange(6)[::2])) == code_identity(closing_over(np.array([0, 2, 4])))
+    assert code_identity(Plain([3], {"x": 1})) == code_identity(Plain([3], {"x": 1}))
+    assert code_identity(Counting(3, calls=1)) == code_identity(Counting(3, calls=2))
+
+
+def test_what_refers_to_itself_has_an_identity() -> None:
+    """Lists, objects and functions that hold themselves come to an end."""
+    loop: list[Any] = [1]
+    loop.append(loop)
+    held = Plain(loop)
+    held.values = (held, loop)
+    assert code_identity(closing_over(loop, held)) == code_identity(closing_over(loop, held))
+
+    def recursive(number: int) -> int:
+        return recursive(number - 1) if number else 0
+
+    assert len(code_identity(recursive)) == 32
+
+
+def test_without_state_use_changes_nothing() -> None:
+    """Where state is left out, what a function collects doesn't change its identity; frozen values still count."""
+    seen: list[int] = []
+    cache: dict[int, int] = {}
+    function = closing_over(seen, cache, np.zeros(3), Plain(1))
+    before = code_identity(function, with_state=False), code_identity(function)
+    seen.append(1)
+    cache[1] = 2
+    assert code_identity(function, with_state=False) == before[0]
+    assert code_identity(function) != before[1]
+    assert code_identity(Resize(3), with_state=False) != code_identity(Resize(4), with_state=False)
+
+
+class Versioned:
+    """Says itself what it is."""
+
+    def __init__(self, version: str, noise: int) -> None:
+        self.version, self.noise = version, noise
+
+    def fingerprint(self) -> str:
+        """Return what counts."""
+        return self.version
+
+    def __call__(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+
+def test_an_own_fingerprint_counts() -> None:
+    """Where an object has one, nothing else of it does."""
+    assert code_identity(Versioned("a", 1)) == code_identity(Versioned("a", 2))
+    assert code_identity(Versioned("a", 1)) != code_identity(Versioned("b", 1))
+
+
+def test_lambdas_and_local_functions_are_known() -> None:
+    """Also behind partials, methods and objects of local classes; what has a name in a module is none."""
+
+    class Local:
+        """A class of this function."""
+
+        def __call__(self) -> None:
+            """Do nothing."""
+
+    local: list[Any] = [lambda: 1, closing_over(1), Local(), Local().__call__, functools.partial(Local()), Local]
+    named: list[Any] = [helper, len, str, Resize(3), Resize(3).crop, functools.partial(helper, 1), np.add]
+    assert all(map(is_lambda_or_local, local))
+    assert not any(map(is_lambda_or_local, named))

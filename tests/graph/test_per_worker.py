@@ -1,0 +1,212 @@
+"""What each worker makes for itself is made once there, stays there, and is closed when the worker ends."""
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._graph._per_worker import PerWorker
+from penstock.errors import UsageError
+
+
+class Log:
+    """What happened, as told by objects that several threads make."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.closed: list[str] = []
+        self.called_by: set[tuple[str, str]] = set()
+
+    def decoder(self) -> "Decoder":
+        """Return a decoder that tells this log."""
+        return Decoder(self)
+
+
+class Decoder:
+    """Doubles numbers, belongs to the thread that made it, and can't be pickled."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.owner = threading.current_thread().name
+        log.made.append(self.owner)
+
+    def __call__(self, number: int) -> int:
+        """Return twice the number."""
+        self.log.called_by.add((self.owner, threading.current_thread().name))
+        return number * 2
+
+    def close(self) -> None:
+        """Tell the log."""
+        self.log.closed.append(self.owner)
+
+    def __reduce__(self) -> str:
+        raise AssertionError("it was pickled")
+
+
+def test_each_worker_makes_its_own_once() -> None:
+    """Over several epochs each thread makes one, calls no other's, and closes it when the loader is closed."""
+    log = Log()
+    dataset = ps.range(64).map(PerWorker(log.decoder)).batch(4)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        for _ in range(3):
+            assert np.concatenate(list(loader)).tolist() == [2 * number for number in range(64)]
+    assert len(log.made) == len(set(log.made)) <= 3  # the consumer may compute elements too
+    assert {owner for owner, _ in log.called_by} == set(log.made)
+    assert all(owner == caller for owner, caller in log.called_by)
+    workers = {name for name in log.made if name.startswith("penstock-")}
+    assert workers <= set(log.closed)
+    del dataset, loader
+    assert sorted(log.closed) == sorted(log.made)
+
+
+def test_nothing_is_made_before_it_is_needed() -> None:
+    """Describing a dataset makes nothing."""
+    log = Log()
+    dataset = ps.range(4).map(PerWorker(log.decoder)).batch(2)
+    assert repr(dataset)
+    assert dataset.fingerprint
+    assert log.made == []
+
+
+def test_it_is_pickled_as_what_makes_it() -> None:
+    """A copy makes an object of its own; the object itself is never pickled."""
+    numbers = PerWorker(Counter)
+    assert [numbers(1), numbers(1)] == [1, 2]
+    copy = pickle.loads(pickle.dumps(numbers))
+    assert copy(1) == 1
+    assert copy == numbers
+    assert hash(copy) == hash(numbers)
+    assert numbers != PerWorker(noisy_maker)
+
+
+class Counter:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, element: object) -> int:
+        """Return how often it was called."""
+        del element
+        self.count += 1
+        return self.count
+
+
+def noisy_maker() -> Any:
+    """Return a function for `random_map`."""
+    return noisy
+
+
+def noisy(number: int, rng: np.random.Generator) -> tuple[int, float]:
+    """Return the number with a random one."""
+    return number, rng.random()
+
+
+def test_it_stands_for_the_function_that_it_makes() -> None:
+    """It is called with whatever the step hands over, and named like what makes it."""
+    made = ps.range(8).random_map(PerWorker(noisy_maker), name="noisy")
+    assert list(made) == list(ps.range(8).random_map(noisy, name="noisy"))
+    assert "map(Counter)" in repr(ps.range(3).map(PerWorker(Counter)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_making_is_raised_as_itself(workers: int) -> None:
+    """The user's exception arrives with its type, and with a note of where."""
+
+    def make() -> Any:
+        raise LookupError("no such model")
+
+    with (
+        ps.Loader(ps.range(8).map(PerWorker(make)).batch(2), num_workers=workers) as loader,
+        pytest.raises(LookupError, match="no such model") as raised,
+    ):
+        list(loader)
+    assert any("in step" in note for note in raised.value.__notes__)
+
+
+def test_what_cannot_be_called_is_named() -> None:
+    """Both arguments that can't be called and results that can't are errors that say what to give."""
+    wrong: Any = 3
+    with pytest.raises(UsageError, match=r"make must be a function without arguments .* got 3"):
+        PerWorker(wrong)
+    wrong = dict
+    with pytest.raises(UsageError, match="returned dict"):
+        PerWorker(wrong)(1)
+
+
+class Connection:
+    """A context manager that has to be entered."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __enter__(self) -> Self:
+        self.log.append("entered")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.log.append(f"left {error}")
+
+    def __call__(self, element: int) -> int:
+        """Return the element."""
+        self.log.append(f"called {element}")
+        return element
+
+
+def test_a_context_manager_is_entered_and_left() -> None:
+    """It is entered before its first call, and left without an error."""
+    log: list[str] = []
+    connect = PerWorker(lambda: Connection(log))
+    connect(1)
+    del connect
+    assert log == ["entered", "called 1", "left (None, None, None)"]
+
+
+def test_an_error_of_closing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It interrupts nobody, and the log has it with its traceback."""
+
+    class Broken(Counter):
+        """Can't be closed."""
+
+        def close(self) -> None:
+            """Fail."""
+            raise OSError("gone")
+
+    count = PerWorker(Broken)
+    assert count(1) == 1
+    with caplog.at_level(logging.ERROR, logger="penstock"):
+        del count
+    assert [record.message for record in caplog.records] == ["closing what PerWorker made failed"]
+    caplog.clear()
+
+
+PROGRAM = """
+import os, sys
+from penstock._graph._per_worker import PerWorker
+class Named:
+    def __init__(self):
+        self.pid = os.getpid()
+    def __call__(self, element):
+        return os.getpid() == self.pid
+    def close(self):
+        print("closed", os.getpid() == self.pid, flush=True)
+named = PerWorker(Named)
+print(named(1), flush=True)
+child = os.fork()
+print("child" if child == 0 else "parent", named(1), flush=True) if child == 0 else os.waitpid(child, 0)
+"""
+
+
+def test_program_ends_and_forks() -> None:
+    """At its end a program closes what it made itself; a forked child makes its own, and leaves its parent's alone."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
+    assert run.stdout.splitlines() == ["True", "child True", "closed True", "closed True"]
+    assert not run.stderr

@@ -1,0 +1,95 @@
+"""A sampler that is looked at answers as before, or is named with what it answered."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sampling import CheckedSampler, ScalarSampler, Shuffle
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A user's sampler that answers from a table."""
+
+    table: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the table's answer."""
+        del epoch
+        return cast("tuple[int, int]", self.table[position])
+
+
+@dataclass(frozen=True)
+class BlockAnswers(Answers):
+    """The same with a block form."""
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the table's answers."""
+        del epochs
+        answers = np.array(self.table, np.int64).reshape(-1, 2)[positions]
+        return answers[:, 0], answers[:, 1]
+
+
+tables = st.lists(st.tuples(st.integers(-1, 2), st.integers(-2, 6)), min_size=1, max_size=6).map(tuple)
+
+
+@given(st.sampled_from([Answers, BlockAnswers]), tables, st.integers(0, 5))
+def test_answers_are_as_before_or_named(kind: type[Answers], table: tuple[Any, ...], parent_length: int) -> None:
+    """The first answer out of range is an error with sampler, position, answer and length, in both forms alike."""
+    sampler = kind(table)
+    checked = CheckedSampler(sampler, parent_length)
+    assert len(checked) == len(table)
+    messages: list[str] = []
+    for position, answer in enumerate(table):
+        if answer[0] >= 0 and 0 <= answer[1] < parent_length:
+            assert checked(3, position) == answer
+            continue
+        messages.append(
+            f"a sampler must answer with an epoch from 0 and a key in [0, {parent_length}), since the parent has "
+            f"{parent_length} elements; {sampler!r} answered (epoch, key) = {answer} at position {position} of epoch 3."
+        )
+        with pytest.raises(UsageError, match="^" + re.escape(messages[-1])):
+            checked(3, position)
+    epochs, positions = np.full(len(table), 3), np.arange(len(table))
+    if messages:
+        with pytest.raises(UsageError, match="^" + re.escape(messages[0])):
+            checked.block(epochs, positions)
+    else:
+        assert list(zip(*(part.tolist() for part in checked.block(epochs, positions)), strict=True)) == list(table)
+
+
+@pytest.mark.parametrize("answer", [3, (0, 1.0), None, (0, 1, 2), (2**63, 0)])
+def test_what_is_no_answer_is_named_too(answer: object) -> None:
+    """Anything but two integers is an error, in both forms."""
+    checked = CheckedSampler(Answers((answer,)), 10)
+    message = re.escape(f"a sampler must return two integers, (epoch, key); {checked.sampler!r} returned {answer!r}")
+    with pytest.raises(UsageError, match=message):
+        checked(0, 0)
+    with pytest.raises(UsageError, match=message):
+        checked.block(np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def test_numpys_integers_become_pythons() -> None:
+    """A sampler may answer with NumPy's integers; what comes out is Python's."""
+    answer = CheckedSampler(Answers(((np.int64(2), np.uint8(3)),)), 10)(0, 0)
+    assert answer == (2, 3)
+    assert {type(number) for number in answer} == {int}
+
+
+@pytest.mark.parametrize(("sampler", "parent_length"), [([1], 3), (Shuffle, 3), (Shuffle(3, 1), -1)])
+def test_wrong_arguments_are_named(sampler: object, parent_length: int) -> None:
+    """What is no sampler, or no length, is a UsageError."""
+    with pytest.raises(UsageError, match=r"^(sampler|length) must"):
+        CheckedSampler(cast("ScalarSampler", sampler), parent_length)

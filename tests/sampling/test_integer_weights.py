@@ -1,0 +1,104 @@
+"""Weights become whole numbers in the very ratios that were written, or the nearest of a long period."""
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.sampling import integer_weights
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20).filter(any))
+def test_integers_stay_in_their_ratios(weights: list[int]) -> None:
+    """Integers are divided by their greatest common divisor."""
+    divisor = math.gcd(*weights)
+    assert integer_weights(weights) == tuple(weight // divisor for weight in weights)
+
+
+@given(st.lists(st.integers(0, 2000), min_size=1, max_size=20).filter(any), st.sampled_from([1, 10, 100, 1000]))
+def test_decimals_count_as_they_are_written(numerators: list[int], denominator: int) -> None:
+    """A float is the decimal that it prints as, and equals the fraction and the integers in the same ratios."""
+    expected = integer_weights(numerators)
+    assert integer_weights([numerator / denominator for numerator in numerators]) == expected
+    assert integer_weights([Fraction(numerator, denominator) for numerator in numerators]) == expected
+    assert integer_weights(list(np.array(numerators) / denominator)) == expected
+    assert integer_weights(list(np.array(numerators))) == expected
+
+
+positive = st.one_of(st.floats(1e-9, 1.0), st.floats(0, 1e300), st.fractions(0, 10, max_denominator=10**6))
+
+
+@given(st.lists(positive, min_size=1, max_size=40).filter(any))
+def test_long_periods_are_rounded_to_the_nearest(weights: list[float | Fraction]) -> None:
+    """The period is at most 2**16, what is over 0 gets at least 1, and larger weights never get less than smaller."""
+    result = integer_weights(weights)
+    assert 1 <= sum(result) <= 2**16
+    assert math.gcd(*result) == 1
+    assert [number > 0 for number in result] == [weight > 0 for weight in weights]
+    exact = [Fraction(str(weight)) if isinstance(weight, float) else Fraction(weight) for weight in weights]
+    for left, right in itertools.pairwise(exact):
+        if left > right:
+            assert result[exact.index(left)] >= result[exact.index(right)]
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=40))
+def test_none_is_off_by_a_whole_place(weights: list[float]) -> None:
+    """Where no share is below one place, each weight is off its share of the period by less than one."""
+    result = integer_weights(weights)
+    exact = [Fraction(str(weight)) for weight in weights]
+    # The greatest common divisor has been taken out, which scales the error with the period.
+    for number, weight in zip(result, exact, strict=True):
+        assert abs(number - weight * sum(result) / sum(exact)) < 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([1, 1], (1, 1)),
+        ([0.7, 0.3], (7, 3)),
+        ([3, 0.5], (6, 1)),
+        ([5], (1,)),
+        ([0.0, 2.0], (0, 1)),
+        ([1e-12, 1.0], (1, 2**16 - 1)),
+        ([1e-12, 1e-12, 1e6, 0], (1, 1, 2**16 - 2, 0)),
+        ([np.float32(0.1), np.float32(0.9)], (1, 9)),
+        ([Fraction(1, 3), Fraction(2, 3)], (1, 2)),
+    ],
+)
+def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tuple[int, ...]) -> None:
+    """The weights are those that one finds on paper."""
+    assert integer_weights(weights) == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, -1], "a weight must be a finite number from 0 on; got -1 as number 1 of them."),
+        ([float("nan")], "a weight must be a finite number from 0 on; got nan as number 0 of them."),
+        ([float("inf"), 1], "a weight must be a finite number from 0 on; got inf as number 0 of them."),
+        ([True, 1], "a weight must be a finite number from 0 on; got True as number 0 of them."),
+        (["1"], "a weight must be a finite number from 0 on; got '1' as number 0 of them."),
+        ([0, 0.0], "at least one weight must be over 0; got [0, 0.0]. Give a component a share."),
+        ([], "at least one weight must be over 0; got []. Give a component a share."),
+        (
+            [2**16, 1],
+            "integer weights must add up to at most 65536 without their common divisor; got (65536, 1), which add up "
+            "to 65537. Pass them as floats for the nearest ratios.",
+        ),
+        (
+            [0.5] * (2**16 + 1),
+            "at most 65536 weights may be over 0; got 65537. Concatenate some components.",
+        ),
+    ],
+)
+def test_wrong_weights_are_named(weights: list[Any], message: str) -> None:
+    """What is no weight is a UsageError that says the rule, the value and the remedy."""
+    with pytest.raises(UsageError) as caught:
+        integer_weights(weights)
+    assert str(caught.value).startswith(message)

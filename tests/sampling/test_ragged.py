@@ -1,0 +1,177 @@
+"""Positions lead to the elements that yield them, and to windows that lose no frame."""
+
+import copy
+import pickle
+from typing import Any, Literal, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.sampling import Ragged, WindowTable
+
+counts_of_parents = st.lists(st.integers(0, 6), max_size=12)
+lengths_of_episodes = st.lists(st.integers(0, 25), max_size=6)
+sizes = st.integers(1, 12)
+partials = st.sampled_from(["drop", "pad"])
+
+
+def int64(values: list[int]) -> NDArray[np.int64]:
+    """Return a list as an array."""
+    return np.array(values, np.int64)
+
+
+def windows_of(table: WindowTable) -> list[tuple[int, int, int]]:
+    """Return all windows, found in a block, which must be those found one by one."""
+    episodes, starts, stops = table.locate(np.arange(len(table)))
+    windows = list(zip(episodes.tolist(), starts.tolist(), stops.tolist(), strict=True))
+    assert windows == [table.locate_one(position) for position in range(len(table))]
+    return windows
+
+
+@given(counts_of_parents, st.data())
+def test_positions_go_through_what_each_yields(counts: list[int], data: st.DataObject) -> None:
+    """In order, positions are each parent's ordinals; asked in any order, in a block or alone, they are the same."""
+    ragged = Ragged(int64(counts))
+    expected = [(parent, ordinal) for parent, count in enumerate(counts) for ordinal in range(count)]
+    assert len(ragged) == len(expected)
+    assert [ragged.locate_one(position) for position in range(len(ragged))] == expected
+    positions: list[int] = data.draw(st.lists(st.sampled_from(range(len(ragged))), max_size=20)) if expected else []
+    parents, ordinals = ragged.locate(int64(positions))
+    assert parents.dtype == ordinals.dtype == np.int64
+    assert list(zip(parents.tolist(), ordinals.tolist(), strict=True)) == [expected[place] for place in positions]
+
+
+def test_sums_may_be_as_large_as_lengths() -> None:
+    """Up to 2**62 elements are found exactly; more are an error, also where the sum doesn't fit 64 bits."""
+    ragged = Ragged(int64([2**61, 0, 2**61]))
+    assert len(ragged) == 2**62
+    assert ragged.locate_one(2**62 - 1) == (2, 2**61 - 1)
+    for counts in ([2**62, 1], [2**62, 2**62, 2**62, 2**62], [2**63 - 1, 2**63 - 1, 2]):
+        with pytest.raises(UsageError, match=r"^counts must add up to at most 2\*\*62; got more up to element [01]"):
+            Ragged(int64(counts))
+
+
+@given(lengths_of_episodes, sizes, sizes)
+def test_no_frames_are_lost_when_the_last_window_is_partial(lengths: list[int], length: int, stride: int) -> None:
+    """Padded windows hold every frame where the stride leaves no gaps, and else all but those in the gaps."""
+    table = WindowTable(int64(lengths), length, stride=stride, partial="pad")
+    held = {(episode, frame) for episode, start, stop in windows_of(table) for frame in range(start, stop)}
+    frames = {(episode, frame) for episode, count in enumerate(lengths) for frame in range(count)}
+    gaps = {(episode, frame) for episode, frame in frames if frame % stride >= length}
+    assert held == frames - gaps
+    if stride <= length:
+        assert held == frames
+
+
+@given(lengths_of_episodes, sizes)
+def test_windows_side_by_side_hold_each_frame_once(lengths: list[int], length: int) -> None:
+    """With a stride of the window's length, padded windows divide the frames."""
+    table = WindowTable(int64(lengths), length, stride=length, partial="pad")
+    held = [(episode, frame) for episode, start, stop in windows_of(table) for frame in range(start, stop)]
+    assert held == [(episode, frame) for episode, count in enumerate(lengths) for frame in range(count)]
+
+
+@given(lengths_of_episodes, sizes, sizes, partials)
+def test_windows_are_those_of_the_rule(
+    lengths: list[int], length: int, stride: int, partial: Literal["drop", "pad"]
+) -> None:
+    """Whole windows are all that fit; padded ones are all that hold a frame which no earlier one holds."""
+    expected: list[tuple[int, int, int]] = []
+    for episode, count in enumerate(lengths):
+        seen: set[int] = set()
+        for start in range(0, count, stride):
+            frames = set(range(start, min(start + length, count)))
+            if (len(frames) == length) if partial == "drop" else (frames - seen):
+                expected.append((episode, start, start + len(frames)))
+            seen |= frames
+    assert windows_of(WindowTable(int64(lengths), length, stride=stride, partial=partial)) == expected
+
+
+@pytest.mark.parametrize("partial", ["drop", "pad"])
+def test_windows_may_be_huge(partial: Literal["drop", "pad"]) -> None:
+    """Nothing overflows for the longest windows, strides and episodes."""
+    table = WindowTable(int64([2**62, 0]), 2**62, stride=2**62, partial=partial)
+    assert windows_of(table) == [(0, 0, 2**62)]
+    table = WindowTable(int64([3, 2**61]), 1, stride=2**62, partial=partial)
+    assert windows_of(table) == [(0, 0, 1), (1, 0, 1)]
+    table = WindowTable(int64([2**62]), 2**62, stride=1, partial=partial)
+    assert windows_of(table) == [(0, 0, 2**62)]
+
+
+TABLES: list[Ragged | WindowTable] = [
+    Ragged(int64([2, 0, 3])),
+    WindowTable(int64([2, 0, 3]), 2, stride=1, partial="pad"),
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_positions_outside_are_index_errors(table: Ragged | WindowTable) -> None:
+    """Neither form answers for a position outside, nor has an empty one any."""
+    for position in (-1, len(table), 2**63 - 1):
+        message = rf"^position must be in \[0, {len(table)}\); got position={position}$"
+        with pytest.raises(IndexError, match=message):
+            table.locate_one(position)
+        with pytest.raises(IndexError, match=message):
+            table.locate(int64([0, position]))
+    with pytest.raises(IndexError):
+        Ragged(int64([])).locate_one(0)
+
+
+def test_they_are_their_numbers() -> None:
+    """Equal numbers make equal tables, pickled and copied too; the repr tells others apart and stays short."""
+    lengths = int64([5, 2])
+    tables: list[Ragged | WindowTable] = [
+        Ragged(lengths),
+        Ragged(lengths[::-1]),
+        WindowTable(lengths, 2, stride=1, partial="pad"),
+        WindowTable(lengths[::-1], 2, stride=1, partial="pad"),
+        WindowTable(lengths, 3, stride=1, partial="pad"),
+        WindowTable(lengths, 2, stride=2, partial="pad"),
+        WindowTable(lengths, 2, stride=1, partial="drop"),
+    ]
+    lengths[:] = 9
+    for table in tables:
+        twins: list[Ragged | WindowTable] = [pickle.loads(pickle.dumps(table)), copy.deepcopy(table)]
+        for twin in twins:
+            assert twin == table
+            assert hash(twin) == hash(table)
+            assert [twin.locate_one(position) for position in range(len(twin))] == [
+                table.locate_one(position) for position in range(len(table))
+            ]
+        assert table != "a table"
+        assert len(repr(table)) < 120
+    assert len(set(tables)) == len({repr(table) for table in tables}) == len(tables)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([3, -2], "counts must not be negative; got -2 for element 1. Use 0 for none."),
+        ([0.5], "counts must be an int64 array of one axis; got dtype float64"),
+        ([[1]], r"counts must be an int64 array of one axis; got dtype int64 and shape \(1, 1\)"),
+    ],
+)
+def test_wrong_counts_are_named(counts: list[Any], message: str) -> None:
+    """What is no number of elements is a UsageError."""
+    with pytest.raises(UsageError, match=message):
+        Ragged(np.array(counts))
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "partial", "message"),
+    [
+        (0, 1, "pad", r"length must be an integer in \[1, 2\*\*62\]; got length=0. Pass a number of frames."),
+        (1, 0, "pad", r"stride must be an integer in \[1, 2\*\*62\]; got stride=0. Pass a number of frames."),
+        (1, 1, "keep", 'partial must be "drop" or "pad"; got \'keep\''),
+    ],
+)
+def test_wrong_windows_are_named(length: int, stride: int, partial: str, message: str) -> None:
+    """Windows of nothing, that don't move on, or that end in another way, are a UsageError."""
+    with pytest.raises(UsageError, match=message):
+        WindowTable(int64([3]), length, stride=stride, partial=cast("Any", partial))
+    with pytest.raises(UsageError, match=r"^lengths must not be negative"):
+        WindowTable(int64([-3]), 1, stride=1, partial="pad")

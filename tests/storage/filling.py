@@ -1,0 +1,34 @@
+"""A process that fills a cache on disk, for the tests to kill or to run beside another: `filling.py path first stop`.
+
+Every element tells its position, so that one read wrongly is seen. It prints a line when it has put the first one.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from penstock._storage._disk_cache import DiskCache
+
+IDENTITY = "abc123"
+LIMIT_BYTES = 1 << 30
+
+
+def element_of(position: int) -> dict[str, Any]:
+    """Return the element at a position: small ones, and some of many pages."""
+    size = 300_000 if position % 5 == 0 else position % 50
+    return {"position": position, "array": np.arange(position, position + size, dtype=np.int32)}
+
+
+def is_element(position: int, element: Any) -> bool:
+    """Return whether this is the element at a position."""
+    expected = element_of(position)
+    return bool(element["position"] == position and np.array_equal(element["array"], expected["array"]))
+
+
+if __name__ == "__main__":
+    cache = DiskCache(sys.argv[1], IDENTITY, int(sys.argv[4]) if len(sys.argv) > 4 else LIMIT_BYTES)
+    for position in range(int(sys.argv[2]), int(sys.argv[3])):
+        cache.put(position, element_of(position))
+        if position == int(sys.argv[2]):
+            print("began", flush=True)  # noqa: T201 - the test waits for it

@@ -1,0 +1,244 @@
+"""A cache on disk keeps copies, is shared, stays within its bound, and makes few files."""
+
+import logging
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock._storage._cache import MISSING
+from penstock._storage._disk_cache import DiskCache
+from penstock.errors import UsageError
+from tests.storage.filling import IDENTITY, LIMIT_BYTES, element_of, is_element
+
+CHECKOUT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])}
+
+
+def opened(path: Path, limit_bytes: int = LIMIT_BYTES, identity: str = IDENTITY) -> DiskCache:
+    """Return a cache that hasn't been used yet."""
+    return DiskCache(path, identity, limit_bytes)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of all files below a directory."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def test_what_was_put_is_read_later(tmp_path: Path) -> None:
+    """It comes back in the same cache and in another one, each time as a copy of its own."""
+    cache = opened(tmp_path)
+    assert cache.get(3) is MISSING
+    for key in (3, (3,), (0, 3), (-1, 2**62, 3)):
+        assert cache.put(key, {"key": key, "array": np.arange(4)})
+    for each in (cache, opened(tmp_path)):
+        for key in (3, (3,), (0, 3), (-1, 2**62, 3)):
+            got: Any = each.get(key)
+            assert got["key"] == key
+            got["array"][:] = 7
+        again: Any = each.get(3)
+        assert again["array"].tolist() == [0, 1, 2, 3]
+        assert each.get((3, 0)) is MISSING
+
+
+def test_the_first_is_kept(tmp_path: Path) -> None:
+    """A second element of a key changes nothing."""
+    cache = opened(tmp_path)
+    assert cache.put(0, "first")
+    assert cache.put(0, "second")
+    assert cache.get(0) == "first"
+    assert opened(tmp_path).put(0, "third")
+    assert opened(tmp_path).get(0) == "first"
+
+
+def test_identities_share_nothing(tmp_path: Path) -> None:
+    """What one dataset put is missing for another of the same directory, also where the folder was renamed."""
+    opened(tmp_path).put(0, "ours")
+    assert opened(tmp_path, identity="abc124").get(0) is MISSING
+    (tmp_path / IDENTITY).rename(tmp_path / "abc125")
+    assert opened(tmp_path, identity="abc125").get(0) is MISSING
+
+
+def test_many_elements_are_few_files(tmp_path: Path) -> None:
+    """Thousands of elements, put by one process after another, are one file."""
+    for start in (0, 1000, 2000):
+        cache = opened(tmp_path)
+        for position in range(start, start + 1000):
+            cache.put(position, position)
+        cache.close()
+    assert len(list(tmp_path.rglob("*.segment"))) == 1
+    cache = opened(tmp_path)
+    assert [cache.get(position) for position in range(3000)] == list(range(3000))
+    assert len(cache) == 3000
+
+
+def test_the_bound_holds(tmp_path: Path) -> None:
+    """All files of the identity, whoever put them, take at most what was allowed; what is kept stays."""
+    kept: dict[int, bool] = {}
+    for start in (0, 40):
+        cache = opened(tmp_path, 100_000)
+        for position in range(start, start + 60):
+            kept[position] = cache.put(position, bytes(2_000)) or kept.get(position, False)
+        assert size_of(tmp_path) <= 100_000
+        assert cache.held_bytes == size_of(tmp_path)
+        cache.close()
+    assert 40 < sum(kept.values()) < 50
+    cache = opened(tmp_path, 100_000)
+    assert [cache.get(position) == bytes(2_000) for position in range(100)] == [kept[number] for number in range(100)]
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 10])
+def test_no_room_at_all(tmp_path: Path, limit_bytes: int) -> None:
+    """With next to nothing allowed, nothing is written."""
+    assert not opened(tmp_path, limit_bytes).put(0, 1)
+    assert size_of(tmp_path) == 0
+
+
+def test_the_directory_is_its_owners(tmp_path: Path) -> None:
+    """Nobody else may read or write what was made, since reading may unpickle."""
+    opened(tmp_path / "deep" / "cache").put(0, 1)
+    for made in [tmp_path / "deep" / "cache", *(tmp_path / "deep" / "cache").rglob("*")]:
+        assert stat.S_IMODE(made.stat().st_mode) & 0o077 == 0
+
+
+def test_describing_touches_nothing(tmp_path: Path) -> None:
+    """Making, comparing and copying a cache makes no file, and opens none."""
+    cache = opened(tmp_path / "cache")
+    copy = pickle.loads(pickle.dumps(cache))
+    assert copy == cache
+    assert hash(copy) == hash(cache)
+    assert cache != opened(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+    """A path with a file in its way is an error of the one who gave it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"the path of a cache must be a directory .* got '.*file'"):
+        opened(tmp_path / "file").open()
+    with pytest.raises(UsageError, match=r"must be hexadecimal digits; got '\.\./a'"):
+        opened(tmp_path, identity="../a")
+
+
+def test_others_entries_are_found(tmp_path: Path) -> None:
+    """What one process puts while another has the cache open is there for that one, at the latest when it opens."""
+    first, second = opened(tmp_path), opened(tmp_path)
+    first.put(0, "first")
+    assert second.get(0) == "first"
+    second.put(1, "second")
+    first.open()
+    assert first.get(1) == "second"
+    first.put(2, "third")
+    second.open()
+    assert second.get(2) == "third"
+    assert len(list(tmp_path.rglob("*.segment"))) == 2
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    """Two that put overlapping positions at the same time both succeed, and all is there afterwards."""
+    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
+    processes = [
+        subprocess.Popen([*command, *positions], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+        for positions in (("0", "120"), ("60", "180"))
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    cache = opened(tmp_path)
+    assert all(is_element(position, cache.get(position)) for position in range(180))
+    assert cache.get(180) is MISSING
+
+
+def test_two_processes_share_the_bound(tmp_path: Path) -> None:
+    """Though neither knows of all the other does, they exceed the bound by a few elements at most."""
+    limit_bytes = 10_000_000
+    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            [*command, *positions, str(limit_bytes)], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL
+        )
+        for positions in (("0", "100"), ("100", "200"))
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert limit_bytes * 0.8 < size_of(tmp_path) < limit_bytes + 2 * 1_200_000
+
+
+def test_threads_share_a_cache(tmp_path: Path) -> None:
+    """Threads that put and get the same positions in different orders read each as it is."""
+    cache = opened(tmp_path)
+    wrong: list[int] = []
+
+    def use(factor: int) -> None:
+        for number in range(101):
+            position = number * factor % 101
+            cache.put(position, element_of(position))
+            if not is_element(position, cache.get(position)):
+                wrong.append(position)
+
+    threads = [threading.Thread(target=use, args=(factor,)) for factor in (1, 2, 3, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(cache) == 101
+    assert size_of(tmp_path) == cache.held_bytes
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    """Parent and child go on putting at once, and both can be read afterwards."""
+    cache = opened(tmp_path)
+    cache.put(0, "before")
+    child = os.fork()
+    if child == 0:
+        works = cache.get(0) == "before" and all(cache.put(key, f"child {key}") for key in range(1, 50))
+        os._exit(0 if works else 1)
+    assert all(cache.put(key, f"parent {key}") for key in range(50, 99))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    read = opened(tmp_path)
+    assert [read.get(key) for key in range(1, 50)] == [f"child {key}" for key in range(1, 50)]
+    assert [read.get(key) for key in range(50, 99)] == [f"parent {key}" for key in range(50, 99)]
+
+
+FULL_DISK = """
+import logging, resource, sys
+logging.basicConfig(format="%(message)s")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+from penstock._storage._disk_cache import DiskCache
+cache = DiskCache(sys.argv[1], "abc123", 1 << 30)
+print([cache.put(position, bytes(9_000)) for position in range(20)].count(True))
+print([cache.get(position) == bytes(9_000) for position in range(20)].count(True))
+"""
+
+
+def test_a_full_disk_declines_and_says_so_once(tmp_path: Path) -> None:
+    """When writing fails, what is there stays readable, nothing is raised, and there is one line in the log."""
+    run = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["11", "11"]
+    assert run.stderr.count("nothing more is put into the cache") == 1
+    assert len(run.stderr.splitlines()) == 1
+    cache = opened(tmp_path)
+    assert len([position for position in range(20) if cache.get(position) == bytes(9_000)]) == 11
+
+
+def test_a_directory_that_can_only_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where files can't be made, elements are read, others are declined, and the log says so once."""
+    opened(tmp_path).put(0, "kept")
+    folder = tmp_path / IDENTITY
+    hidden = tmp_path / "hidden"
+    cache = opened(tmp_path)
+    assert cache.get(0) == "kept"
+    folder.rename(hidden)
+    with caplog.at_level(logging.WARNING, logger="penstock"):
+        assert not cache.put(1, "declined")
+        assert not cache.put(2, "declined")
+    assert len(caplog.records) == 1
+    assert cache.get(0) == "kept"

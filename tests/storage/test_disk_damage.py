@@ -1,0 +1,153 @@
+"""Whatever happens to the files of a cache, it gives back what was put, or nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._storage._cache import MISSING
+from penstock._storage._disk_cache import DiskCache
+from tests.storage.filling import IDENTITY, LIMIT_BYTES, is_element
+from tests.storage.test_disk_cache import CHECKOUT, ENVIRONMENT, opened
+
+ELEMENTS = {position: {"position": position, "data": bytes([position]) * (5 * position)} for position in range(8)}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
+    """The name and the bytes of a cache's file that holds all of ELEMENTS."""
+    path = tmp_path_factory.mktemp("written")
+    cache = opened(path)
+    for position, element in ELEMENTS.items():
+        assert cache.put(position, element)
+    cache.close()
+    (file,) = path.rglob("*.segment")
+    return file.name, file.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for one example after the other."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+def found_in(path: Path, name: str, data: bytes) -> set[int]:
+    """Return which elements a cache with this file has, having checked that they are right and others can be put."""
+    shutil.rmtree(path / IDENTITY, ignore_errors=True)
+    (path / IDENTITY).mkdir()
+    (path / IDENTITY / name).write_bytes(data)
+    cache = opened(path)
+    found = {position for position in ELEMENTS if cache.get(position) is not MISSING}
+    assert all(cache.get(position) == ELEMENTS[position] for position in found)
+    for each in (cache, opened(path)):
+        for position, element in ELEMENTS.items():
+            assert each.put(position, element)
+            assert each.get(position) == element
+        each.close()
+    return found
+
+
+def test_a_torn_end_costs_what_it_hits(scratch: Path, written: tuple[str, bytes]) -> None:
+    """Cut off anywhere, the file has the entries before the cut, and is continued."""
+    name, data = written
+    counts = [len(found_in(scratch, name, data[:size])) for size in range(0, len(data) + 1, 3)]
+    assert counts == sorted(counts)
+    assert (counts[0], len(found_in(scratch, name, data))) == (0, len(ELEMENTS))
+    assert found_in(scratch, name, data[:-1]) == set(range(7))
+
+
+@given(data=st.data())
+def test_a_damaged_byte_costs_what_it_hits(scratch: Path, written: tuple[str, bytes], data: st.DataObject) -> None:
+    """With one byte changed, whatever is found is right, and nothing before it is lost."""
+    name, original = written
+    offset = data.draw(st.integers(0, len(original) - 1))
+    change = data.draw(st.integers(1, 255))
+    damaged = bytearray(original)
+    damaged[offset] ^= change
+    found = found_in(scratch, name, bytes(damaged))
+    assert found >= found_in(scratch, name, original[:offset]) or offset < 48
+
+
+@given(filler=st.binary(max_size=300), kept=st.integers(0, 700))
+def test_anything_may_follow(scratch: Path, written: tuple[str, bytes], filler: bytes, kept: int) -> None:
+    """Zeros or noise in place of the end, as after a loss of power, are no entries."""
+    name, data = written
+    found_in(scratch, name, data[:kept] + bytes(len(filler)))
+    found_in(scratch, name, data[:kept] + filler)
+
+
+def test_what_others_put_there_stays(tmp_path: Path) -> None:
+    """Files and folders that no cache made are neither read nor changed nor removed, whatever their names."""
+    folder = tmp_path / IDENTITY
+    (folder / "3-0.segment").mkdir(parents=True)
+    strangers = {"notes.txt": b"", "1-0.segment": b"something else" * 20, "2-0.segment": b"text", "a.segment": b""}
+    for name, data in strangers.items():
+        (folder / name).write_bytes(data)
+    cache = opened(tmp_path)
+    cache.put(0, 1)
+    assert opened(tmp_path).get(0) == 1
+    assert {name: (folder / name).read_bytes() for name in strangers} == strangers
+    assert (folder / "3-0.segment").is_dir()
+
+
+def test_damage_is_made_good(tmp_path: Path) -> None:
+    """An element whose bytes were damaged counts as absent, and once put again it is found by everyone."""
+    opened(tmp_path).put(0, b"a" * 100)
+    (file,) = tmp_path.rglob("*.segment")
+    file.write_bytes(file.read_bytes().replace(b"aaa", b"aba", 1))
+    cache = opened(tmp_path)
+    assert cache.get(0) is MISSING
+    assert cache.put(0, b"a" * 100)
+    for each in (cache, opened(tmp_path)):
+        assert each.get(0) == b"a" * 100
+
+
+def test_files_removed_meanwhile(tmp_path: Path) -> None:
+    """Whoever tidies up while a cache is open costs at most the elements."""
+    cache = opened(tmp_path)
+    cache.put(0, "kept")
+    shutil.rmtree(tmp_path / IDENTITY)
+    assert cache.get(0) == "kept"
+    cache.put(1, "later")
+    assert cache.get(1) == "later"
+    assert opened(tmp_path).get(0) is MISSING
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    """Processes killed one after another in the midst of writing leave only right elements, and one file."""
+    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
+    found = 0
+    for start in range(0, 5_000, 1_000):
+        process = subprocess.Popen(
+            [*command, str(start), str(start + 1_000)], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"began\n"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        cache = DiskCache(tmp_path, IDENTITY, LIMIT_BYTES)
+        there = [position for position in range(5_000) if cache.get(position) is not MISSING]
+        assert all(is_element(position, cache.get(position)) for position in there)
+        assert start in there
+        assert len(there) > found
+        found = len(there)
+        cache.close()
+    assert len(list(tmp_path.rglob("*.segment"))) == 1
+
+
+def test_no_file_is_left_of_a_death_before_writing(tmp_path: Path) -> None:
+    """A file whose maker died before it had written the head is removed by the next process."""
+    folder = tmp_path / IDENTITY
+    opened(tmp_path).put(0, 1)
+    (whole,) = folder.iterdir()
+    (folder / "1-1.segment").touch()
+    (folder / "1-2.segment").write_bytes(whole.read_bytes()[:20])
+    assert opened(tmp_path).get(0) == 1
+    assert list(folder.iterdir()) == [whole]

@@ -1,0 +1,131 @@
+"""A cache in memory keeps copies, stays within its bound, and never gives up what it has."""
+
+import os
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._storage._cache import MISSING
+from penstock._storage._memory_cache import MemoryCache
+
+
+@given(st.integers(0, 4000), st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=600)), max_size=40))
+def test_it_keeps_the_first_within_the_bound(limit_bytes: int, puts: list[tuple[int, bytes]]) -> None:
+    """For each key the first element kept stays for good; `put` says whether there is one, and the bound holds."""
+    cache = MemoryCache(limit_bytes)
+    kept: dict[int, bytes] = {}
+    for key, element in puts:
+        if cache.put(key, element):
+            kept.setdefault(key, element)
+        assert len(cache) == len(kept)
+        assert all(cache.get(each) == kept.get(each, MISSING) for each in range(21))
+        assert sum(map(len, kept.values())) <= cache.held_bytes <= limit_bytes or not kept
+
+
+def test_most_of_the_bound_is_used() -> None:
+    """Of elements that are small beside the bound, nearly as many fit as their bytes say."""
+    cache = MemoryCache(1 << 20)
+    kept = [cache.put(key, np.zeros(10_000, np.uint8)) for key in range(200)]
+    assert sum(kept) >= 100
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_a_large_element_does_not_fill_it() -> None:
+    """What is too large for it is declined, and smaller ones are kept all the same."""
+    cache = MemoryCache(1000)
+    assert not cache.put(0, bytes(2000))
+    assert cache.put(1, bytes(100))
+
+
+def test_nobody_changes_what_is_kept() -> None:
+    """Neither writing to what was put nor to what was got shows in what is got later."""
+    cache = MemoryCache(1 << 20)
+    element: dict[str, Any] = {"array": np.arange(5), "list": [1, 2]}
+    cache.put((0, 1), element)
+    element["array"][:] = 7
+    element["list"].append(3)
+    for _ in range(2):
+        got: Any = cache.get((0, 1))
+        assert got["array"].tolist() == [0, 1, 2, 3, 4]
+        assert got["list"] == [1, 2]
+        got["array"][:] = 9
+        got["list"].clear()
+
+
+def test_none_is_an_element() -> None:
+    """A kept None is told from what is missing."""
+    cache = MemoryCache(1 << 20)
+    cache.put(0, None)
+    assert cache.get(0) is None
+    assert cache.get(1) is MISSING
+
+
+def test_a_copy_is_a_description() -> None:
+    """Pickled it is small and comes back empty, and equal, as caches of one description are."""
+    cache = MemoryCache(1 << 20, "abc")
+    cache.put(0, bytes(10_000))
+    copy = pickle.loads(pickle.dumps(cache))
+    assert len(pickle.dumps(cache)) < 500
+    assert len(copy) == 0
+    assert copy == cache
+    assert hash(copy) == hash(cache)
+    assert copy.put(0, 1)
+    assert cache != MemoryCache(1 << 20, "abd")
+    assert cache != MemoryCache(1 << 21, "abc")
+
+
+def test_threads_put_each_key_once() -> None:
+    """Eight threads at once agree on what is kept, and its bytes are counted once."""
+    cache = MemoryCache(1 << 20)
+    start = threading.Barrier(8)
+
+    def put_all(number: int) -> None:
+        start.wait()
+        for key in range(200):
+            cache.put(key, (number, bytes(50)))
+            got: Any = cache.get(key)
+            assert got[1] == bytes(50)
+
+    threads = [threading.Thread(target=put_all, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    once = MemoryCache(1 << 20)
+    for key in range(200):
+        once.put(key, (0, bytes(50)))
+    assert cache.held_bytes == once.held_bytes
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_can_use_it() -> None:
+    """It has what the parent had, and isn't stuck though another thread was putting at the fork."""
+    cache = MemoryCache(1 << 20)
+    cache.put(0, "before")
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        """Takes as long to be pickled as the test likes."""
+
+        def __reduce__(self) -> tuple[type[int], tuple[()]]:
+            inside.set()
+            go_on.wait()
+            return int, ()
+
+    thread = threading.Thread(target=cache.put, args=(1, Slow()))
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        works = cache.get(0) == "before" and cache.put(2, "child") and cache.get(2) == "child"
+        os._exit(0 if works else 1)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.get(2) is MISSING
+    assert cache.get(1) == 0
