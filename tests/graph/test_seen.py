@@ -1,7 +1,7 @@
 """Of a mixture only what was seen counts for its fingerprint, so that its future may change."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,9 @@ from penstock._graph._nodes import Batch, Cache, Filter, FlatMap, Map, Mix, Node
 from penstock.batching import Stack
 from penstock.sampling import Shuffle, WeightedMixture
 from tests.graph.trees import doubled, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Schedule = tuple[tuple[int, tuple[int, ...]], ...]
 CHANGING: Schedule = ((0, (1, 1, 0)), (8, (1, 1, 2)))

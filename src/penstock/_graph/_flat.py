@@ -41,9 +41,10 @@ def _as_map(step: FlatMap) -> Map:
 
 
 def _as_list(step: FlatMap, made: Element) -> list[Element]:
-    if isinstance(made, str | bytes) or type(made) is dict or not hasattr(made, "__iter__"):
+    kind = type(made).__name__
+    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
         raise GraphError(
-            f"the function of step {step.name!r} must return a list of elements; got a {type(made).__name__}. "
+            f"the function of step {step.name!r} must return a list of elements; got a {kind}. "
             "Return [element] for a single one, and [] for none."
         )
     return list(made)
