@@ -29,8 +29,8 @@ from penstock.batching import Stack
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._packing import Packing
 from penstock.errors import GraphError
-from penstock.sampling import Concatenation
-from tests.graph.trees import Table, Tuples, Turns, doubled, episodes, read
+from penstock.sampling import Concatenation, WindowTable
+from tests.graph.trees import Tuples, Turns, doubled, episodes, read
 
 PARTS = (read(4), read(3, 10))
 MIX = Mix(PARTS, ("web", "code"), Turns((4, 3)), 0, "mix")
@@ -51,7 +51,7 @@ TEXTS: dict[str, Node] = {
         Stream([1], 0), Bucketing(len, (4, 8), (2, 1), (Stack(), Stack()))
     ),
     "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": Windows(
-        episodes(2, 6), Table(np.array([6, 6]), 4, 2, "drop")
+        episodes(2, 6), WindowTable(np.array([6, 6]), 4, stride=2, partial="drop")
     ),
 }  # fmt: skip
 

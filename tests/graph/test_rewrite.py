@@ -39,8 +39,9 @@ from penstock.sampling import (
     Shuffle,
     Slice,
     WeightedMixture,
+    WindowTable,
 )
-from tests.graph.trees import Table, Turns, episodes, origin_map, random_map, read, trees
+from tests.graph.trees import Turns, episodes, origin_map, random_map, read, trees
 
 
 def over(parent: Node, sampler: ScalarSampler) -> Reindex:
@@ -91,7 +92,7 @@ def test_zips_and_concatenations_are_held_part_by_part() -> None:
     for node in (
         Zip((read(9), SHUFFLED), (), 0, as_dict=False),
         Mix((read(9), SHUFFLED), ("a", "b"), Concatenation((9, 9)), 0, "concatenate"),
-        Windows(over(episodes(4, 6), Shuffle(4, 1)), Table(np.full(4, 6), 3, 3, "drop")),
+        Windows(over(episodes(4, 6), Shuffle(4, 1)), WindowTable(np.full(4, 6), 3, stride=3, partial="drop")),
     ):
         assert varies_by_epoch(node)
         held = hold_order(node)

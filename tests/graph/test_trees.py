@@ -35,9 +35,9 @@ from penstock._graph._nodes import (
 from penstock._graph._seed_position import seed_position
 from penstock._storage._memory_cache import MemoryCache
 from penstock.errors import GraphError, UsageError
-from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture
+from penstock.sampling import Ragged, Repeat, Shuffle, Slice, WeightedMixture, WindowTable
 from penstock.sources import Arrays
-from tests.graph.trees import Table, Tuples, Turns, doubled, episodes, origin_map, random_map, read, trees
+from tests.graph.trees import Tuples, Turns, doubled, episodes, origin_map, random_map, read, trees
 
 
 def block(node: Node, epochs: list[int], positions: list[int]) -> list[Element]:
@@ -152,7 +152,7 @@ def test_windows_of_spans_equal_those_of_whole_episodes(
 ) -> None:
     """Reading only a window's frames gives what cutting the whole episode gives, padded and masked alike."""
     spans = episodes(count, frames)
-    table = Table(np.full(count, frames), size, stride, "keep")
+    table = WindowTable(np.full(count, frames), size, stride=stride, partial="pad")
     mask = "mask" if masked else None
     order = Slice(count - 1, -1, count)
     results: list[list[Element]] = []
@@ -162,7 +162,7 @@ def test_windows_of_spans_equal_those_of_whole_episodes(
         assert repr(singly) == repr(block(node, [0] * len(table), list(range(len(table)))))
         results.append(singly)
     assert repr(results[0]) == repr(results[1])
-    for (episode, start, stop), window in zip(table.spans(), results[0], strict=True):
+    for (episode, start, stop), window in zip(map(table.locate_one, range(len(table))), results[0], strict=True):
         expected = spans.source[count - 1 - episode]["state"]
         frames_of = [expected[min(start + index, stop - 1)].tolist() for index in range(size)]
         assert window["state"].tolist() == frames_of
@@ -178,7 +178,7 @@ def test_only_the_frames_of_a_window_are_read() -> None:
             raise AssertionError(f"whole records {keys!r} were read")
 
     source = Spans({"x": np.arange(20).reshape(2, 10)})
-    node = Windows(Read(source, 2, 0), Table(np.array([10, 10]), 4, 3, "drop"))
+    node = Windows(Read(source, 2, 0), WindowTable(np.array([10, 10]), 4, stride=3, partial="drop"))
     assert [window["x"].tolist() for window in block(node, [0, 0], [1, 5])] == [[3, 4, 5, 6], [16, 17, 18, 19]]
     assert seed_position(node, 0, 5) == (0, 1, 2)
 
@@ -186,7 +186,7 @@ def test_only_the_frames_of_a_window_are_read() -> None:
 def test_arrays_without_frames_are_an_error() -> None:
     """An array with another first axis is named, with what was found and expected; numbers and text pass."""
     element = {"x": np.zeros(4), "name": "a", "goal": np.zeros(3)}
-    node = Windows(Read([element], 1, 0), Table(np.array([4]), 2, 2, "drop"))
+    node = Windows(Read([element], 1, 0), WindowTable(np.array([4]), 2, stride=2, partial="drop"))
     with pytest.raises(GraphError, match=r"\['goal'\] at position 0 has shape \(3,\), where 4 frames were expected"):
         element_at(node, 0, 0, Context())
     with pytest.raises(GraphError, match="must name a new leaf of a dict; the window is a ndarray"):
@@ -195,7 +195,7 @@ def test_arrays_without_frames_are_an_error() -> None:
 
 def test_windows_that_overlap_share_no_memory() -> None:
     """Writing to one window changes no other."""
-    node = Windows(Map(episodes(1, 6), dict, "copy", 0), Table(np.array([6]), 4, 1, "drop"))
+    node = Windows(Map(episodes(1, 6), dict, "copy", 0), WindowTable(np.array([6]), 4, stride=1, partial="drop"))
     first, second, _ = block(node, [0] * 3, [0, 1, 2])
     first["state"][:] = -1
     assert second["state"].min() >= 0

@@ -27,31 +27,10 @@ from penstock._graph._nodes import (
 from penstock._graph._rewrite import prefixed, varies_by_epoch
 from penstock._storage._memory_cache import MemoryCache
 from penstock.batching import Stack
-from penstock.sampling import Concatenation, Ragged, Repeat, Select, Shuffle, Slice, WeightedMixture, WindowTable
+from penstock.sampling import Concatenation, Ragged, Repeat, Select, Shuffle, Slice, WeightedMixture
 from penstock.sources import Arrays, Range
 
 Integers = NDArray[np.int64]
-
-
-class Table(WindowTable):
-    """Windows in the order of their episodes; the last of an episode may be short."""
-
-    def spans(self) -> list[tuple[int, int, int]]:
-        """Return (episode, start, stop) of all windows."""
-        return [
-            (episode, start, min(start + self.length, frames))
-            for episode, frames in enumerate(self.lengths.tolist())
-            for start in range(0, frames, self.stride)
-            if self.partial == "keep" or start + self.length <= frames
-        ]
-
-    def __len__(self) -> int:
-        return len(self.spans())
-
-    def locate(self, positions: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return where windows are."""
-        rows = np.array(self.spans(), np.int64).reshape(-1, 3)[positions]
-        return rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2].copy()
 
 
 @dataclass(frozen=True)
