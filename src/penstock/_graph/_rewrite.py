@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._seeds import derive
+from penstock.errors import GraphError
 from penstock.sampling import (
     Bits,
     CheckedSampler,
@@ -111,6 +112,22 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parts=tuple(held))
         case _:
             return with_parents(node, tuple(hold_order(parent, cycle) for parent in parents_of(node)))
+
+
+def repeated(node: Node, times: int | None) -> Node:
+    """Return a node that is read in order over and over: each of its leaves is repeated, the steps above go on.
+
+    Raises:
+        GraphError: over a limit, whose meaning would change.
+    """
+    if isinstance(node, Stream):
+        return replace(node, times=None if times is None or node.times is None else node.times * times)
+    if isinstance(node, Limit):
+        raise GraphError("repeat() can't stand above limit(), which counts over all passes. Use limit after repeat.")
+    count = length(node)
+    if count is not None:
+        return Reindex(node, Repeat(count, times), f"repeat({'' if times is None else times})")
+    return with_parents(node, tuple(repeated(parent, times) for parent in parents_of(node)))
 
 
 def prefixed(node: Node, name: str) -> Node:
