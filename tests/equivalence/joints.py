@@ -1,4 +1,4 @@
-"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over any of them."""
+"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,6 @@ import penstock as ps
 from penstock._graph._length import length
 from tests.equivalence.definition import digest
 from tests.equivalence.graphs import (
-    SEEDS,
     add_one,
     flat_sum,
     indexable,
@@ -118,7 +117,7 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
-    """Draw a dataset that can only be read in order; one whose elements don't depend on their neighbours if `dealable`."""
+    """Draw a dataset that can only be read in order; if `dealable`, no element depends on its neighbours."""
     dataset = draw(started(dealable=dealable)).map(uniform)
     is_grouped = False  # then what is random depends on which rows were together
     for _ in range(draw(st.integers(0, 3))):
