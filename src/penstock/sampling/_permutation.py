@@ -20,7 +20,7 @@ class Permutation:
     """The numbers [0, length) in an order that `seed` chooses; any part of it costs no more than its own length.
 
     It is a value: two are equal if their lengths and seeds are, and it is pickled as these two numbers. Over 65,536
-    positions it takes no memory; up to there a table of two bytes a position, the last few of which are kept.
+    positions it takes no memory; up to there a table of two bytes a position, the last of which are kept.
     The order is a compatibility promise: it never changes, on no machine. All methods may be called from any thread;
     the block forms release the GIL.
 
@@ -158,8 +158,9 @@ def _make(length: int, seed: int) -> _native.Permutation:
     return _native.Permutation(length, derive(seed, length))
 
 
-# A mixture goes through the permutations of hundreds of components, so many are kept. A table and its inverse take four
-# bytes a position: small ones at most 16 MiB together, large ones 8 MiB.
+# A mixture goes through the permutations of hundreds of components, a row of each at a time, and making one table anew
+# costs as much as thousands of rows; so many are kept. A table takes two bytes a position, and as much again once it is
+# inverted: small ones at most 8 MiB together, large ones 64 MiB.
 _small_table = lru_cache(maxsize=4096)(_make)
-_large_table = lru_cache(maxsize=32)(_make)
+_large_table = lru_cache(maxsize=512)(_make)
 _keyed = lru_cache(maxsize=4096)(_make)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
 from penstock.sampling._permutation import Permutation
+
+_FEW: Final = 16  # epochs, which Python compares sooner than NumPy
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ def _by_epoch(
     if not len(epochs):
         return positions
     first = epochs[0]
-    if len(epochs) == 1 or (epochs == first).all():
+    few = len(epochs) <= _FEW
+    if (epochs.tolist().count(int(first)) == len(epochs)) if few else (epochs == first).all():
         return keys_in(int(first), positions)
     order = np.argsort(epochs, kind="stable")
     keys = np.empty_like(positions)
