@@ -32,6 +32,11 @@ def test_rows_are_those_that_numpy_gives(array: NDArray[Any], layout: str, data:
     rows = source.read(keys)
     assert [row.tobytes() for row in rows] == [array[key].tobytes() for key in keys]
     assert [row.dtype for row in rows] == [array[key].dtype for key in keys]
+    for row, single in zip(rows, [source[key] for key in keys], strict=True):
+        assert (type(single), single.dtype, single.shape) == (type(row), row.dtype, row.shape)
+        assert single.tobytes() == row.tobytes()
+        assert not np.shares_memory(single, array)
+        assert single.flags.c_contiguous
     if can_read_into(source):
         out = np.empty((len(keys), *array.shape[1:]), array.dtype)
         source.read_into(np.array(keys, np.int64), out)

@@ -6,13 +6,13 @@ that a filter or `on_error="skip"` left out are missing from the result, which s
 
 import contextlib
 import itertools
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_block
+from penstock._graph._apply import DROPPED, Context, Place, apply_block, apply_one
 from penstock._graph._cache import cached
-from penstock._graph._evaluate import check_row_count, element_at, keeps, zipped
+from penstock._graph._evaluate import check_row_count, element_at, keeps, place_of, zipped
 from penstock._graph._flat import check_made, flat_block
 from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
 from penstock._graph._length import length, rows_per_batch
@@ -54,7 +54,10 @@ from penstock.batching._rows import split_rows
 from penstock.batching._write import fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources._reading import read_records
+from penstock.sources._reading import is_read_singly, read_record, read_records
+
+_ROWS_PER_PART: Final = 4  # on average; with fewer, arrays of rows that are of one part cost more than lists
+_MOST_SINGLY: Final = 4  # rows of a part: a block of arrays costs about as much as these
 
 
 class Block(NamedTuple):
@@ -259,11 +262,14 @@ def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context
 
 
 def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return elements of several parts: one block for each part that occurs."""
+    """Return elements of several parts: one block for each part that occurs, or one by one where it has one row."""
+    elements: list[Element] = [None] * len(positions)
+    if len(positions) < _ROWS_PER_PART * len(step.parts):
+        _mix_few(step, elements, step.rule.block(epochs, positions), context)
+        return elements
     parts = split_by_part(step.rule, epochs, positions)
     if len(parts) == 1:
         return evaluate_block(step.parts[parts[0].number], parts[0].epochs, parts[0].positions, context).elements
-    elements: list[Element] = [None] * len(positions)
     for number, rows, part_epochs, part_positions in parts:
         if rows is None:
             raise InternalError("all rows are of one part, and there are several")
@@ -271,6 +277,67 @@ def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -
         for row, element in zip(rows.tolist(), found, strict=True):
             elements[row] = element
     return elements
+
+
+def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers, Integers], context: Context) -> None:
+    """Put the elements of a block with few rows of each part in their places: arrays of one row cost more than lists.
+
+    Args:
+        step: the mixture.
+        elements: as many as the block has; each is replaced.
+        found: the part of each, and epoch and position there.
+        context: of the calling thread.
+    """
+    _, epochs, positions = found
+    listed = list(zip(*(column.tolist() for column in found), strict=True))
+    rows_of: dict[int, list[int]] = {}
+    for row, (number, _, _) in enumerate(listed):
+        rows_of.setdefault(number, []).append(row)
+    for number, rows in rows_of.items():
+        part = step.parts[number]
+        if len(rows) <= _MOST_SINGLY and (len(rows) == 1 or _is_read_singly(part)):
+            for row in rows:
+                elements[row] = _single(part, listed[row][1], listed[row][2], context)
+        else:
+            block = evaluate_block(part, epochs[rows], positions[rows], context).elements
+            for row, element in zip(rows, block, strict=True):
+                elements[row] = element
+
+
+def _is_read_singly(node: Node) -> bool:
+    """Return whether a few elements cost less one by one than as a block, the reading included."""
+    while not isinstance(node, Read):
+        if not (isinstance(node, Reindex) or (isinstance(node, Map) and node.form == "none")):
+            return False
+        node = node.parent
+    return is_read_singly(node.source)
+
+
+def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
+    """Return one element as a block of it would give it, without arrays where steps have a scalar form."""
+    maps: list[tuple[Map, int, int]] = []
+    while True:
+        if isinstance(node, Read):
+            element = read_record(node.source, position)
+            break
+        if isinstance(node, Reindex):
+            epoch, position = node.sampler(epoch, position)
+        elif isinstance(node, Map) and node.form == "none":
+            maps.append((node, epoch, position))
+        else:
+            coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
+            element = evaluate_block(node, *coordinates, context).elements[0]
+            break
+        node = node.parent
+    while maps:
+        step, epoch, position = maps.pop()
+        try:
+            element = step.function(element)
+            continue
+        except Exception:  # noqa: BLE001 - computed again below, where on_error is followed
+            place = place_of(step.parent, epoch, position)
+        element = apply_one(step, element, place, context, element_at)
+    return element
 
 
 def _distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:

@@ -61,6 +61,8 @@ class Arrays:
         self._columns: list[NDArray[Any]] | None = columns
         self._mapped = [find_mapped(column) for column in columns]
         self._layout = [(column.dtype, column.shape) for column in columns]
+        # Rows are values or arrays of them, which a copy sets apart from the source.
+        self._has_plain_rows = all(dtype.kind not in "OV" for dtype, _ in self._layout)
         self._tables: list[RowTable | None] | None = None
         self._fingerprint: str | None = None
 
@@ -73,7 +75,16 @@ class Arrays:
         return self._length
 
     def __getitem__(self, key: SupportsIndex) -> Record:
-        return self.read([as_key(key, self._length)])[0]
+        number = as_key(key, self._length)
+        if not self._has_plain_rows:
+            return self.read([number])[0]
+        # What `read` gives, without a block of one row: copies, C-contiguous, of the array's own type or none.
+        rows: list[Any] = [column[number] for column in self._opened()]
+        rows = [
+            row if shape[1:] == () else np.array(row, order="C")
+            for row, (_, shape) in zip(rows, self._layout, strict=True)
+        ]
+        return rows[0] if self._names is None else dict(zip(self._names, rows, strict=True))
 
     def read(self, keys: Sequence[int] | Keys) -> list[Record]:
         """Return the rows of `keys`, gathered once per array.

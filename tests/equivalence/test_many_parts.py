@@ -1,0 +1,81 @@
+"""Mixtures of many parts: whatever number of rows a part has in a block, its elements are those of the definition."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.sources import Arrays
+from tests.equivalence.definition import epoch_of
+
+Part = Callable[[int, int], ps.Dataset]
+
+
+class Squares:
+    """A source that reads many keys at once, and one at a time."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: int) -> int:
+        return self.read(np.array([key]))[0]
+
+    def read(self, keys: Any) -> list[int]:
+        """Return the squares of keys."""
+        return [int(key) ** 2 for key in keys]
+
+
+def refuse_thirds(number: int) -> int:
+    """Return the number, unless three divides it."""
+    if number % 3 == 0:
+        raise ValueError(number)
+    return number
+
+
+PARTS: list[Part] = [
+    lambda length, number: ps.range(length, seed=number).shuffle(),
+    lambda length, number: ps.range(length, seed=number).map(lambda x: x * 1000 + number),
+    lambda length, number: ps.read(list(range(length)), seed=number).shuffle().map(str).map(len),
+    lambda length, number: ps.read(Squares(length), seed=number).shuffle().take(length // 2 + 1).repeat(2),
+    lambda length, number: ps.range(length, seed=number).random_map(lambda x, rng: x + int(rng.integers(1000))),
+    lambda length, number: ps.range(length, seed=number).map(
+        refuse_thirds, on_error=ps.Substitute(attempts=50), name="refuse"
+    ),
+    lambda length, number: ps.read(Arrays(np.arange(length) + number), seed=number).map(int),
+    lambda length, number: ps.range(length, seed=number).batch(2).unbatch().map(int),
+    lambda length, number: ps.interleave([ps.range(length), ps.range(number, number + length)]).shuffle(),
+]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(PARTS) - 1), st.integers(4, 9), st.integers(1, 4)), min_size=2, max_size=40),
+    st.integers(1, 64),
+    st.sampled_from(["first", "all", "never"]),
+)
+def test_a_mixture_of_many_parts_equals_its_definition(
+    described: list[tuple[int, int, int]], batch: int, stop: Any
+) -> None:
+    """Batches of any size, of parts of every kind, hold the elements that are computed one by one."""
+    parts = {f"p{n}": PARTS[kind](length, n) for n, (kind, length, _) in enumerate(described)}
+    weights = {f"p{n}": weight for n, (_, _, weight) in enumerate(described)}
+    dataset = ps.mix(parts, weights, stop=stop).take(300).batch(batch, merge=list)
+    expected = [element for rows in epoch_of(dataset, 1) for element in rows]
+    with ps.Loader(dataset) as loader:
+        list(loader)
+        assert [element for rows in loader for element in rows] == expected
+
+
+def test_a_failing_row_of_a_mixture_is_named() -> None:
+    """A part's function that fails for its only row in a batch raises its own error, with step and position."""
+    parts = {f"p{n}": ps.range(3 * n + 1, 3 * n + 3).map(refuse_thirds, name="refuse") for n in range(20)}
+    parts["bad"] = ps.range(3, 4).map(refuse_thirds, name="refuse")
+    with pytest.raises(ValueError, match="3") as caught:
+        list(ps.Loader(ps.mix(parts).batch(21)))
+    assert any("step 'refuse'" in note and "position 0" in note for note in caught.value.__notes__)
