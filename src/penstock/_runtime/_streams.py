@@ -7,7 +7,7 @@ import time
 from typing import Final, Protocol
 
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Element
+from penstock._graph._nodes import Element, Mix, foot
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, reads_directly
@@ -20,6 +20,7 @@ _MOST_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes eac
 _GAIN: Final = 0.75
 _CHUNK_BYTES: Final = 1_000_000
 _MOST_UNITS: Final = 64
+_ROWS_PER_PART: Final = 32  # of a mixture: a block of as many costs each row little more than one of thousands
 _MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
 
 
@@ -75,6 +76,9 @@ class InlineStream:
         self._stop = 0
         self._units = 1
         self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
+        base = foot(plan.program.rows)
+        rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
+        self._wanted_units = -(-rows // max(course.first.batch // plan.shard.count, 1))
 
     def next(self) -> tuple[Element, Token]:
         index, batch, chunk = self._index, None, self._chunk
@@ -116,7 +120,8 @@ class InlineStream:
             job.run_merge(self._context)
         seconds = time.perf_counter() - started
         most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
-        self._units = max(min(self._next_units(seconds, job.course.steps), most, _MOST_UNITS), 1)
+        most = min(most, max(_MOST_UNITS, self._wanted_units))
+        self._units = max(min(self._next_units(seconds, job.course.steps), most), 1)
         return job
 
     def _next_units(self, seconds: float, units: int) -> int:
@@ -125,8 +130,10 @@ class InlineStream:
         if seconds * 2 < _CHUNK_SECONDS:
             return units * 2
         fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
-        if seconds * 2 < _MOST_CHUNK_SECONDS and (more is None or more < _GAIN * each):
-            return units * 2  # as where a mixture of many parts has few rows of each
+        if seconds * 2 < _MOST_CHUNK_SECONDS and (units < self._wanted_units or more is None or more < _GAIN * each):
+            return units * 2  # a mixture of many parts has few rows of each, which gain nothing yet
+        if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
+            return units
         return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
 
     def fileno(self) -> int | None:
