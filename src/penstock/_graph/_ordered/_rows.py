@@ -4,8 +4,11 @@ A token is (the parent element's start, how many of its rows came before), and w
 element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
 """
 
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -14,9 +17,12 @@ from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock._graph._ordered._stage import Point, Stage
-from penstock._graph._seed_position import ROWS_BITS
+from penstock._graph._seed_position import ROWS_BITS, Integers
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError
+
+_CHUNK_SECONDS: Final = 0.002
+_MOST_AT_ONCE: Final = 1024  # rows, but for those of one element, which come together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +40,27 @@ class RowsStage:
         skip = token[1]
         for chunk in self.below.run(token[0]):
             places = MarkPlaces(self.leaves, chunk.marks)
+            first, lists, count = 0, list[list[Element]](), 0
+            began = time.perf_counter()
             for number, element in enumerate(chunk.elements):
-                rows = self._split(element, places, number)
-                yield self._chunk(rows, skip, chunk.marks[number], (chunk.starts, chunk.afters, number))
+                try:
+                    lists.append(self._split(element, places, number))
+                except Exception:
+                    yield _chunk(lists, skip, chunk.part(first, number))
+                    raise
+                count += len(lists[-1])
+                if count >= _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS:
+                    yield _chunk(lists, skip, chunk.part(first, number + 1))
+                    first, lists, count, skip = number + 1, [], 0, 0
+                    began = time.perf_counter()
+            if lists:
+                yield _chunk(lists, skip, chunk.part(first, len(chunk.elements)))
                 skip = 0
 
     def _split(self, element: Element, places: MarkPlaces, number: int) -> list[Element]:
         if isinstance(self.step, Unbatch):
             return split_rows(element)
         return flat(self.step, element, lambda: whereabouts(self.step, places.place(number)))
-
-    def _chunk(
-        self,
-        rows: list[Element],
-        skip: int,
-        mark: Marks,
-        parent: tuple[Sequence[Token], Sequence[Token], int],
-    ) -> Chunk:
-        starts, afters, number = parent
-        count = len(rows)
-
-        def token(row: int) -> Token:
-            if row == count:
-                return (afters[number], 0)
-            return (starts[number], row, afters[number]) if row else (starts[number], 0)
-
-        marks = np.repeat(mark[None], max(count - skip, 0), axis=0)
-        marks[:, ORDINAL] = (marks[:, ORDINAL] << ROWS_BITS) + np.arange(skip, max(count, skip))
-        left = len(marks)
-        befores = Lazy(left, lambda index: token(skip + index))
-        return Chunk(rows[skip:], marks, befores, Lazy(left, lambda index: token(skip + index + 1)))
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         if not tokens:
@@ -79,9 +76,8 @@ class RowsStage:
         found_marks: list[Marks] = []
         for token in tokens:
             rows, mark = split[token[0]]
-            chunk = self._chunk(rows[: token[1] + 1], token[1], mark, ((), (), 0))
-            found += chunk.elements
-            found_marks.append(chunk.marks)
+            found.append(rows[token[1]])
+            found_marks.append(_marks(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
         return found, np.concatenate(found_marks)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
@@ -89,6 +85,35 @@ class RowsStage:
 
     def is_drained(self, token: Token, /) -> bool:
         return token[1] == 0 and self.below.is_drained(token[0])
+
+
+def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
+    """Return the chunk of the rows that some parents were taken apart into, less the first `skip` of the first one."""
+    elements = list(itertools.chain.from_iterable(lists))[skip:]
+    counts = np.array([len(rows) for rows in lists], np.int64)
+    bounds = np.cumsum(counts)
+    which = np.repeat(np.arange(len(lists)), counts)[skip:]
+    rows = np.arange(skip, skip + len(elements)) - (bounds - counts)[which]
+
+    def before(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number)
+        start = parents.starts[parent]
+        return (start, row, parents.afters[parent]) if row else (start, 0)
+
+    def after(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number) + 1
+        after_it = parents.afters[parent]
+        return (after_it, 0) if row == len(lists[parent]) else (parents.starts[parent], row, after_it)
+
+    marks = _marks(parents.marks, which, rows)
+    return Chunk(elements, marks, Lazy(len(elements), before), Lazy(len(elements), after))
+
+
+def _marks(parents: Marks, which: Integers, rows: Integers) -> Marks:
+    """Return the marks of rows, given those of the parents, which of these each is of, and its number there."""
+    marks: Marks = parents[which]
+    marks[:, ORDINAL] = (marks[:, ORDINAL] << ROWS_BITS) + rows
+    return marks
 
 
 def flat(step: FlatMap, element: Element, where: Callable[[], str]) -> list[Element]:
