@@ -74,6 +74,10 @@ class LeafCourse(NamedTuple):
             for span in self.spans
         )
 
+    def is_dense_from(self, position: int) -> bool:
+        """Return whether the course is one run and goes through every position from this one to its end."""
+        return len(self.spans) == 1 and self.spans[0].step == 1 and self.spans[0].start <= position
+
     def split(self, point: Point) -> "tuple[LeafCourse, tuple[Span, ...]]":
         """Return the part of the course that was read up to a point, and the spans of the rest."""
         read: list[Span] = []

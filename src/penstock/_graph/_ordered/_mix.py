@@ -5,6 +5,7 @@ division, the same on every machine. At every change of weights the counts start
 parts' taken measures, the parts' tokens); the token of a part that has ended is None.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -44,19 +45,21 @@ class OrderedMixStage:
     def run(self, token: Token, /) -> Iterator[Chunk]:
         inputs = [_Input(part, at) for part, at in zip(self.parts, token[2], strict=True)]
         turns = Turns(self.step, token)
+        tokens = list(token[2])
         has_more = True
         while has_more:
             log: list[_Taken] = []
             try:
-                for _ in range(_AT_ONCE):
-                    has_more = has_more and self._take(inputs, turns, log)
+                while has_more and len(log) < _AT_ONCE:
+                    has_more = self._take(inputs, turns, log)
             except Exception:
                 yield self._chunk(token, log)
                 raise
-            chunk = self._chunk(token, log)
-            if chunk.elements:
-                token = chunk.afters[len(chunk.elements) - 1]
-            yield chunk
+            yield self._chunk(token, log)
+            newest = {part: (chunk, index) for part, chunk, index, _ in log}
+            for part, (chunk, index) in newest.items():
+                tokens[part] = None if chunk is None else chunk.afters[index]
+            token = (turns.count, tuple(turns.taken), tuple(tokens))
 
     def _take(self, inputs: "list[_Input]", turns: "Turns", log: list[_Taken]) -> bool:
         """Take one element; return False at the end."""
@@ -68,7 +71,7 @@ class OrderedMixStage:
             else:
                 index = inputs[part].index
                 amount = measured(self.step, chunk.elements[index])
-                inputs[part].index += 1
+                inputs[part].index = index + 1
                 turns.take(part, amount)
                 log.append(_Taken(part, chunk, index, amount))
                 return True
@@ -78,7 +81,6 @@ class OrderedMixStage:
         """Return the elements of a log that began at a token."""
         found = [(number, entry.chunk, entry.index) for number, entry in enumerate(log) if entry.chunk is not None]
         elements = [chunk.elements[index] for _, chunk, index in found]
-        marks = np.concatenate([chunk.marks[index : index + 1] for _, chunk, index in found] or [no_marks()])
 
         def after(number: int) -> Token:
             return self._replayed(token, log[: found[number][0] + 1])
@@ -87,6 +89,7 @@ class OrderedMixStage:
             # Whatever ended just before belongs to this element's turn.
             return self._replayed(token, log[: found[number - 1][0] + 1]) if number else token
 
+        marks = _gathered([(chunk.marks, index) for _, chunk, index in found])
         return Chunk(elements, marks, Lazy(len(found), start), Lazy(len(found), after))
 
     def _replayed(self, token: Token, log: list[_Taken]) -> Token:
@@ -121,9 +124,24 @@ def measured(step: OrderedMix, element: Element) -> int:
     if step.measure is None:
         return 1
     amount = step.measure(element)
+    if type(amount) is int and amount >= 0:  # mostly so
+        return amount
     if isinstance(amount, bool) or not hasattr(amount, "__index__") or amount.__index__() < 0:
         raise GraphError(f"measure must return a whole number of at least 0; got {amount!r}")
     return amount.__index__()
+
+
+def _gathered(places: list[tuple[Marks, int]]) -> Marks:
+    """Return rows of several arrays, taken from each array at once."""
+    gathered = np.empty((len(places), no_marks().shape[1]), np.int64)
+    rows_of: dict[int, tuple[Marks, list[int], list[int]]] = {}
+    for row, (marks, index) in enumerate(places):
+        _, rows, indices = rows_of.setdefault(id(marks), (marks, [], []))
+        rows.append(row)
+        indices.append(index)
+    for marks, rows, indices in rows_of.values():
+        gathered[rows] = marks[indices]
+    return gathered
 
 
 class Turns:
@@ -143,30 +161,31 @@ class Turns:
             self.taken = [0] * len(self.taken)
         self._weights = [weights for start, weights in schedule if start <= self.count][-1]
         self._until = next((start for start, _ in schedule if start > self.count), None)
-        self._shares = np.array(self._weights, np.float64)
         self._refresh()
 
     def _refresh(self) -> None:
-        """Compute how far each part is: infinitely far where it has no weight or has ended."""
-        shut = [weight == 0 or ended for weight, ended in zip(self._weights, self._ended, strict=True)]
-        self._progress = np.array(self.taken, np.float64) / np.where(shut, 1.0, self._shares)
-        self._progress[shut] = np.inf
-        self._is_over = all(shut)
-        if self._step.stop == "first":
-            pairs = zip(self._weights, self._ended, strict=True)
-            self._is_over |= any(weight > 0 and ended for weight, ended in pairs)
+        """Compute how far each part is that has a weight and more elements."""
+        pairs = list(zip(self._weights, self._ended, strict=True))
+        progress = zip(self.taken, pairs, strict=True)
+        # A heap: the least is the first part among those furthest behind.
+        self._progress = [
+            (taken / weight, part) for part, (taken, (weight, ended)) in enumerate(progress) if weight and not ended
+        ]
+        heapq.heapify(self._progress)
+        if self._step.stop == "first" and any(weight > 0 and ended for weight, ended in pairs):
+            self._progress = []
 
     def next(self) -> int | None:
         """Return the number of the part whose turn it is, or None at the end."""
         if self.count == self._until:
             self._enter()
-        return None if self._is_over else int(self._progress.argmin())
+        return self._progress[0][1] if self._progress else None
 
     def take(self, part: int, amount: int) -> None:
-        """Count an element of a part."""
+        """Count an element of the part whose turn it is."""
         self.count += 1
-        self.taken[part] += amount
-        self._progress[part] = self.taken[part] / self._weights[part]
+        self.taken[part] = taken = self.taken[part] + amount
+        heapq.heapreplace(self._progress, (taken / self._weights[part], part))
 
     def end(self, part: int) -> None:
         """Note that a part has ended."""

@@ -44,12 +44,13 @@ class StreamStage:
         if position >= end:
             return
         self._warn(position, snapshot)
+        takes_all = self.course.is_dense_from(position)
         elements: list[Element] = []
         tokens: list[Token] = []
         began = time.perf_counter()
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
-                if count < position or not self.course.has(count):
+                if count < position or not (takes_all or self.course.has(count)):
                     continue
                 elements.append(element)
                 tokens.append((count, newest))
