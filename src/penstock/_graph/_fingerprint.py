@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,10 @@ class Fingerprint:
     functions: str
 
 
+_Known: TypeAlias = dict[int, tuple[Callable[..., Any], str]]
+"""Each function met, by its id, and what identifies it: hundreds of parts mostly have the same ones."""
+
+
 class _Seen(NamedTuple):
     """How many elements of a mixture were seen."""
 
@@ -94,7 +98,7 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
         epoch: the epoch that was reached; after the first everything counts.
         position: how many elements of it were seen, counted below the outermost batch; None counts everything.
     """
-    return _fingerprint(node, None if epoch or position is None else _seen(node, position))
+    return _fingerprint(node, None if epoch or position is None else _seen(node, position), {})
 
 
 def seen_past(node: Node, epoch: int, position: int) -> object:
@@ -105,17 +109,17 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
     return seen.mix.rule.past(min(seen.elements, len(seen.mix.rule)))
 
 
-def _fingerprint(node: Node, seen: _Seen | None) -> Fingerprint:
+def _fingerprint(node: Node, seen: _Seen | None, known: _Known) -> Fingerprint:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
         texts = _leaf_texts(base)
     elif isinstance(base, Mix | OrderedMix | Chain | Zip):
-        texts = _joint_texts(base, seen)
+        texts = _joint_texts(base, seen, known)
     else:
         raise InternalError("a chain begins at a source or a joint")
     for step in steps:
         texts.order += _order_parts(step)
-        texts.functions += _function_parts(step)
+        texts.functions += _function_parts(step, known)
     return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions))
 
 
@@ -149,7 +153,7 @@ def _leaf_texts(leaf: Leaf) -> _Texts:
             assert_never(leaf)
 
 
-def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
+def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
     """Return what tells a joint from others: how it joins, and each part that counts."""
     functions: list[str] = []
     names = joint.names or tuple(map(str, range(len(joint.parts))))
@@ -164,7 +168,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
             how = f"mix {seed} {_rule_text(rule)}"
         case OrderedMix(stop=stop, seed=seed, measure=measure):
             how = f"ordered mix {seed} {stop}"  # it goes on from any counts by whatever weights there are
-            functions = [] if measure is None else [f"measure {_function_text(measure)}"]
+            functions = [] if measure is None else [f"measure {_function_text(measure, known)}"]
         case Chain(seed=seed):
             how = f"chain {seed}"
         case Zip(seed=seed):
@@ -173,15 +177,12 @@ def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
             assert_never(joint)
     texts = _Texts([], [how], functions)
     for name, part in parts:
-        texts.add(name, _fingerprint(part, None))
+        texts.add(name, _fingerprint(part, None, known))
     return texts
 
 
-def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
-    hasher = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        hasher.update(f"{len(text)}:{text}".encode())
-    return hasher.hexdigest()
+def _digest(texts: list[str]) -> str:
+    return hashlib.blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=8).hexdigest()
 
 
 def _order_parts(step: Node) -> Iterator[str]:
@@ -256,19 +257,19 @@ def _probed_text(
     return " ".join(parts)
 
 
-def _function_parts(step: Node) -> Iterator[str]:
+def _function_parts(step: Node, known: _Known) -> Iterator[str]:
     match step:
         case Map(function=function, name=name, seed=seed, form=form):
-            yield f"map {name} {seed} {form} {_function_text(function)}"
+            yield f"map {name} {seed} {form} {_function_text(function, known)}"
         case Filter(predicate=predicate, name=name):
-            yield f"filter {name} {_function_text(predicate)}"
+            yield f"filter {name} {_function_text(predicate, known)}"
         case Batch(merge=merge):
-            yield f"merge {_function_text(merge)}"
+            yield f"merge {_function_text(merge, known)}"
         case FlatMap(function=function, name=name):
-            yield f"flat_map {name} {_function_text(function)}"
+            yield f"flat_map {name} {_function_text(function, known)}"
         case Bucket(bucketing=bucketing):
-            yield f"size {_function_text(bucketing.size)}"
-            yield from (f"merge {_function_text(merge)}" for merge in bucketing.merge)
+            yield f"size {_function_text(bucketing.size, known)}"
+            yield from (f"merge {_function_text(merge, known)}" for merge in bucketing.merge)
         case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
             pass
         case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
@@ -277,6 +278,8 @@ def _function_parts(step: Node) -> Iterator[str]:
             assert_never(step)
 
 
-def _function_text(function: Callable[..., Any]) -> str:
+def _function_text(function: Callable[..., Any], known: _Known) -> str:
     """Return what identifies a function, but for what may change while it is used."""
-    return code_identity(function, with_state=False)
+    if id(function) not in known:
+        known[id(function)] = function, code_identity(function, with_state=False)
+    return known[id(function)][1]
