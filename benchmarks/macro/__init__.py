@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, mix, random_map, resume, shuffle, tiny, tokens
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -11,6 +11,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "tokens": tokens.build,
     "shuffle": shuffle.build,
     "random-map": random_map.build,
+    "mix": mix.build,
     "resume": resume.build,
     "import": import_time.build,
 }

@@ -1,24 +1,35 @@
 """From a saved state to the next batch: how long it takes, and how large the state is, near and far into a run.
 
 A job that resumes makes a loader, gives it the state and asks for batches. *Ready* is the time until `iter` has
-returned, *first batch* until the first batch is there; both begin before the loader is made.
+returned, *first batch* until the first batch is there; both begin before the loader is made. Datasets of every kind are
+resumed early and late, those read in order also on fewer ranks than saved the states. Where one holds something open,
+computing that is the limit: a plain loop over as many elements.
 """
 
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import penstock as ps
 from benchmarks.bench import Bench
+from benchmarks.macro.resume_kinds import Kind, computed, indexable, negate, ordered
 from benchmarks.scenario import BYTES, MILLISECONDS, Contestant, Goal, Measurement, Role, Scenario
+from penstock import Shard
+
+OLD_RANKS, NEW_RANKS = 8, 3
+BATCH = 48  # which both numbers of ranks divide
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """How many records there are, how large a batch is, and the steps to resume at.
 
-    Rivals that hold a permutation get fewer records, and only the steps that one epoch of these has.
+    Rivals that hold a permutation get fewer records, and only the steps that one epoch of these has. Datasets of every
+    kind have `kind_count` records, and are resumed at `kind_steps`; those read in order at `ordered_steps`, up to which
+    they must be read first.
     """
 
     count: int
@@ -26,25 +37,31 @@ class Work:
     steps: tuple[int, ...]
     rival_count: int
     rival_steps: tuple[int, ...]
+    kind_count: int
+    kind_steps: tuple[int, ...]
+    ordered_steps: tuple[int, ...]
 
 
 def build(bench: Bench) -> Scenario:
     """Return the scenario: ours inline and on threads at every step, and rivals."""
     work = (
-        Work(10**6, 32, (10, 1000), 4096, (10, 100))
+        Work(10**6, 32, (10, 1000), 4096, (10, 100), 5000, (10,), (3,))
         if bench.smoke
-        else Work(10**12, 256, (10, 5_000, 10**6, 10**9), 2**21, (10, 5_000))
+        else Work(10**12, 256, (10, 5_000, 10**6, 10**9), 2**21, (10, 5_000), 10**6, (10, 10**6), (10, 310))
     )
     contestants: list[Contestant] = [*bench.rivals("resume", work)]
     for num_workers, place in ((0, "inline"), (2, "2 threads")):
         for step in work.steps:
             contestants += _ours(work, place, step, num_workers)
+    for kind in indexable(work.kind_count, BATCH):
+        for step in work.kind_steps:
+            contestants += _of_kind(kind, step, [_state_at(kind, step)])
+    for kind in ordered(BATCH * (work.ordered_steps[-1] + 100), BATCH):
+        for step, states in _read_states(kind, work.ordered_steps, 1).items():
+            contestants += _of_kind(kind, step, states)
+        for step, states in _read_states(kind, work.ordered_steps, OLD_RANKS).items():
+            contestants += _of_kind(kind, step, states, new_ranks=NEW_RANKS)
     return Scenario("resume", "state → ready, and → first batch; bytes of state", tuple(contestants))
-
-
-def negate(value: int) -> int:
-    """Return the negative: a map that costs nothing."""
-    return -value
 
 
 def timed(seconds_once: Callable[[], float]) -> Callable[[int], Measurement]:
@@ -89,3 +106,54 @@ def _ours(work: Work, place: str, step: int, num_workers: int) -> list[Contestan
         Contestant(f"{name}: first batch", "ours", first, MILLISECONDS),
         *([state_bytes(f"{name}: state", "ours", encoded, Goal("value", 1000))] if num_workers == 0 else []),
     ]
+
+
+def _state_at(kind: Kind, step: int) -> object:
+    with ps.Loader(kind.dataset) as loader:
+        loader.seek(step)
+        return loader.state_dict()
+
+
+def _read_states(kind: Kind, steps: tuple[int, ...], ranks: int) -> dict[int, list[Any]]:
+    """Return, by step, the states of all ranks, each read up to there."""
+    states: dict[int, list[Any]] = {step: [] for step in steps}
+    for rank in range(ranks):
+        with ps.Loader(kind.dataset, shard=Shard(rank, ranks, uneven=True)) as loader:
+            for step, _ in enumerate(loader, 1):
+                if step in states:
+                    states[step].append(loader.state_dict())
+                if step == steps[-1]:
+                    break
+    return states
+
+
+def _of_kind(kind: Kind, step: int, states: list[Any], *, new_ranks: int = 1) -> list[Contestant]:
+    """Return how long it takes a rank to come from a state, or the list of all ranks', to its first batch."""
+    given = states if new_ranks > 1 else states[0]
+    shard = Shard(0, new_ranks, uneven=True)
+
+    def seconds_once() -> float:
+        started = time.perf_counter()
+        with ps.Loader(kind.dataset, shard=shard) as loader:
+            loader.load_state_dict(given)
+            next(iter(loader))
+            return time.perf_counter() - started
+
+    name = f"{kind.name}, step {step:,}" + (f", {len(states)} → {new_ranks} ranks" if new_ranks > 1 else "")
+    first = partial(Contestant, f"{name}: first batch", "ours", timed(seconds_once), MILLISECONDS)
+    state = state_bytes(f"{name}: state", "ours", json.dumps(states[0]).encode(), Goal("value", 1000))
+    if kind.open_elements is None:
+        return [first(goal=Goal("value", 10)), state]
+    limit = f"{name}: what is open"
+    compute = timed(partial(_seconds, computed(kind.open_elements)))
+    return [
+        Contestant(limit, "limit", compute, MILLISECONDS),
+        first(against=(limit,), goal=Goal("share", 1 / 1.2)),
+        state,
+    ]
+
+
+def _seconds(compute: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    compute()
+    return time.perf_counter() - started

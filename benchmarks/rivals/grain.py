@@ -14,7 +14,7 @@ import numpy as np
 from grain.experimental import index_shuffle
 from numpy.typing import NDArray
 
-from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, mix, random_map, resume, resume_kinds, shuffle, tiny, tokens
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Contestant, Measurement, Output
 from benchmarks.streams import passes, take_batches
@@ -82,8 +82,40 @@ def _random_map(work: random_map.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return tuple(contestants)
 
 
+class Slices:
+    """Rows [start, stop) of the table of `mix`, one view each."""
+
+    def __init__(self, work: mix.Work, start: int, stop: int) -> None:
+        self.rows = work.table[start:stop]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: int) -> NDArray[np.uint8]:
+        return self.rows[key]
+
+
+def _mix(work: mix.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    contestants: list[Contestant] = []
+    for elements in ("ints", "rows"):
+        for parts in mix.PARTS:
+            size = (work.ints if elements == "ints" else len(work.table)) // parts
+            components: list[Any] = []
+            for number in range(parts):
+                start, stop = number * size, (number + 1) * size
+                source: Any = Slices(work, start, stop)  # its parameter is a key, whatever Grain calls it
+                records = grain.MapDataset.range(start, stop) if elements == "ints" else grain.MapDataset.source(source)
+                function = mix.negate if elements == "ints" else mix.standardise
+                components.append(records.shuffle(seed=number).map(function).repeat())
+            mixed = grain.MapDataset.mix(components, [1.0] * parts).batch(32).to_iter_dataset(INLINE)
+            what = f"{NAME}: {elements}, batches of 32, equal"
+            run, against = mix.reading(iter(mixed)), mix.against(parts, what)
+            contestants.append(Contestant(mix.pair_name(parts, what), "rival", run, NANOSECONDS, against=against))
+    return tuple(contestants)
+
+
 def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
-    numbers = grain.MapDataset.range(work.rival_count).shuffle(seed=7).map(resume.negate)
+    numbers = grain.MapDataset.range(work.rival_count).shuffle(seed=7).map(resume_kinds.negate)
     dataset = numbers.batch(work.batch_size).to_iter_dataset(INLINE)
     contestants: list[Contestant] = []
     for step in work.rival_steps:
@@ -121,6 +153,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "tokens": _tokens,
     "shuffle": _shuffle,
     "random-map": _random_map,
+    "mix": _mix,
     "resume": _resume,
     "import": _import,
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.macro import import_time, resume
+from benchmarks.macro import import_time, resume, resume_kinds
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, Contestant
 
@@ -26,7 +26,7 @@ class Numbers:
         return self.count
 
     def __getitem__(self, key: int) -> int:
-        return resume.negate(key)
+        return resume_kinds.negate(key)
 
 
 def _make(work: resume.Work) -> StatefulDataLoader[int]:

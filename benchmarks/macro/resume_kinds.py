@@ -1,0 +1,132 @@
+"""What `resume` goes through: datasets of every kind, and what each holds open at a step of a run.
+
+Indexable datasets hold nothing open. Of those read in order some do: a window that is being handed out, elements of a
+stream since its last snapshot. These come with a plain loop that computes just that, the limit of a restore.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+
+WINDOW = 1000
+COMPONENTS = 500
+EPISODE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One dataset to resume.
+
+    Attributes:
+        name: as it is shown.
+        dataset: batches, with as many elements as `steps` need.
+        open_elements: for how many elements' time a restore may compute what is open; None where nothing is.
+    """
+
+    name: str
+    dataset: ps.Dataset[Any]
+    open_elements: int | None = None
+
+
+def indexable(count: int, batch_size: int) -> list[Kind]:
+    """Return the kinds whose batches follow from the step alone; `count` records each, at least 1,000."""
+    numbers = np.arange(count)
+    episodes = ps.range(count // EPISODE, seed=7).map(episode)
+    lengths = np.full(count // EPISODE, EPISODE)
+    return [
+        Kind("shuffle, map", ps.range(count, seed=7).shuffle().map(negate).batch(batch_size)),
+        *(Kind(f"mix of {parts}", _mix(count, parts).batch(batch_size)) for parts in (2, COMPONENTS)),
+        Kind("windows", episodes.windows(20, lengths=lengths).shuffle().batch(batch_size)),
+        Kind("sample", ps.range(count, seed=7).sample(numbers % 5 + 1.0).map(negate).batch(batch_size)),
+        Kind("balance", ps.range(count, seed=7).balance(numbers % 10 // 9).map(negate).batch(batch_size)),
+    ]
+
+
+def ordered(count: int, batch_size: int) -> list[Kind]:
+    """Return the kinds that are read in order, of at least `count` elements each, that cost 20 microseconds."""
+    numbers = ps.range(count, seed=7).map(costly)
+    halves = {"a": numbers, "b": ps.range(count, 2 * count, seed=7).map(costly)}
+    kinds = [
+        Kind("filter", numbers.filter(is_kept)),
+        Kind("flat_map", numbers.flat_map(twice)),
+        Kind("window_shuffle", numbers.filter(is_kept).window_shuffle(WINDOW), open_elements=WINDOW),
+        Kind("mix by a measure", ps.mix(halves, {"a": 2, "b": 1}, measure=measure)),
+        Kind("stream with a state", ps.stream(Numbers(count)).map(costly)),
+    ]
+    return [Kind(kind.name, kind.dataset.batch(batch_size), kind.open_elements) for kind in kinds]
+
+
+def _mix(count: int, parts: int) -> ps.Dataset[int]:
+    size = count // parts
+    names = [f"part {number}" for number in range(parts)]
+    starts = range(0, size * parts, size)
+    components = [ps.range(start, start + size, seed=7).shuffle().map(negate) for start in starts]
+    return ps.mix(dict(zip(names, components, strict=True)))
+
+
+def negate(value: int) -> int:
+    """Return the negative: a map that costs nothing."""
+    return -value
+
+
+def episode(number: int) -> NDArray[np.int64]:
+    """Return the frames of an episode."""
+    return np.arange(EPISODE) + number
+
+
+def costly(value: int) -> NDArray[np.float32]:
+    """Return some numbers made of one, in about 20 microseconds."""
+    numbers = np.arange(value % 97, 2048, dtype=np.float32)
+    return np.array([np.sqrt(numbers).sum(), np.square(numbers).mean(), value], np.float32)
+
+
+def is_kept(element: NDArray[np.float32]) -> bool:
+    """Return whether a filter keeps an element; it keeps all."""
+    return element[2] >= 0
+
+
+def twice(element: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Return an element and its negative."""
+    return [element, -element]
+
+
+def measure(element: NDArray[np.float32]) -> int:
+    """Return how much an element counts in a mixture: from 1 to 5."""
+    return 1 + int(element[2]) % 5
+
+
+class Numbers:
+    """The integers below a count, read in order, with a state: how many were read."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        start, self._read = self._read, 0
+        for number in range(start, self._count):
+            self._read = number + 1
+            yield number
+        self._read = 0
+
+    def get_state(self) -> int:
+        """Return how many were read."""
+        return self._read
+
+    def set_state(self, state: int) -> None:
+        """Go on after as many."""
+        self._read = state
+
+
+def computed(elements: int) -> Callable[[], object]:
+    """Return a plain loop that computes as many elements, what a restore can't do without."""
+
+    def run() -> object:
+        return [costly(number) for number in range(elements)]
+
+    return run
