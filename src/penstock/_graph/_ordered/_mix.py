@@ -93,18 +93,19 @@ class OrderedMixStage:
         return Chunk(elements, marks, Lazy(len(found), start), Lazy(len(found), after))
 
     def _replayed(self, token: Token, log: list[_Taken]) -> Token:
-        """Return the token after what a log tells."""
-        turns = Turns(self.step, token)
-        tokens = list(token[2])
+        """Return the token after what a log tells; whose turn it was is known, so only what was taken is counted."""
+        count, taken, tokens = token[0], list(token[1]), list(token[2])
+        starts = {start for start, _ in self.step.schedule}
         for part, chunk, index, amount in log:
-            turns.next()  # which may enter the next stretch of the schedule
+            if count in starts:  # counting starts anew
+                taken = [0] * len(taken)
             if chunk is None:
-                turns.end(part)
                 tokens[part] = None
             else:
-                turns.take(part, amount)
+                count += 1
+                taken[part] += amount
                 tokens[part] = chunk.afters[index]
-        return (turns.count, tuple(turns.taken), tuple(tokens))
+        return (count, tuple(taken), tuple(tokens))
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
@@ -140,7 +141,10 @@ def _gathered(places: list[tuple[Marks, int]]) -> Marks:
         rows.append(row)
         indices.append(index)
     for marks, rows, indices in rows_of.values():
-        gathered[rows] = marks[indices]
+        if len(rows) == 1:  # a list as an index costs several times as much
+            gathered[rows[0]] = marks[indices[0]]
+        else:
+            gathered[rows] = marks[indices]
     return gathered
 
 
