@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, mix, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, mix, ordered, random_map, resume, shuffle, tiny, tokens
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -12,6 +12,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "shuffle": shuffle.build,
     "random-map": random_map.build,
     "mix": mix.build,
+    "ordered": ordered.build,
     "resume": resume.build,
     "import": import_time.build,
 }

@@ -6,6 +6,7 @@ stream since its last snapshot. These come with a plain loop that computes just 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def ordered(count: int, batch_size: int) -> list[Kind]:
         Kind("flat_map", numbers.flat_map(twice)),
         Kind("window_shuffle", numbers.filter(is_kept).window_shuffle(WINDOW), open_elements=WINDOW),
         Kind("mix by a measure", ps.mix(halves, {"a": 2, "b": 1}, measure=measure)),
-        Kind("stream with a state", ps.stream(Numbers(count)).map(costly)),
+        Kind("stream with a state", ps.stream(partial(Numbers, count)).map(costly)),
     ]
     return [Kind(kind.name, kind.dataset.batch(batch_size), kind.open_elements) for kind in kinds]
 
@@ -87,7 +88,7 @@ def costly(value: int) -> NDArray[np.float32]:
 
 def is_kept(element: NDArray[np.float32]) -> bool:
     """Return whether a filter keeps an element; it keeps all."""
-    return element[2] >= 0
+    return bool(element[2] >= 0)
 
 
 def twice(element: NDArray[np.float32]) -> list[NDArray[np.float32]]:
@@ -108,11 +109,9 @@ class Numbers:
         self._read = 0
 
     def __iter__(self) -> Iterator[int]:
-        start, self._read = self._read, 0
-        for number in range(start, self._count):
-            self._read = number + 1
-            yield number
-        self._read = 0
+        while self._read < self._count:
+            self._read += 1
+            yield self._read - 1
 
     def get_state(self) -> int:
         """Return how many were read."""
@@ -127,6 +126,6 @@ def computed(elements: int) -> Callable[[], object]:
     """Return a plain loop that computes as many elements, what a restore can't do without."""
 
     def run() -> object:
-        return [costly(number) for number in range(elements)]
+        return [element for element in map(costly, range(elements)) if is_kept(element)]
 
     return run
