@@ -193,7 +193,7 @@ class _Opener:
             case Filter():
                 return FilterStage(node, stage, leaves)
             case Unbatch() | FlatMap():
-                return RowsStage(node, stage, leaves)
+                return RowsStage(node, stage, leaves, self.opening.context)
             case Batch():
                 return BatchStage(node, node.size, stage)
             case WindowShuffle():
