@@ -195,7 +195,7 @@ else:
     import fcntl
 
     def _lock(descriptor: int, path: str) -> bool:
-        """Return True when an open file is locked, however long that takes; False where the file system has no locks."""
+        """Return True when an open file is locked, however long that takes; False where there are no locks."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
