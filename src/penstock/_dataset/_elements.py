@@ -28,8 +28,6 @@ from penstock.errors import UsageError
 from penstock.sampling import Ragged, WindowTable
 
 if TYPE_CHECKING:
-    import os
-
     from penstock._dataset._dataset import Dataset
 
 U = TypeVar("U")

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from penstock._dataset._index_file import Found, alone, read_index
 from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._code import code_identity
+from penstock._graph._cache import code_identities
 from penstock._graph._describe import chain_text
 from penstock._graph._fingerprint import Fingerprint, fingerprint
-from penstock._graph._nodes import Batch, Filter, FlatMap, Map, Node, Substitute, walk
+from penstock._graph._nodes import Filter, Map, Node, Substitute, walk
 from penstock._graph._rewrite import hold_order
 from penstock._graph._verify import need_finite
 from penstock._progress import Progress, counted
@@ -87,22 +87,8 @@ def _need_lasting_elements(node: Node) -> None:
 def _identity(step: Filter) -> Fingerprint:
     """Return what determines the verdicts: as for a state, but for functions all that they depend on."""
     below = fingerprint(step.parent)
-    hasher = hashlib.blake2b(below.functions.encode(), digest_size=8)
-    for function in (found for each in walk(step) for found in _functions(each)):
-        hasher.update(code_identity(function).encode())
-    return Fingerprint(below.source, below.order, hasher.hexdigest())
-
-
-def _functions(step: Node) -> Iterator[Callable[..., object]]:
-    match step:
-        case Map(function=function) | FlatMap(function=function):
-            yield function
-        case Filter(predicate=predicate):
-            yield predicate
-        case Batch(merge=merge):
-            yield merge
-        case _:
-            pass
+    functions = hashlib.blake2b(" ".join(code_identities(step)).encode(), digest_size=8)
+    return Fingerprint(below.source, below.order, functions.hexdigest())
 
 
 def _warn(path: str, found: Found) -> None:

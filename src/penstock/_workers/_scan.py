@@ -17,9 +17,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
-
-from penstock.errors import InternalError
 
 _RANGE_SECONDS: Final = 0.02
 _MOST_POSITIONS: Final = 1 << 14
@@ -74,29 +73,35 @@ def _join(threads: list[threading.Thread]) -> None:
 
 def _work(ranges: "_Ranges[Result]", make_task: Callable[[], Task[Result]]) -> None:
     task: Task[Result] | None = None
-    outcome: _Outcome[Result]
     while (claimed := ranges.claim()) is not None:
         began = time.perf_counter()
-        try:
+        with claimed:
             task = task or make_task()
             result = task(claimed.start, claimed.stop)
-            outcome = _Outcome(Scanned(claimed.start, claimed.stop, result), None)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the results
-            outcome = _Outcome(None, error)
-        ranges.finish(claimed, outcome, time.perf_counter() - began)
-        del claimed, outcome  # holds nothing while waiting
-
-
-class _Outcome(NamedTuple, Generic[Result]):
-    scanned: Scanned[Result] | None
-    error: BaseException | None
+            claimed.scanned = Scanned(claimed.start, claimed.stop, result)
+            del result
+        ranges.finish(claimed, time.perf_counter() - began)
+        del claimed  # holds nothing while waiting
 
 
 @dataclass(slots=True, eq=False)
 class _Range(Generic[Result]):
+    """A range, and what came of it: a `with` block over it keeps what is raised inside, for who takes the results."""
+
     start: int
     stop: int
-    outcome: _Outcome[Result] | None = None
+    scanned: Scanned[Result] | None = None
+    error: BaseException | None = None
+    is_finished: bool = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
 
 
 class _Ranges(Generic[Result]):
@@ -124,11 +129,11 @@ class _Ranges(Generic[Result]):
             self._ranges.append(claimed)
             return claimed
 
-    def finish(self, claimed: _Range[Result], outcome: _Outcome[Result], seconds: float) -> None:
-        """Hand in what came of a range."""
+    def finish(self, claimed: _Range[Result], seconds: float) -> None:
+        """Hand in a range."""
         with self._changed:
-            claimed.outcome = outcome
-            if outcome.error is not None:
+            claimed.is_finished = True
+            if claimed.error is not None:
                 self._stopped = True
             fitting = int((claimed.stop - claimed.start) * _RANGE_SECONDS / max(seconds, 1e-9))
             self._size = max(min(fitting, 2 * self._size, _MOST_POSITIONS), 1)
@@ -140,13 +145,11 @@ class _Ranges(Generic[Result]):
             self._changed.wait_for(self._can_take)
             if not self._ranges:
                 return None
-            outcome = self._ranges.popleft().outcome
+            taken = self._ranges.popleft()
             self._changed.notify_all()
-        if outcome is None:
-            raise InternalError("a range is taken when it is finished")
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.scanned
+        if taken.error is not None:
+            raise taken.error
+        return taken.scanned
 
     def stop(self) -> None:
         """Let no further range begin."""
@@ -158,4 +161,4 @@ class _Ranges(Generic[Result]):
         return self._stopped or self._next >= self._total
 
     def _can_take(self) -> bool:
-        return self._ranges[0].outcome is not None if self._ranges else self._is_over()
+        return self._ranges[0].is_finished if self._ranges else self._is_over()

@@ -231,12 +231,11 @@ def test_a_full_disk_loses_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 def test_file_systems_without_locks_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without locks it works too, and leaves nothing but the index."""
-    import fcntl  # noqa: PLC0415 - not everywhere
 
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(fcntl, "flock", unsupported)
+    monkeypatch.setattr("fcntl.flock", unsupported)
     made = ps.range(9).filter(is_odd, index=path)
     assert ps.range(9).filter(is_odd, index=path) == made
     assert os.listdir(path.parent) == [path.name]
