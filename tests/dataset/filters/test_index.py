@@ -48,10 +48,14 @@ STEPS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "repeat": lambda dataset: dataset.repeat(2),
     "batches": lambda dataset: dataset.batch(3).unbatch(),
     "fixed": lambda dataset: dataset.epoch(3),
+    "concatenated": lambda dataset: ps.concatenate([dataset, ps.range(5, seed=2).shuffle()]),
+    "mixed": lambda dataset: ps.mix(
+        {"one": ps.range(9, seed=2).shuffle(), "other": ps.concatenate([dataset, dataset])}
+    ),
 }
 
 
-@given(count=st.integers(0, 60), steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), of=st.integers(1, 4))
+@given(count=st.integers(1, 60), steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), of=st.integers(1, 4))
 def test_it_gives_what_a_plain_filter_gives(count: int, steps: list[str], of: int) -> None:
     """The elements of epoch 0 are those of a plain filter, in its order; later epochs have the same, in some order."""
     below: ps.Dataset = ps.range(count, seed=7)
@@ -69,6 +73,14 @@ def test_it_gives_what_a_plain_filter_gives(count: int, steps: list[str], of: in
     assert sorted(made.shuffle()) == sorted(expected)
     for epoch in (1, 4):
         assert sorted(made.epoch(epoch)) == sorted(expected)
+
+
+def test_nothing_may_be_filtered(path: Path) -> None:
+    """An empty dataset, and one of which nothing is kept, have an index too."""
+    for below in (ps.range(0), ps.range(1, 9)):
+        path.unlink(missing_ok=True)
+        made, loaded = (below.filter(Multiple(10), index=path) for _ in range(2))
+        assert (list(made), list(loaded), len(loaded)) == ([], [], 0)
 
 
 def test_it_may_be_sliced_and_split(path: Path) -> None:
