@@ -39,6 +39,7 @@ from penstock._graph._ordered._mix import measured
 from penstock._graph._ordered._rows import flat
 from penstock._graph._ordered._stream import read
 from penstock._graph._ordered._window import window_order
+from penstock._graph._packed import packed
 from penstock._graph._seed_position import SeedPosition
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
@@ -93,7 +94,9 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
             return _streamed(node, epoch, rank, ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
             raise InternalError("a source and its reorderings are indexable")
-        case Pack() | Bucket():
+        case Pack():
+            return packed(node, below(node.parent))
+        case Bucket():
             raise InternalError("not yet")
 
 

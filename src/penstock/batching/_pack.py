@@ -215,7 +215,7 @@ def plan_packing(
         return plan_of_sequences(Pieces(*placed[:3]), placed.sequence, count)
     if how != "best_fit":
         raise UsageError(f"how must be 'best_fit' or 'split'; got how={how!r}. Choose one of them.")
-    pieces = _whole_pieces(lengths, capacity, long)
+    pieces = whole_pieces(lengths, capacity, long)
     order = _longest_first(pieces.length, bins)
     assigned = assign_best_fit(pieces.length[order], capacity, bins=bins, most_documents=most_documents).bins
     count = int(assigned.max(initial=-1)) + 1
@@ -224,7 +224,7 @@ def plan_packing(
     return plan_of_sequences(pieces, _by_first_piece(sequence, count), count)
 
 
-def _whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
+def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
     """Return the pieces of at most `capacity`; their lengths have the axes that `lengths` has.
 
     Raises:

@@ -36,6 +36,7 @@ from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count
 from penstock._graph._ordered._legs import Leg, LegsStage
 from penstock._graph._ordered._limit import LimitStage
 from penstock._graph._ordered._mix import OrderedMixStage
+from penstock._graph._ordered._pack import PackStage
 from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
 from penstock._graph._ordered._stage import Stage
@@ -70,10 +71,10 @@ def leaves_of(node: Node) -> list[Node]:
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one."""
+    """Return the batch that ranks share, if there is one: what packing makes of batches is no part of them."""
     while not isinstance(node, Batch | Bucket):
         below = parents_of(node)
-        if len(below) != 1:
+        if len(below) != 1 or isinstance(node, Pack):
             return None
         node = below[0]
     return node
@@ -200,7 +201,9 @@ class _Opener:
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():
                 return LimitStage(node, stage)
-            case Pack() | Bucket():
+            case Pack():
+                return PackStage(node, stage, leaves)
+            case Bucket():
                 raise InternalError("not yet")
             case _:
                 raise InternalError(f"{type(node).__name__} is not a step that is read in order")
