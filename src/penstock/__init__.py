@@ -8,9 +8,11 @@ for batch in ps.Loader(dataset, num_workers=8):
 """
 
 from penstock import errors, sampling, sources
-from penstock._dataset import Dataset, read
+from penstock._dataset import Dataset, concatenate, interleave, mix, read, stream
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
+from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
 from penstock._graph._nodes import Origin, Substitute
+from penstock._graph._per_worker import PerWorker
 from penstock._loader import Loader, LoaderIterator
 from penstock._plan._plan import Limits, Shard
 
@@ -22,12 +24,18 @@ __all__ = [
     "Loader",
     "LoaderIterator",
     "Origin",
+    "PerWorker",
     "Shard",
     "Substitute",
     "__version__",
+    "concatenate",
     "errors",
+    "interleave",
+    "mix",
     "range",
     "read",
     "sampling",
     "sources",
+    "stream",
+    "zip",
 ]

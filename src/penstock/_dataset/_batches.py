@@ -148,8 +148,27 @@ class BatchVerbs(Verbs[T_co]):
         """
         return self._new(Unbatch(self._node))
 
+    def rebatch(self, size: int, *, remainder: Remainder = "keep") -> "Dataset[T_co]":
+        """Return batches of another size, of the same rows in the same order.
+
+        Args:
+            size: as in `batch`.
+            remainder: as in `batch`.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.range(5).batch(2).rebatch(3)]
+            [[0, 1, 2], [3, 4]]
+        """
+        unbatched = Unbatch(self._node)
+        return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _need_remainder(remainder), None))
+
     def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset[Any]":
         size = need_count("size", size, 1)
-        if remainder not in ("keep", "drop", "pad"):
-            raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
-        return self._new(Batch(self._node, size, merge, remainder, mask))
+        return self._new(Batch(self._node, size, merge, _need_remainder(remainder), mask))
+
+
+def _need_remainder(remainder: Remainder) -> Remainder:
+    if remainder not in ("keep", "drop", "pad"):
+        raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
+    return remainder

@@ -1,15 +1,29 @@
 """The verbs of elements: the user's functions, of each element alone."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
+from penstock._graph._cache import cache_identity
 from penstock._graph._describe import function_name
-from penstock._graph._nodes import Filter, Map, OnError, Origin, RandomForm
-from penstock._graph._verify import need_function, need_name, verify_step
+from penstock._graph._nodes import Cache, Filter, FlatMap, Map, OnError, Origin, RandomForm, Windows
+from penstock._graph._verify import (
+    need_finite,
+    need_fixed_order,
+    need_function,
+    need_name,
+    parse_bytes,
+    verify_cached,
+    verify_step,
+)
+from penstock._storage._disk_cache import DiskCache
+from penstock._storage._memory_cache import MemoryCache
 from penstock.errors import UsageError
+from penstock.sampling import Ragged, WindowTable
 
 if TYPE_CHECKING:
     from penstock._dataset._dataset import Dataset
@@ -28,7 +42,8 @@ class ElementVerbs(Verbs[T_co]):
         """Return `function(element)` of every element.
 
         Args:
-            function: a function of the element alone. Called in blocks, on any worker, twice if need be.
+            function: a function of the element alone. Called in blocks, on any worker, twice if need be. With
+                `ps.PerWorker(make)` each worker makes its own, as for a decoder, a tokenizer or a connection.
             name: for messages; by default the function's own.
             on_error: what an exception does: "raise" it; "skip" the element, which makes the dataset ordered; or
                 `ps.Substitute()` another position's element.
@@ -135,6 +150,124 @@ class ElementVerbs(Verbs[T_co]):
         need_function("filter", predicate)
         step_name = function_name(predicate) if name is None else need_name(name)
         return self._new(Filter(self._node, predicate, step_name))
+
+    def flat_map(
+        self,
+        function: Callable[[T_co], Sequence[U]],
+        *,
+        counts: Sequence[int] | NDArray[np.integer] | None = None,
+        name: str | None = None,
+    ) -> "Dataset[U]":
+        """Return the elements of the list that `function(element)` makes of each element, none or many.
+
+        Args:
+            function: returns a list of elements.
+            counts: how many elements it makes of each, where that is known: the result can then be indexed, shuffled
+                and cut into equal parts. Otherwise it is read in order.
+            name: for messages; by default the function's own.
+
+        Raises:
+            UsageError: if there isn't a count for each element.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(4).flat_map(lambda number: [number] * number))
+            [1, 2, 2, 3, 3, 3]
+            >>> ps.range(4).flat_map(lambda number: [number] * number, counts=[0, 1, 2, 3])[-1]
+            3
+        """
+        need_function("flat_map", function)
+        step_name = self._step_name(function_name(function), name)
+        if counts is None:
+            return self._new(FlatMap(self._node, function, step_name))
+        total = need_finite(self._node, "flat_map(…, counts=…)")
+        need_fixed_order(self._node, "flat_map(…, counts=…)")
+        known = np.asarray(counts)
+        if known.shape != (total,):
+            raise UsageError(f"counts must be one for each of the {total} elements; got shape {known.shape}")
+        return self._new(FlatMap(self._node, function, step_name, Ragged(known)))
+
+    def windows(
+        self,
+        length: int,
+        stride: int = 1,
+        *,
+        lengths: Sequence[int] | NDArray[np.integer],
+        partial: Literal["drop", "pad"] = "drop",
+        mask: str | None = None,
+    ) -> "Dataset[T_co]":
+        """Return windows of `length` consecutive frames of each element, an episode with a leading axis of frames.
+
+        Any window is found by its position; of a source with `read_spans` only the window's frames are read.
+
+        Args:
+            length: frames of a window.
+            stride: frames between the starts of two windows of an episode.
+            lengths: how many frames each element has, in order.
+            partial: what becomes of a last window that runs past its episode: "drop" it, or "pad" it by repeating the
+                last frame. With "pad" and a stride of at most `length` no frame is lost.
+            mask: names a bool leaf of shape (length,) that is true for frames of data; for elements that are dicts.
+
+        Raises:
+            UsageError: if there isn't a length for each element.
+            GraphError: if the order of the episodes changes from epoch to epoch; shuffle the windows instead.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> episodes = [{"state": np.arange(5)}, {"state": np.arange(10, 12)}]
+            >>> windows = ps.read(episodes).windows(3, 2, lengths=[5, 2], partial="pad")
+            >>> [window["state"].tolist() for window in windows]
+            [[0, 1, 2], [2, 3, 4], [10, 11, 11]]
+        """
+        total = need_finite(self._node, "windows()")
+        need_fixed_order(self._node, "windows()")
+        known = np.asarray(lengths)
+        if known.shape != (total,):
+            raise UsageError(f"lengths must be one for each of the {total} elements; got shape {known.shape}")
+        if mask is not None:
+            need_name(mask)
+        return self._new(Windows(self._node, WindowTable(known, length, stride=stride, partial=partial), mask))
+
+    def cache(
+        self,
+        where: "str | os.PathLike[str] | None" = None,
+        *,
+        size: int | str = "1GiB",
+        version: str | None = None,
+    ) -> "Dataset[T_co]":
+        """Return the same elements, each kept once it was computed: in memory, or in a directory.
+
+        When the cache is full it keeps what it has: elements come once an epoch, so replacing would only thrash.
+
+        Args:
+            where: a directory, shared by all processes that use it; None keeps elements in this process's memory. The
+                directory is trusted like code. It is keyed by the source, the order and the functions' code: a change
+                of any computes anew.
+            size: bytes, or text such as "20GB".
+            version: stands for the code of functions that can't be told apart, such as lambdas; change it when they do.
+
+        Raises:
+            GraphError: above a random step or an order that changes with the epoch, since every epoch would get the
+                first one's; or a directory and a lambda without a version.
+
+        Example:
+            >>> import penstock as ps
+            >>> calls = []
+            >>> dataset = ps.range(3).map(lambda number: calls.append(number) or number).cache()
+            >>> list(dataset), list(dataset), len(calls)
+            ([0, 1, 2], [0, 1, 2], 3)
+        """
+        need_finite(self._node, "cache()")
+        need_fixed_order(self._node, "cache()")
+        verify_cached(self._node, on_disk=where is not None, version=version)
+        limit = parse_bytes("size", size)
+        identity = cache_identity(self._node, version)
+        if where is None:
+            return self._new(Cache(self._node, MemoryCache(limit, identity), "cache()"))
+        store = DiskCache(os.fspath(where), identity, limit)
+        store.open()
+        return self._new(Cache(self._node, store, f"cache({os.fspath(where)!r})"))
 
     def _map(
         self, function: Callable[..., Any], name: str | None, form: RandomForm, on_error: OnError

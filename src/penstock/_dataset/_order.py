@@ -1,18 +1,21 @@
 """The verbs of order: which elements there are, and in what order. Each is a sampler over the dataset below."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
-from penstock._graph._nodes import Node, Reindex, foot
-from penstock._graph._rewrite import hold_order, varies_by_epoch
-from penstock._graph._verify import need_count, need_finite, need_indexable, need_integer
+from penstock._graph._length import is_indexable
+from penstock._graph._nodes import Limit, Node, Reindex, WindowShuffle, foot
+from penstock._graph._rewrite import hold_order, repeated, varies_by_epoch
+from penstock._graph._verify import need_count, need_finite, need_indexable, need_integer, refuse
 from penstock._seeds import derive
 from penstock.errors import UsageError
 from penstock.sampling import (
+    Balance,
+    CheckedSampler,
     FixedEpoch,
     FixedOrder,
     Reorder,
@@ -21,6 +24,8 @@ from penstock.sampling import (
     Select,
     Shuffle,
     Slice,
+    WeightedDraws,
+    balanced_length,
     split_counts,
 )
 from penstock.sampling._sampler import check_sampler
@@ -70,9 +75,11 @@ class OrderVerbs(Verbs[T_co]):
             >>> list(ps.range(4).reindex(ps.sampling.Slice(start=3, step=-1, length=4)))
             [3, 2, 1, 0]
         """
-        need_indexable(self._node, "reindex()", "Use reindex before it.")
+        total = need_indexable(self._node, "reindex()", "Use reindex before it.")
         check_sampler(sampler)
-        return self._new(Reindex(self._node, sampler, f"reindex({type(sampler).__name__})"))
+        is_own = type(sampler).__module__.startswith("penstock.")
+        checked = sampler if is_own else CheckedSampler(sampler, total)
+        return self._new(Reindex(self._node, checked, f"reindex({type(sampler).__name__})"))
 
     def shard(self, index: int, count: int) -> "Dataset[T_co]":
         """Return every `count`-th element from `index` on: a fixed split, the same in every epoch.
@@ -179,8 +186,104 @@ class OrderVerbs(Verbs[T_co]):
         shuffled = self._permuted(total, "subset", "")
         return self._new(Reindex(shuffled, Slice(0, 1, count), f"subset({count})"))
 
+    def sample(
+        self, weights: Sequence[float] | NDArray[np.integer | np.floating], count: int | None = None
+    ) -> "Dataset[T_co]":
+        """Return elements drawn with replacement, each as often as its weight says, others in each epoch.
+
+        Every draw is a hash of its position over an alias table (Walker, 1977): any can be made on its own.
+
+        Args:
+            weights: one for each element, at least 0 and not all 0; they need not sum to 1.
+            count: how many draws make an epoch; by default as many as there are elements.
+
+        Raises:
+            UsageError: if the weights are none.
+
+        Example:
+            >>> import penstock as ps
+            >>> sorted(set(ps.range(3).sample([0, 1, 1], 20)))
+            [1, 2]
+        """
+        total = need_finite(self._node, "sample()")
+        count = total if count is None else need_count("count", count)
+        drawn = np.asarray(weights)
+        if drawn.shape != (total,):
+            raise UsageError(f"weights must be one for each of the {total} elements; got shape {drawn.shape}")
+        name, seed = self._random_step("sample")
+        return self._new(Reindex(self._node, WeightedDraws(drawn, count, seed), f"sample({count})", name))
+
+    def balance(
+        self, labels: Sequence[int] | Sequence[str] | NDArray[Any], count: int | None = None
+    ) -> "Dataset[T_co]":
+        """Return elements of which every class has an equal share, in an order that changes with the epoch.
+
+        As many consecutive elements as there are classes hold one of each. Every class goes through a permutation of
+        its own, and then through another: within a pass no element comes twice.
+
+        Args:
+            labels: the class of each element, integers or strings.
+            count: how many elements make an epoch; by default as many as give the largest class one pass.
+
+        Raises:
+            UsageError: if there isn't a label for each element.
+
+        Example:
+            >>> import penstock as ps
+            >>> labels = ["cat"] * 6 + ["dog"] * 2
+            >>> drawn = list(ps.range(8).balance(labels))
+            >>> len(drawn), sum(number >= 6 for number in drawn)
+            (12, 6)
+        """
+        total = need_finite(self._node, "balance()")
+        classes = np.asarray(labels)
+        if classes.shape != (total,):
+            raise UsageError(f"labels must be one for each of the {total} elements; got shape {classes.shape}")
+        count = balanced_length(classes) if count is None else need_count("count", count)
+        name, seed = self._random_step("balance")
+        return self._new(Reindex(self._node, Balance(classes, count, seed), f"balance({count})", name))
+
+    def window_shuffle(self, size: int, *, name: str | None = None) -> "Dataset[T_co]":
+        """Return the elements in windows of `size` consecutive ones, each window in a random order of its own.
+
+        For what can only be read in order, as after `filter` or from a stream; `shuffle` is better where it can be. A
+        loader's state holds a position in the window, and a restore computes that one window again.
+
+        Args:
+            size: elements of a window; the last may have fewer. No element is lost or comes twice.
+            name: names the random stream; by default "window_shuffle".
+
+        Example:
+            >>> import penstock as ps
+            >>> numbers = list(ps.range(25, seed=7).filter(lambda number: True).window_shuffle(10))
+            >>> sorted(numbers) == list(range(25)), sorted(numbers[:10]) == list(range(10))
+            (True, True)
+        """
+        size = need_count("size", size, 1)
+        step_name, seed = self._random_step("window_shuffle", name)
+        return self._new(WindowShuffle(self._node, size, step_name, seed))
+
+    def limit(self, count: int) -> "Dataset[T_co]":
+        """Return the first `count` elements; above a batch, that is how many steps an epoch has, on every rank.
+
+        Where the dataset can only be read in order this is what makes all ranks end together. A rank that runs out of
+        data before is then an error, that says so.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(10).filter(lambda number: number % 2).limit(3))
+            [1, 3, 5]
+        """
+        count = need_count("count", count)
+        if is_indexable(self._node):
+            return self.take(count)
+        return self._new(Limit(self._node, count))
+
     def repeat(self, times: int | None = None, *, reshuffle: bool = True) -> "Dataset[T_co]":
         """Return the elements over and over: each pass is another epoch of what is below.
+
+        What can only be read in order goes on over the passes' ends: batches and packed sequences are filled up with
+        the next pass's elements.
 
         Args:
             times: how many passes make one epoch of the result; None repeats without end.
@@ -191,9 +294,13 @@ class OrderVerbs(Verbs[T_co]):
             >>> list(ps.range(3).repeat(2))
             [0, 1, 2, 0, 1, 2]
         """
-        total = need_finite(self._node, "repeat()")
         if times is not None:
             times = need_count("times", times, 1)
+        if not is_indexable(self._node):
+            if not reshuffle:
+                refuse(self._node, "reshuffle=False needs positions. Use repeat before the step that has none.")
+            return self._new(repeated(self._node, times))
+        total = need_finite(self._node, "repeat()")
         verb = f"repeat({'' if times is None else times})"
         return self._new(Reindex(self._node, Repeat(total, times, reshuffle=reshuffle), verb))
 

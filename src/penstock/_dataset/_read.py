@@ -1,12 +1,14 @@
-"""Where datasets begin: with a source, or with the integers of a range."""
+"""Where datasets begin: with a source, the integers of a range, or a stream."""
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar, overload
 
 from numpy.typing import NDArray
 
 from penstock._dataset._dataset import Dataset
-from penstock._graph._nodes import Read
+from penstock._graph._nodes import Read, Stream
 from penstock._graph._verify import need_integer
+from penstock.errors import UsageError
 from penstock.sources._as_source import as_source, source_length
 from penstock.sources._range import Range
 
@@ -70,3 +72,33 @@ def integers(*bounds: int, seed: int = 0) -> Dataset[int]:
     """
     numbers = range(*bounds)
     return read(Range(numbers.start, numbers.stop, numbers.step), seed=seed)
+
+
+def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: int = 0) -> Dataset[T_co]:
+    """Return the dataset of what an iterable gives, where there is no random access; it is read in order.
+
+    A loader's state holds the stream's own, if it has one: `get_state` and `set_state`, or `state_dict` and
+    `load_state_dict`, on the iterable or its iterator, with JSON values. Otherwise as many elements as were read are
+    read again, and a warning says how many. Of several ranks each reads all, and keeps every `count`-th element.
+
+    Args:
+        iterable: an object that can be iterated over again and again, or a function that makes one. If it has
+            `set_epoch`, that is called before each pass.
+        seed: as in `read`.
+
+    Raises:
+        UsageError: if it can be iterated over only once.
+
+    Example:
+        >>> import penstock as ps
+        >>> list(ps.stream(lambda: (number**2 for number in range(4))).map(float))
+        [0.0, 1.0, 4.0, 9.0]
+    """
+    if isinstance(iterable, Iterator):
+        raise UsageError(
+            f"a stream must be able to begin again; a {type(iterable).__qualname__} can be iterated over only once. "
+            "Pass a function that makes it, such as stream(lambda: …)."
+        )
+    if not callable(iterable) and not isinstance(iterable, Iterable):
+        raise UsageError(f"stream takes an iterable, or a function that makes one; got {type(iterable).__qualname__}")
+    return Dataset(Stream(iterable, need_integer("seed", seed)))

@@ -8,7 +8,7 @@ is made of.
 import itertools
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from penstock._graph._nodes import Map, Node, Reindex, chain, foot
+from penstock._graph._nodes import FlatMap, Map, Node, Reindex, WindowShuffle, chain, foot
 from penstock._graph._verify import need_name, refuse
 from penstock._seeds import derive
 
@@ -48,7 +48,7 @@ class Verbs(Generic[T_co]):
 
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
-        taken = {step.name for step in chain(self._node) if isinstance(step, Map | Reindex)}
+        taken = {step.name for step in chain(self._node) if isinstance(step, Map | Reindex | FlatMap | WindowShuffle)}
         if explicit is not None:
             need_name(explicit)
             if explicit in taken:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, assert_never, cast
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,15 @@ from penstock._graph._nodes import (
     chain,
 )
 from penstock.errors import InternalError
-from penstock.sampling import CheckedSampler, FixedOrder, MixtureRule, ScalarSampler, Select, WeightedMixture, apply_block
+from penstock.sampling import (
+    CheckedSampler,
+    FixedOrder,
+    MixtureRule,
+    ScalarSampler,
+    Select,
+    WeightedMixture,
+    apply_block,
+)
 from penstock.sources._as_source import source_fingerprint
 
 

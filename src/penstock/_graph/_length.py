@@ -24,7 +24,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
-from penstock.sampling import Repeat
+from penstock.sampling import Repeat, WeightedMixture
 
 
 def length(node: Node) -> int | None:
@@ -93,8 +93,10 @@ def is_endless(node: Node) -> bool:
             | Cache(parent=parent)
         ):
             return is_endless(parent)
-        case Mix(rule=rule):
-            return bool(getattr(rule, "endless", False))
+        case Mix(parts=parts, rule=rule):
+            if isinstance(rule, WeightedMixture):
+                return rule.endless or (any if rule.stop == "all" else all)(map(is_endless, parts))
+            return any(map(is_endless, parts))
         case OrderedMix(parts=parts, stop=stop):
             return any(map(is_endless, parts)) if stop == "all" else all(map(is_endless, parts))
         case Chain(parts=parts):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.batching._grouping import Grouping
 from penstock.batching._bucketing import Bucketing
+from penstock.batching._grouping import Grouping
 from penstock.batching._packing import Packing
 from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
 
@@ -204,8 +204,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Zip:
-    """Tuples of elements of several parents, or dicts if the parts were named; `unequal` lengths end with the shortest
-    or are an error.
+    """Tuples of elements of several parents, or dicts if the parts were named.
+
+    Unequal lengths end with the shortest, or are an error.
     """
 
     parts: "tuple[Node, ...]"
@@ -270,19 +271,7 @@ class Cache:
 Leaf: TypeAlias = Read | Stream
 Joint: TypeAlias = Mix | OrderedMix | Chain | Zip
 Step: TypeAlias = (
-    Reindex
-    | Map
-    | Filter
-    | FlatMap
-    | Windows
-    | Group
-    | Batch
-    | Unbatch
-    | Pack
-    | Bucket
-    | WindowShuffle
-    | Limit
-    | Cache
+    Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Pack | Bucket | WindowShuffle | Limit | Cache
 )
 Node: TypeAlias = Leaf | Joint | Step
 

@@ -29,7 +29,19 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._seeds import derive
-from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, ScalarSampler, Select, Shuffle, Slice
+from penstock.errors import GraphError
+from penstock.sampling import (
+    Bits,
+    CheckedSampler,
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Select,
+    Shuffle,
+    Slice,
+)
 
 _LARGEST_CYCLE = 1 << 62
 
@@ -59,10 +71,10 @@ def varies_by_epoch(node: Node) -> bool:
         case WindowShuffle():
             return True
         case Reindex(parent=parent, sampler=sampler):
-            match sampler:
+            match _unchecked(sampler):
                 case FixedEpoch():
                     return False
-                case Slice() | Select() | FixedOrder(cycle=1):
+                case Slice() | Select() | Bits() | FixedOrder(cycle=1):
                     return varies_by_epoch(parent)
                 case Repeat(reshuffle=reshuffle) if not reshuffle:
                     return varies_by_epoch(parent)
@@ -70,6 +82,10 @@ def varies_by_epoch(node: Node) -> bool:
                     return True  # a shuffle, or a sampler of the user's, which may
         case _:  # the rule of a mixture gives every epoch the same pattern
             return any(map(varies_by_epoch, parents_of(node)))
+
+
+def _unchecked(sampler: ScalarSampler) -> ScalarSampler:
+    return sampler.sampler if isinstance(sampler, CheckedSampler) else sampler
 
 
 def hold_order(node: Node, cycle: int = 1) -> Node:
@@ -87,7 +103,7 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parent=hold_order(parent, cycle * repeat.passes if repeat.reshuffle else cycle))
         case Reindex(parent=parent, sampler=sampler):
             below = hold_order(parent, cycle)
-            fixed = isinstance(sampler, Slice | Select | FixedOrder)
+            fixed = isinstance(_unchecked(sampler), Slice | Select | Bits | FixedOrder)
             return replace(node, parent=below, sampler=sampler if fixed else FixedOrder(sampler, cycle))
         case Mix(parts=parts, rule=rule):
             endless = getattr(rule, "endless", False)
@@ -96,6 +112,22 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parts=tuple(held))
         case _:
             return with_parents(node, tuple(hold_order(parent, cycle) for parent in parents_of(node)))
+
+
+def repeated(node: Node, times: int | None) -> Node:
+    """Return a node that is read in order over and over: each of its leaves is repeated, the steps above go on.
+
+    Raises:
+        GraphError: over a limit, whose meaning would change.
+    """
+    if isinstance(node, Stream):
+        return replace(node, times=None if times is None or node.times is None else node.times * times)
+    if isinstance(node, Limit):
+        raise GraphError("repeat() can't stand above limit(), which counts over all passes. Use limit after repeat.")
+    count = length(node)
+    if count is not None:
+        return Reindex(node, Repeat(count, times), f"repeat({'' if times is None else times})")
+    return with_parents(node, tuple(repeated(parent, times) for parent in parents_of(node)))
 
 
 def prefixed(node: Node, name: str) -> Node:

@@ -1,14 +1,18 @@
 """What must hold of a graph before it can be built on or run; errors name the step by its chain."""
 
+import re
 from typing import NoReturn, SupportsIndex
 
-from penstock._graph._describe import chain_text
+from penstock._graph._code import is_lambda_or_local
+from penstock._graph._describe import chain_text, function_name
 from penstock._graph._length import is_endless, is_indexable, length
-from penstock._graph._nodes import Map, Node, Substitute, parents_of
+from penstock._graph._nodes import FlatMap, Map, Node, Substitute, parents_of, walk
 from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, NoLengthError, UsageError
 
 MOST_POSITIONS = 1 << 62
+_UNITS = {"": 1, **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)}}
+_UNITS |= {f"{unit}IB": 1024**power for power, unit in enumerate("KMGT", 1)}
 
 
 def need_indexable(node: Node, verb: str, remedy: str) -> int:
@@ -115,3 +119,31 @@ def verify_step(step: Map) -> None:
 def refuse(node: Node, message: str) -> NoReturn:
     """Raise a GraphError about the whole chain."""
     raise GraphError(f"{chain_text(node)}: {message}")
+
+
+def verify_cached(node: Node, *, on_disk: bool, version: str | None) -> None:
+    """Raise a GraphError if a node's elements can't be kept: they differ from epoch to epoch, or nothing names them."""
+    for step in walk(node):
+        if isinstance(step, Map) and step.form != "none":
+            refuse(
+                node,
+                f"cache() would give every epoch the random numbers of the first in step {step.name!r}. Put it before.",
+            )
+        function = step.function if isinstance(step, Map | FlatMap) else None
+        if on_disk and version is None and function is not None and is_lambda_or_local(function):
+            refuse(
+                node,
+                f"a cache on disk must tell one version of step {function_name(function)!r} from another, and it is a "
+                'lambda or a local function. Define it in a module, or say version="1" and change that with the code.',
+            )
+
+
+def parse_bytes(name: str, size: object) -> int:
+    """Return a number of bytes from a number or text such as "2GiB", or raise a UsageError that names it."""
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?B)?\s*", size.upper())
+        if match and float(match[1]) > 0:
+            return int(float(match[1]) * _UNITS[match[2] or ""])
+    raise UsageError(f'{name} must be a number of bytes above 0, or text such as "2GiB"; got {name}={size!r}')

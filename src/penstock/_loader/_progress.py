@@ -153,7 +153,9 @@ class IndexedProgress:
 
     def restore(self, states: Sequence[LoaderState]) -> None:
         state = states[0]
-        if any((other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states):
+        if any(
+            (other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states
+        ):
             raise StateError(
                 f"all ranks' states of an indexable dataset are equal; these are of steps "
                 f"{sorted({other.step for other in states})}. Load one of them alone."

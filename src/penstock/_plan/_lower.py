@@ -1,17 +1,14 @@
 """From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
 
-import re
 from typing import Literal
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, walk
-from penstock._graph._verify import need_count, refuse
 from penstock._graph._ordered._build import outermost_batch
+from penstock._graph._verify import need_count, parse_bytes, refuse
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
 from penstock.errors import UsageError
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def lower(  # noqa: PLR0913 - the loader's arguments, once each
@@ -52,13 +49,7 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
 
 def parse_memory(memory: int | str | None) -> int | None:
     """Return a number of bytes from a loader's `memory`, such as 1_000_000 or "2GiB"."""
-    if memory is None or (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
-        return memory
-    if isinstance(memory, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?B)?\s*", memory.upper())
-        if match and float(match[1]) > 0:
-            return int(float(match[1]) * _UNITS[match[2] or ""])
-    raise UsageError(f'memory must be a number of bytes above 0, or text such as "2GiB"; got memory={memory!r}')
+    return None if memory is None else parse_bytes("memory", memory)
 
 
 def _checked_shard(shard: object) -> Shard:

@@ -4,7 +4,7 @@ from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._bits import Bits
 from penstock.sampling._checked import CheckedSampler
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat
-from penstock.sampling._mixture import Concatenation, MixtureRule, WeightedMixture, integer_weights
+from penstock.sampling._mixture import Concatenation, MixtureRule, RoundRobin, WeightedMixture, integer_weights
 from penstock.sampling._permutation import Permutation
 from penstock.sampling._ragged import Ragged
 from penstock.sampling._sampler import Sampler, ScalarSampler, apply_block
@@ -27,6 +27,7 @@ __all__ = [
     "Ragged",
     "Reorder",
     "Repeat",
+    "RoundRobin",
     "Sampler",
     "ScalarSampler",
     "Select",

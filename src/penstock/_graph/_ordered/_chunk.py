@@ -132,7 +132,9 @@ class Pending:
                 self._first = 0
             if len(elements) == count:
                 self.count -= count
-                return Group(elements, np.concatenate(marks) if len(marks) > 1 else marks[0], start, chunk.afters[stop - 1])
+                return Group(
+                    elements, np.concatenate(marks) if len(marks) > 1 else marks[0], start, chunk.afters[stop - 1]
+                )
 
 
 def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:

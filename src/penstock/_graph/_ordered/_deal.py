@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Batch, Limit, Node, Zip, parents_of, walk
+from penstock._graph._nodes import Batch, Limit, Node, Zip, walk
 from penstock._graph._ordered._build import Opening, legs_of, open_stages, outermost_batch
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._leaf import LeafCourse, Span, is_leaf, read_inline
@@ -75,7 +75,9 @@ def _check_steps(node: Node) -> None:
 
 def to_json(legs: tuple[Leg, ...]) -> Token:
     """Return legs as nested tuples of integers and strings."""
-    return tuple((tuple((tuple(map(tuple, spans)), snapshot) for spans, snapshot in leg.courses), leg.token) for leg in legs)
+    return tuple(
+        (tuple((tuple(map(tuple, spans)), snapshot) for spans, snapshot in leg.courses), leg.token) for leg in legs
+    )
 
 
 def from_json(value: Token) -> tuple[Leg, ...]:

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from penstock._graph._nodes import Element, Zip
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Pending, Token
 from penstock._graph._ordered._stage import Point, Stage, one_each
@@ -86,7 +84,7 @@ class ZipStage:
         longer = [name for name, held in zip(self.step.names, pending, strict=True) if held.count]
         if longer and self.step.unequal == "error":
             raise GraphError(
-                f'zip needs parts of equal lengths; {longer} had elements left when another part had ended. Say '
+                f"zip needs parts of equal lengths; {longer} had elements left when another part had ended. Say "
                 'unequal="shortest" to end with the shortest.'
             )
 

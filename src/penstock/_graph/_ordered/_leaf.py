@@ -103,7 +103,11 @@ class Leaf:
         if block.kept is not None:
             positions = positions[block.kept]
             numbers = Picked(numbers, block.kept.tolist())
-        afters = range(start + 1, stop + 1) if block.kept is None else Picked(range(start + 1, stop + 1), block.kept.tolist())
+        afters = (
+            range(start + 1, stop + 1)
+            if block.kept is None
+            else Picked(range(start + 1, stop + 1), block.kept.tolist())
+        )
         return Chunk(block.elements, self.marks(positions), numbers, afters)
 
     def marks(self, positions: Integers) -> Marks:

@@ -14,7 +14,7 @@ import numpy as np
 from penstock._graph._nodes import Element, OrderedMix
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._stage import Point, Stage, one_each
-from penstock.errors import GraphError, InternalError
+from penstock.errors import GraphError
 
 _AT_ONCE: Final = 64  # elements of a chunk
 

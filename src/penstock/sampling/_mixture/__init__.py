@@ -1,8 +1,9 @@
 """Several datasets as one: a rule says which component comes at a position, and which position of it that is."""
 
 from penstock.sampling._mixture._concatenation import Concatenation
+from penstock.sampling._mixture._round_robin import RoundRobin
 from penstock.sampling._mixture._rule import MixtureRule
 from penstock.sampling._mixture._weighted import WeightedMixture
 from penstock.sampling._mixture._weights import integer_weights
 
-__all__ = ["Concatenation", "MixtureRule", "WeightedMixture", "integer_weights"]
+__all__ = ["Concatenation", "MixtureRule", "RoundRobin", "WeightedMixture", "integer_weights"]
