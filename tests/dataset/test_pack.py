@@ -80,7 +80,8 @@ PACKINGS: list[Verb] = [
     lambda dataset: dataset.filter(lambda tokens: len(tokens) % 4 != 1).pack(6),
     lambda dataset: dataset.map(lambda t: {"tokens": t, "n": len(t)}).pack(8, meta=["n"], fill={"tokens": 3}),
     lambda dataset: dataset.map(lambda t: {"a": t, "b": t[::2]}).pack({"a": 9, "b": 4}, long="drop"),
-    lambda dataset: dataset.flat_map(lambda t: [t, t[1:], t[:1]]).pack(9) if hasattr(dataset, "flat_map") else dataset,
+    lambda dataset: dataset.flat_map(lambda tokens: [tokens, tokens[1:], tokens[:1]]).pack(9),
+    lambda dataset: dataset.window_shuffle(5).pack(8),
     lambda dataset: dataset.pack(6).random_map(lambda s, rng: {**s, "draw": rng.random()}),
 ]
 
@@ -241,7 +242,7 @@ def test_errors_name_the_document_and_come_after_what_was_before() -> None:
         (lambda: ps.read([{"positions": np.zeros(2)}]).pack(4), "which packing adds"),
         (lambda: ps.read([{"a": np.zeros(5)}]).pack({"a": 4}), "can't be split"),
         (lambda: ps.read([{"a": np.zeros(2)}, {"b": np.zeros(2)}]).pack(4), "same leaves"),
-        (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "padding must be a value"),
+        (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "fill must be a value of uint8"),
         (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, planned were 3"),
     ],
 )

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batching._pack import fill_rows
+from penstock.batching._pack import fill_rows, padding_token
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan
-from penstock.errors import GraphError, InternalError
+from penstock.errors import GraphError, InternalError, UsageError
 
 Element: TypeAlias = Any  # user data
 BARE: Final = "tokens"
@@ -49,10 +49,21 @@ def form_of(packing: Packing, document: Element) -> Form:
                 f"documents must be dicts, for their leaves {named} to be found; got a {type(document).__qualname__}. "
                 "Return a dict from .map, or name no leaves."
             )
-        return Form((BARE,), (_array(document, "a document").dtype,), 0)
+        return Form((BARE,), (_dtype_of(packing, BARE, document, "a document"),), 0)
     features = _features(packing, document)
-    dtypes = tuple(_array(document[name], f"the leaf {name!r}").dtype for name in features)
+    dtypes = tuple(_dtype_of(packing, name, document[name], f"the leaf {name!r}") for name in features)
     return Form(features, dtypes, len(document))
+
+
+def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtype[Any]:
+    """Return the dtype of a document's tokens, which their padding is a value of."""
+    dtype = _array(tokens, what).dtype
+    fill = packing.padding(name)
+    try:
+        padding_token(fill, dtype)
+    except UsageError:
+        raise GraphError(f"fill must be a value of {dtype}, the dtype of {name!r}; got {fill!r}. Choose another.") from None
+    return dtype
 
 
 def _features(packing: Packing, document: dict[Any, Any]) -> tuple[str, ...]:

@@ -308,7 +308,7 @@ def fill_rows(
     """
     _check_outputs(plan, out, segment_ids, positions)
     pieces = plan.document, plan.offset, plan.length, plan.bounds
-    targets = out, _token(padding, out.dtype), segment_ids, positions
+    targets = out, padding_token(padding, out.dtype), segment_ids, positions
     try:
         if isinstance(documents, JoinedDocuments):
             _fill_joined(documents, pieces, targets)
@@ -373,7 +373,7 @@ def _check_outputs(
             )
 
 
-def _token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+def padding_token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the padding as an array of one token; only a float may be rounded to it.
 
     Raises:
