@@ -1,8 +1,8 @@
 """Packing: every token of every document once, the same bytes as the plain definition, wherever reading goes on."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,19 +12,14 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._in_order import in_order
-from penstock._graph._ordered._build import Opening, first_leg, open_stages
-from penstock._graph._ordered._chunk import Chunk, Token
-from penstock._graph._ordered._leaf import Leaf
+from tests.dataset.packing import all_tokens, bare, documents, follow
 from tests.equivalence.definition import digest, digests, outcomes
 
+How = Literal["best_fit", "split"]
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 LENGTHS = st.lists(st.integers(0, 12), max_size=60)
 CAPACITIES = st.integers(1, 9)
 Verb = Callable[[ps.Dataset], ps.Dataset]
-
-
-def documents(lengths: list[int]) -> list[np.ndarray]:
-    """Return documents whose tokens tell which document and place they are from."""
-    return [np.arange(length) + 1000 * number + 1 for number, length in enumerate(lengths)]
 
 
 def tokens_of(sequences: Any) -> Counter[int]:
@@ -33,34 +28,6 @@ def tokens_of(sequences: Any) -> Counter[int]:
     for sequence in sequences:
         found.update(sequence["tokens"][sequence["segment_ids"] > 0].tolist())
     return found
-
-
-def read_by(sizes: list[int]) -> Callable[[Leaf, int], Iterator[Chunk]]:
-    """Return a reader of a leaf whose chunks have the sizes given, over and over."""
-
-    def read(leaf: Leaf, start: int) -> Iterator[Chunk]:
-        number = 0
-        while start < leaf.course.total:
-            stop = min(start + sizes[number % len(sizes)], leaf.course.total)
-            yield leaf.chunk(start, stop, leaf.evaluate(start, stop, leaf.context))
-            start, number = stop, number + 1
-
-    return read
-
-
-def follow(dataset: ps.Dataset, sizes: list[int], token: Token = None, rank: int = 0, ranks: int = 1) -> Any:
-    """Return the elements from a token on, each with the tokens before and after it."""
-    opening = Opening(0, ranks, read_by(sizes), Context())
-    stage = open_stages(dataset.node, (first_leg(dataset.node, rank, ranks),), opening)
-    found = []
-    for chunk in stage.run(stage.start() if token is None else token):
-        found += [(digest(e), chunk.starts[n], chunk.afters[n]) for n, e in enumerate(chunk.elements)]
-    return found
-
-
-def bare(lengths: list[int]) -> ps.Dataset:
-    """Return documents that are bare arrays."""
-    return ps.read(documents(lengths))
 
 
 def with_labels(lengths: list[int]) -> ps.Dataset:
@@ -86,17 +53,19 @@ PACKINGS: list[Verb] = [
 ]
 
 
-@given(LENGTHS, st.sampled_from(PACKINGS), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 3))
+@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, st.integers(1, 3))
 def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes: list[int], ranks: int) -> None:
     """However documents come in chunks, every rank's sequences are those of the definition, byte for byte."""
     dataset = packing(bare(lengths))
     for rank in range(ranks):
         expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
-        assert [element for element, *_ in follow(dataset, sizes, rank=rank, ranks=ranks)] == expected
+        assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
 
 
-@given(LENGTHS, st.sampled_from(PACKINGS), *[st.lists(st.integers(1, 40), min_size=1, max_size=5)] * 2)
-def test_packing_goes_on_from_every_token(lengths: list[int], packing: Verb, sizes: list[int], others: list[int]) -> None:
+@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, SIZES)
+def test_packing_goes_on_from_every_token(
+    lengths: list[int], packing: Verb, sizes: list[int], others: list[int]
+) -> None:
     """From the token before or after any sequence follows what would have followed, tokens included."""
     whole = follow(packing(bare(lengths)), sizes)
     for number, (_, start, after) in enumerate(whole):
@@ -105,7 +74,7 @@ def test_packing_goes_on_from_every_token(lengths: list[int], packing: Verb, siz
 
 
 @given(st.lists(st.integers(0, 900), min_size=30, max_size=300), st.sampled_from(["best_fit", "split"]))
-def test_many_documents_equal_the_definition(lengths: list[int], how: Any) -> None:
+def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> None:
     """Where 64 sequences are open and some close for others' sake, stage and definition still agree."""
     dataset = bare(lengths).pack(1000, how=how)
     expected = digests(dataset)
@@ -117,10 +86,10 @@ def test_many_documents_equal_the_definition(lengths: list[int], how: Any) -> No
 
 
 @given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
-def test_every_token_comes_once(lengths: list[int], capacity: int, how: Any, planned: bool) -> None:
+def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, planned: bool) -> None:
     """No token is lost or repeated, segments count up from 1, and positions count up within each."""
     sequences = list(bare(lengths).pack(capacity, how=how, lengths=lengths if planned else None))
-    assert tokens_of(sequences) == Counter(np.concatenate([np.empty(0, int), *documents(lengths)]).tolist())
+    assert tokens_of(sequences) == all_tokens(lengths)
     for sequence in sequences:
         ids, positions, tokens = (sequence[name] for name in ("segment_ids", "positions", "tokens"))
         assert ids.dtype == positions.dtype == np.int32
@@ -191,7 +160,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, ne
             loader.load_state_dict(states if old != new else states[rank])
             if loader.epoch == 0:
                 seen += tokens_of(loader)
-    assert seen == Counter(np.concatenate([np.empty(0, int), *documents(lengths)]).tolist())
+    assert seen == all_tokens(lengths)
 
 
 @given(LENGTHS, CAPACITIES, st.integers(0, 2))
@@ -200,7 +169,9 @@ def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers:
     dataset = bare(lengths).pack(capacity, lengths=np.array(lengths, np.uint16)).shuffle()
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
-    assert sorted(map(repr, digests(dataset))) == sorted(map(repr, digests(bare(lengths).pack(capacity, lengths=lengths))))
+    assert sorted(map(repr, digests(dataset))) == sorted(
+        map(repr, digests(bare(lengths).pack(capacity, lengths=lengths)))
+    )
 
 
 def test_full_sequences_are_nearly_full() -> None:

@@ -1,18 +1,25 @@
 """The verbs that group elements by their lengths: documents packed into sequences, elements of one size batched."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
-from penstock._graph._nodes import Group, Pack
-from penstock._graph._verify import need_count, need_finite, need_fixed_order
+from penstock._graph._describe import function_name
+from penstock._graph._nodes import Batch, Bucket, Group, Pack, Reindex, foot
+from penstock._graph._verify import need_count, need_finite, need_fixed_order, need_function
+from penstock._seeds import derive
+from penstock.batching import Pad
+from penstock.batching._bucketed_batches import BucketedBatches, plan_buckets
+from penstock.batching._bucketing import Bucketing, LengthOf, PadToBucket, merges
 from penstock.batching._pack import STREAMING_BINS, plan_packing
 from penstock.batching._packed_documents import PackedDocuments
 from penstock.batching._packing import Packing
 from penstock.errors import UsageError
+from penstock.sampling import Permutation, Select
 
 if TYPE_CHECKING:
     from penstock._dataset._dataset import Dataset
@@ -86,6 +93,111 @@ class PackingVerbs(Verbs[T_co]):
         table = _table(lengths, packing, count)
         plan = plan_packing(table, packing.capacity, how=how, long=long)
         return self._new(Group(self._node, PackedDocuments(plan, packing, table), verb))
+
+    def bucket(
+        self,
+        size: str | Callable[[T_co], int],
+        boundaries: Sequence[int],
+        *,
+        rows: int | Sequence[int],
+        lengths: Lengths | None = None,
+        remainder: Literal["keep", "drop"] = "keep",
+        pad: Pad | None = None,
+    ) -> "Dataset[Any]":
+        """Return batches of elements of about one size, padded to the boundary of their bucket.
+
+        A bucket holds elements up to its boundary, the boundary included, and above the one before. Its batches have
+        one shape, so that a compiled model meets as many shapes as there are buckets; choose boundaries that suit the
+        hardware, such as multiples of 128. Leaves are merged as by `padded_batch`. An element above the last boundary
+        is an error: leave it out with `filter`, or cut it in `map`.
+
+        Without `lengths` an element waits in its bucket until there are enough, and batches come in the order in which
+        they fill: they can only be read in order. On several ranks each rank has buckets of its own, and batches of its
+        part of the rows; at one step their shapes differ, and one rank may end before another.
+
+        With `lengths` the batches are planned: they have positions, and a number, in an order that derives from the
+        dataset's seed; `shuffle()` gives them another one in every epoch. With one number of rows for all buckets and
+        `remainder="drop"` they are cut by ranks as those of `batch` are: all ranks have rows of the same batch at every
+        step. Otherwise batches differ in their rows, and can't be cut by ranks.
+
+        Args:
+            size: a leaf, whose length counts, or a function that returns an element's size, as `len` does.
+            boundaries: the largest size in each bucket, ascending; at least one.
+            rows: of the *global* batch, over all ranks: one number, or one for each bucket, such as
+                `[8192 // boundary for boundary in boundaries]` for about as many tokens in each batch.
+            lengths: the size of each element, in the order of this dataset, which must be the same in every epoch.
+            remainder: whether what is left in the buckets at the end comes as short batches or is dropped.
+            pad: the fill and mask of padding, as `padded_batch` has them. Default: 0, and no mask.
+
+        Raises:
+            UsageError: an argument isn't as described.
+            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> words = ps.read([np.full(count, count) for count in (1, 4, 2, 3)])
+            >>> for batch in words.bucket(len, [2, 4], rows=2):
+            ...     print(batch.tolist())
+            [[1, 0], [2, 2]]
+            [[4, 4, 4, 4], [3, 3, 3, 0]]
+            >>> len(words.bucket(len, [2, 4], rows=[4, 1], lengths=[1, 4, 2, 3]))
+            3
+        """
+        bucketing = _bucketing(size, boundaries, rows, pad or Pad(), keep_short=_keeps(remainder))
+        if lengths is None:
+            return self._new(Bucket(self._node, bucketing))
+        count = need_finite(self._node, "bucket(…, lengths=…)")
+        need_fixed_order(self._node, "bucket(…, lengths=…)")
+        sizes = _column("lengths", lengths, count)
+        if sizes.size and sizes.max() > bucketing.boundaries[-1]:
+            raise UsageError(
+                f"lengths must not be above the last boundary, {bucketing.boundaries[-1]}; got {sizes.max()} at position "
+                f"{sizes.argmax()}. Raise it, or choose the others with .select."
+            )
+        return self._planned_buckets(bucketing, sizes, f"bucket({_size_text(size)}, {list(boundaries)}, lengths=…)")
+
+    def _planned_buckets(self, bucketing: Bucketing, sizes: NDArray[np.int64], verb: str) -> "Dataset[Any]":
+        plan = plan_buckets(bucketing, sizes)
+        seed = derive(foot(self._node).seed, "bucket")
+        order = Permutation(len(plan), seed).block(np.arange(len(plan))) if len(plan) else np.empty(0, np.int64)
+        plan = plan.take(order)
+        if bucketing.keep_short or len(set(bucketing.rows)) > 1:
+            return self._new(Group(self._node, BucketedBatches(plan, bucketing), verb))
+        rows = Reindex(self._node, Select(plan.document), verb)
+        return self._new(Batch(rows, bucketing.rows[0], PadToBucket(bucketing), "drop"))
+
+
+def _keeps(remainder: str) -> bool:
+    if remainder not in ("keep", "drop"):
+        raise UsageError(f'remainder must be "keep" or "drop"; got remainder={remainder!r}')
+    return remainder == "keep"
+
+
+def _bucketing(
+    size: str | Callable[[Any], int],
+    boundaries: Sequence[int],
+    rows: int | Sequence[int],
+    pad: Pad,
+    *,
+    keep_short: bool,
+) -> Bucketing:
+    if not isinstance(size, str):
+        need_function("bucket", size)
+    limits = tuple(need_count("boundaries", boundary, 0) for boundary in boundaries)
+    if not limits or any(one >= other for one, other in itertools.pairwise(limits)):
+        raise UsageError(f"boundaries must be at least one number, ascending; got boundaries={boundaries!r}")
+    counts = [rows] * len(limits) if isinstance(rows, SupportsIndex) else list(rows)
+    if len(counts) != len(limits):
+        raise UsageError(f"rows must be one number, or one for each of the {len(limits)} buckets; got rows={rows!r}")
+    if pad.length is not None:
+        raise UsageError(f"batches are as long as their bucket's boundary; got pad={pad!r}. Leave its length out.")
+    whole = tuple(need_count("rows", count, 1) for count in counts)
+    return Bucketing(LengthOf(size) if isinstance(size, str) else size, limits, whole, merges(limits, pad), keep_short)
+
+
+def _size_text(size: str | Callable[[Any], int]) -> str:
+    return repr(size) if isinstance(size, str) else function_name(size)
 
 
 def _features(length: int | Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
+from penstock._graph._bucketed import bucketed
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
@@ -97,7 +98,7 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case Pack():
             return packed(node, below(node.parent))
         case Bucket():
-            raise InternalError("not yet")
+            return bucketed(node, below(node.parent))
 
 
 def within(place: Place, name: str) -> Place:

@@ -76,9 +76,7 @@ def _pieces(packing: Packing, document: Element, place: Place, lengths: tuple[in
             yield _Piece(document, place, offset, (min(rooms[0], lengths[0] - offset),))
 
 
-def _best_fit(
-    packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece
-) -> Iterator[_Sequence]:
+def _best_fit(packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece) -> Iterator[_Sequence]:
     """Put a piece where it leaves least room, the oldest sequence first, and yield those that close."""
     fitting = [sequence for sequence in opened if sequence.fits(piece)]
     if fitting:

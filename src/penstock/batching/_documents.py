@@ -62,7 +62,9 @@ def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtyp
     try:
         padding_token(fill, dtype)
     except UsageError:
-        raise GraphError(f"fill must be a value of {dtype}, the dtype of {name!r}; got {fill!r}. Choose another.") from None
+        raise GraphError(
+            f"fill must be a value of {dtype}, the dtype of {name!r}; got {fill!r}. Choose another."
+        ) from None
     return dtype
 
 
@@ -76,7 +78,9 @@ def _features(packing: Packing, document: dict[Any, Any]) -> tuple[str, ...]:
         missing += [name for name in features if name not in document]
         strange = [name for name in document if name not in features and name not in packing.meta]
     if missing:
-        raise GraphError(f"documents must have the leaves {missing}; got a dict of {list(document)}. Correct the names.")
+        raise GraphError(
+            f"documents must have the leaves {missing}; got a dict of {list(document)}. Correct the names."
+        )
     if strange:
         raise GraphError(
             f"the leaves {strange} of documents are neither packed nor carried along. Give them a length, name them in "

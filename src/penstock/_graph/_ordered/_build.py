@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._graph._ordered._batch import BatchStage
+from penstock._graph._ordered._bucket import BucketStage
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._each import FilterStage, MapStage
 from penstock._graph._ordered._join import ChainStage, ZipStage
@@ -170,7 +171,10 @@ class _Opener:
         if isinstance(node, OrderedMix | Chain | Zip):
             return self._join(node, leg, first, share)
         below = self._open(parents_of(node)[0], leg, first, share)
-        return _Opened(self.step(node, below), below.leaves)
+        stage = self.step(node, below)
+        if isinstance(stage, BucketStage) and leg.token is not None:
+            stage = replace(stage, keep_short=True)  # what was held open must all come out
+        return _Opened(stage, below.leaves)
 
     def _join(self, node: OrderedMix | Chain | Zip, leg: Leg, first: int, share: int) -> _Opened:
         stages: list[Stage] = []
@@ -204,7 +208,9 @@ class _Opener:
             case Pack():
                 return PackStage(node, stage, leaves)
             case Bucket():
-                raise InternalError("not yet")
+                ranks = self.opening.ranks if node is self.shared else 1
+                rows = tuple(count // ranks for count in node.bucketing.rows)
+                return BucketStage(node, rows, node.bucketing.keep_short, stage, leaves)
             case _:
                 raise InternalError(f"{type(node).__name__} is not a step that is read in order")
 
