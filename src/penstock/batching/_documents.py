@@ -4,6 +4,7 @@ A document is an array of tokens with one axis, or a dict of such arrays, its *f
 along. All documents of a dataset have one *form*: the same leaves, and a dtype for each feature.
 """
 
+import itertools
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard, cast
@@ -152,36 +153,54 @@ def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
 
 
 def sequences(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> list[dict[str, Any]]:
-    """Return the sequences of a plan, each a dict of rows of new arrays that the sequences share.
+    """Return the sequences of a plan, each a dict of rows of new memory that the sequences share.
 
     Args:
         packing: what was told.
         form: of the documents.
-        plan: its piece number i is of `documents[i]`, whatever the number it has for the document.
-        documents: one for each piece.
+        plan: its documents are indices into `documents`.
+        documents: of the form.
 
     Raises:
         UsageError: the padding is no value of a feature's dtype.
     """
-    count = len(plan)
-    local = PackingPlan(np.arange(len(plan.document)), plan.offset, plan.length, plan.bounds)
     columns: dict[str, Any] = {}
     extras = extra_names(packing, form.features)
     rooms = dict(packing.features)
     for number, (name, arrays) in enumerate(zip(form.features, columns_of(form, documents), strict=True)):
         room = rooms.get(name, rooms.get("", 0))
-        rows = np.empty((count, room), form.dtypes[number])
-        ids, positions = (np.empty((count, room), np.int32) for _ in range(2)) if number < len(extras) else (None, None)
-        feature = local if packing.is_shared else local.feature(number)
-        fill_rows(feature, arrays, out=rows, padding=packing.padding(name), segment_ids=ids, positions=positions)
-        columns[name] = rows
+        columns[name], ids, positions = _empty_rows(len(plan), room, form.dtypes[number], adds=number < len(extras))
+        fill_rows(
+            plan if packing.is_shared else plan.feature(number),
+            arrays,
+            out=columns[name],
+            padding=packing.padding(name),
+            segment_ids=ids,
+            positions=positions,
+        )
         if ids is not None and positions is not None:
-            columns |= dict(zip(extras[number], (ids, positions), strict=True))
+            columns |= zip(extras[number], (ids, positions), strict=True)
     bounds = plan.bounds.tolist()
     for name in packing.meta:
-        values = [document[name] for document in documents]
-        columns[name] = [values[first:last] for first, last in zip(bounds, bounds[1:], strict=False)]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        values = [documents[number][name] for number in plan.document.tolist()]
+        columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
+    names = tuple(columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _empty_rows(
+    count: int, room: int, dtype: np.dtype[Any], *, adds: bool
+) -> tuple[NDArray[Any], NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Return memory for the tokens of so many rows and, if need be, for their segment ids and positions.
+
+    One piece of memory for all three: small ones would be given back and got anew, page by page, for every block.
+    """
+    shape, size = (count, room), 4 * count * room
+    if not adds:
+        return np.empty(shape, dtype), None, None
+    memory = np.empty(2 * size + count * room * dtype.itemsize, np.uint8)
+    ids, positions = (memory[start : start + size].view(np.int32).reshape(shape) for start in (0, size))
+    return memory[2 * size :].view(dtype).reshape(shape), ids, positions
 
 
 def row_blocks(packing: Packing, form: Form, count: int) -> list[tuple[int, int]]:
@@ -224,7 +243,7 @@ def _are_arrays(column: list[Any]) -> bool:
 
 def _have_dtype(column: list[Any], dtype: np.dtype[Any]) -> bool:
     dtypes: list[Any] = list(map(_dtype, column))
-    return all(one is dtype for one in dtypes) or all(one == dtype for one in dtypes)
+    return set(map(id, dtypes)) <= {id(dtype)} or all(one == dtype for one in dtypes)
 
 
 def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:

@@ -60,7 +60,7 @@ class PackedDocuments:
         made: list[Any] = []
         for first, stop in row_blocks(self.packing, form, len(groups)):
             documents = elements[bounds[first] : bounds[stop]]
-            made += sequences(self.packing, form, plan.take(range(first, stop)), documents)
+            made += sequences(self.packing, form, plan.span(first, stop), documents)
         return made
 
     def fingerprint(self) -> str:

@@ -51,12 +51,12 @@ class _Open(NamedTuple):
 
     def tokens(self) -> OpenTokens:
         """Return the pieces of each sequence, for a token."""
-        found: list[list[Token]] = [[] for _ in range(len(self.bins.documents))]
+        found: list[tuple[Token, ...]] = [()] * len(self.bins.documents)
         document, offset, length = as_lists(self.pieces)
         for number, at, *place in zip(self.sequence.tolist(), document, offset, length, strict=True):
             tokens, index = self.starts[at]
-            found[number].append((tokens[index], *place))
-        return [tuple(pieces) for pieces in found]
+            found[number] += (tokens[index], *place)
+        return found
 
 
 class _Placed(NamedTuple):
@@ -127,7 +127,7 @@ class Packer:
             return log.after(number) if number >= 0 else before()
 
         return (
-            _chunk(self._packing, form, plan.take(range(first, stop)), (elements, marks), after, first)
+            _chunk(self._packing, form, (plan, first, stop), (elements, marks), after)
             for first, stop in row_blocks(self._packing, form, count)
         )
 
@@ -147,22 +147,25 @@ class Packer:
 def _chunk(
     packing: Packing,
     form: Form,
-    plan: PackingPlan,
+    span: tuple[PackingPlan, int, int],
     documents: tuple[list[Element], Marks],
     after: Callable[[int], Token],
-    first: int,
 ) -> Chunk:
-    """Return some sequences of a block, the first of which has the number `first` there."""
+    """Return the sequences [first, stop) of a block's plan."""
+    plan, first, stop = span
     elements, marks = documents
-    made = sequences(packing, form, plan, [elements[number] for number in plan.document.tolist()])
-    every = marks[plan.document]
-    begins = plan.bounds[:-1]
-    own = every[begins]
+    bounds = plan.bounds[first : stop + 1]
+    start, end = int(bounds[0]), int(bounds[-1])
+    numbers = plan.document[start:end]
+    made = sequences(packing, form, plan.span(first, stop), [elements[number] for number in numbers.tolist()])
+    every = marks[numbers]
+    own = every[bounds[:-1] - start]
     # A document that is cut begins several sequences, which must not share their random streams.
-    own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[begins] // packing.features[0][1]
-    rows = [every[start:stop] for start, stop in itertools.pairwise(plan.bounds.tolist())]
-    starts = Lazy(len(plan), lambda index: after(first + index - 1))
-    return Chunk(made, own, starts, Lazy(len(plan), lambda index: after(first + index)), rows)
+    own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[bounds[:-1]] // packing.features[0][1]
+    rows = [every[begin:stop] for begin, stop in itertools.pairwise((bounds - start).tolist())]
+    count = stop - first
+    starts = Lazy(count, lambda index: after(first + index - 1))
+    return Chunk(made, own, starts, Lazy(count, lambda index: after(first + index)), rows)
 
 
 def _fates(placed: _Placed) -> Integers:
@@ -222,13 +225,17 @@ def _kept(
 
 def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
     """Return the open sequences that a token tells of."""
-    starts = list(dict.fromkeys(piece[0] for pieces in opened for piece in pieces))
+    starts = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
     elements, marks = reproduce(starts) if starts else ([], no_marks())
     numbers = {start: number for number, start in enumerate(starts)}
-    flat = [(numbers[start], offset, length) for pieces in opened for start, offset, length in pieces]
+    flat = [
+        (numbers[start], offset, length)
+        for pieces in opened
+        for start, offset, length in zip(*(pieces[part::3] for part in range(3)), strict=True)
+    ]
     rooms = np.array(packing.capacity, np.int64).reshape(-1)
     lengths = np.array([length for *_, length in flat], np.int64).reshape(-1, len(rooms))
-    counts = np.array([len(pieces) for pieces in opened], np.int64)
+    counts = np.array([len(pieces) // 3 for pieces in opened], np.int64)
     sequence = np.repeat(np.arange(len(counts)), counts)
     room = np.tile(rooms, (len(counts), 1))
     np.subtract.at(room, sequence, lengths)

@@ -14,7 +14,7 @@ from penstock.batching._pieces import Pieces
 
 Integers: TypeAlias = NDArray[np.int64]
 OpenTokens: TypeAlias = list[tuple[Token, ...]]
-"""For each open sequence, oldest first, its pieces: (the document's start, offset, length)."""
+"""For each open sequence, oldest first, its pieces: their documents' starts, offsets and lengths, in turn."""
 
 
 class Next(NamedTuple):
@@ -74,6 +74,7 @@ class TokenLog:
     def _rewind(self) -> None:
         self._document, self._offset, self._length = as_lists(self._block.pieces)
         self._sequence = self._block.sequence.tolist()
+        self._closes, self._closed_before = self._block.closed.tolist(), self._block.closed_before.tolist()
         self._open = dict(enumerate(self._opened()))  # stays in the order of opening
         self._pieces = 0  # how many are in `_open`
         self._closed = 0
@@ -84,8 +85,8 @@ class TokenLog:
             self._rewind()
         if self._closed <= number:
             for closing in range(self._closed, number + 1):
-                self._take(int(self._block.closed_before[closing]))
-                del self._open[int(self._block.closed[closing])]
+                self._take(self._closed_before[closing])
+                del self._open[self._closes[closing]]
             self._closed = number + 1
             self._token = (*self._next().token(), tuple(self._open.values()))
         return self._token
@@ -99,10 +100,10 @@ class TokenLog:
 
     def _take(self, stop: int) -> None:
         """Take the pieces up to `stop` into their sequences."""
-        for piece in range(self._pieces, stop):
-            number = self._sequence[piece]
-            token = (self._starts[self._document[piece]], self._offset[piece], self._length[piece])
-            self._open[number] = (*self._open.get(number, ()), token)
+        opened, starts, cut = self._open, self._starts, slice(self._pieces, stop)
+        columns = (self._sequence[cut], self._document[cut], self._offset[cut], self._length[cut])
+        for number, document, offset, length in zip(*columns, strict=True):
+            opened[number] = (*opened.get(number, ()), starts[document], offset, length)
         self._pieces = stop
 
     def _next(self) -> Next:
