@@ -185,6 +185,9 @@ def sequences(packing: Packing, form: Form, plan: PackingPlan, documents: Sequen
         values = [documents[number][name] for number in plan.document.tolist()]
         columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
     names = tuple(columns)
+    if len(names) == 3:  # the same by a quicker way, where there is one feature
+        first, second, third = names
+        return [{first: one, second: two, third: three} for one, two, three in zip(*columns.values(), strict=True)]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
     marks: Marks
     starts: Sequence[Token]
     afters: Sequence[Token]
-    rows: list[Marks] | None = None
+    rows: Sequence[Marks] | None = None
     """Of batches: the marks of each one's rows."""
 
     def part(self, start: int, stop: int) -> "Chunk":

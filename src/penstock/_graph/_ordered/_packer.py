@@ -1,6 +1,5 @@
 """The sequences that are open while documents are packed, from one block of documents to the next."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -107,12 +106,13 @@ class Packer:
     def _close(self, form: Form, intake: Intake, placed: _Placed) -> Iterator[Chunk]:
         """Return the sequences that closed, and go on with the others."""
         held = self._open
-        log = self._begin_log(intake, placed)
+        fates = _fates(placed)
+        log = self._begin_log(intake, placed, fates)
         elements = held.elements + intake.elements
         marks = np.concatenate([held.marks, intake.marks])
         new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
         pieces = Pieces(*map(np.concatenate, zip(held.pieces, new, strict=True)))
-        fate = _fates(placed)[np.concatenate([held.sequence, placed.sequence])]
+        fate = fates[np.concatenate([held.sequence, placed.sequence])]
         stays = fate >= 0
         documents = elements, marks, held.starts, intake.starts
         kept = Pieces(*(part[stays] for part in pieces))
@@ -131,13 +131,13 @@ class Packer:
             for first, stop in row_blocks(self._packing, form, count)
         )
 
-    def _begin_log(self, intake: Intake, placed: _Placed) -> TokenLog:
+    def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return what the tokens of this block's sequences are made from."""
         opened = self._open.tokens
         if self._log is not None and self._log.was_asked:
             known = self._log.end()
             opened = lambda: known  # noqa: E731 - shares what was made for the tokens before
-        block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before)
+        block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
         self._log = TokenLog(self._next, opened, block, (intake.starts, intake.afters))
         if len(placed.sequence):
             self._next = Next(intake.afters, int(placed.pieces.document[-1]))
@@ -162,8 +162,8 @@ def _chunk(
     own = every[bounds[:-1] - start]
     # A document that is cut begins several sequences, which must not share their random streams.
     own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[bounds[:-1]] // packing.features[0][1]
-    rows = [every[begin:stop] for begin, stop in itertools.pairwise((bounds - start).tolist())]
-    count = stop - first
+    count, cuts = stop - first, (bounds - start).tolist()
+    rows = Lazy(count, lambda index: every[cuts[index] : cuts[index + 1]])
     starts = Lazy(count, lambda index: after(first + index - 1))
     return Chunk(made, own, starts, Lazy(count, lambda index: after(first + index)), rows)
 

@@ -4,7 +4,7 @@ Most are never asked for. What is shared between two of them, the pieces of sequ
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from penstock.batching._pieces import Pieces
 Integers: TypeAlias = NDArray[np.int64]
 OpenTokens: TypeAlias = list[tuple[Token, ...]]
 """For each open sequence, oldest first, its pieces: their documents' starts, offsets and lengths, in turn."""
+
+
+_FEW: Final = 4  # sequences: where more close between two tokens, it pays to leave out what closes in between
 
 
 class Next(NamedTuple):
@@ -40,6 +43,8 @@ class Assigned(NamedTuple):
     """The sequences that closed, in order."""
     closed_before: Integers
     """How many pieces had been assigned when each closed."""
+    fates: Integers
+    """Of each sequence: its number among those open at the end, or -1 - its number among the closed ones."""
 
 
 class TokenLog:
@@ -84,27 +89,44 @@ class TokenLog:
         if not 0 <= self._closed <= number + 1:
             self._rewind()
         if self._closed <= number:
-            for closing in range(self._closed, number + 1):
-                self._take(self._closed_before[closing])
-                del self._open[self._closes[closing]]
+            if number - self._closed < _FEW:
+                for closing in range(self._closed, number + 1):
+                    self._take(self._closed_before[closing])
+                    self._open.pop(self._closes[closing])
+            else:
+                self._take_lasting(self._closed_before[number], number)
+                for closing in range(self._closed, number + 1):
+                    self._open.pop(self._closes[closing], None)
             self._closed = number + 1
             self._token = (*self._next().token(), tuple(self._open.values()))
         return self._token
 
     def end(self) -> OpenTokens:
         """Return what is open at the block's end, when tokens were asked for."""
-        if len(self._block.closed):
-            self.after(len(self._block.closed) - 1)
+        if self._closes:
+            self.after(len(self._closes) - 1)
         self._take(len(self._sequence))
         return list(self._open.values())
 
     def _take(self, stop: int) -> None:
         """Take the pieces up to `stop` into their sequences."""
-        opened, starts, cut = self._open, self._starts, slice(self._pieces, stop)
-        columns = (self._sequence[cut], self._document[cut], self._offset[cut], self._length[cut])
-        for number, document, offset, length in zip(*columns, strict=True):
-            opened[number] = (*opened.get(number, ()), starts[document], offset, length)
+        cut = slice(self._pieces, stop)
+        self._add(self._sequence[cut], self._document[cut], self._offset[cut], self._length[cut])
         self._pieces = stop
+
+    def _take_lasting(self, stop: int, number: int) -> None:
+        """Take the pieces up to `stop` whose sequences are open when the closed sequence `number` has closed."""
+        block, cut = self._block, slice(self._pieces, stop)
+        fates = block.fates[block.sequence[cut]]
+        lasting = np.flatnonzero((fates >= 0) | (fates < -1 - number)) + self._pieces
+        pieces = Pieces(*(column[lasting] for column in block.pieces))
+        self._add(block.sequence[lasting].tolist(), *as_lists(pieces))
+        self._pieces = stop
+
+    def _add(self, sequences: list[int], documents: list[int], offsets: list[int], lengths: list[Token]) -> None:
+        opened, starts = self._open, self._starts
+        for number, document, offset, length in zip(sequences, documents, offsets, lengths, strict=True):
+            opened[number] = (*opened.get(number, ()), starts[document], offset, length)
 
     def _next(self) -> Next:
         """Return the next document."""
