@@ -152,8 +152,8 @@ def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
     )
 
 
-def sequences(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> list[dict[str, Any]]:
-    """Return the sequences of a plan, each a dict of rows of new memory that the sequences share.
+def filled(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> dict[str, Any]:
+    """Return the sequences of a plan as columns: arrays with a row for each, of new memory; lists for what is carried.
 
     Args:
         packing: what was told.
@@ -184,6 +184,11 @@ def sequences(packing: Packing, form: Form, plan: PackingPlan, documents: Sequen
     for name in packing.meta:
         values = [documents[number][name] for number in plan.document.tolist()]
         columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
+    return columns
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sequences of columns, each a dict of its rows."""
     names = tuple(columns)
     if len(names) == 3:  # the same by a quicker way, where there is one feature
         first, second, third = names
@@ -206,13 +211,18 @@ def _empty_rows(
     return memory[2 * size :].view(dtype).reshape(shape), ids, positions
 
 
-def row_blocks(packing: Packing, form: Form, count: int) -> list[tuple[int, int]]:
-    """Return which of so many sequences share their memory, as spans: few enough that keeping one keeps little."""
+def most_rows(packing: Packing, form: Form) -> int:
+    """Return how many sequences may share their memory: few enough that keeping one keeps little."""
     rooms = dict(packing.features)
     widths = (rooms.get(name, rooms.get("", 0)) for name in form.features)
     row_bytes = sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
-    rows = min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MOST_ROWS)
-    return [(first, min(first + rows, count)) for first in range(0, count, rows)]
+    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MOST_ROWS)
+
+
+def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
+    """Return which of `count` sequences share their memory, as spans: `rows` of them, the first ones `first`."""
+    cuts = [0, *range(min(first, count), count, rows), count] if count else []
+    return [(start, stop) for start, stop in itertools.pairwise(cuts) if start < stop]
 
 
 def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:

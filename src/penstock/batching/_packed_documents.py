@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batching._documents import form_of, lengths_of, row_blocks, sequences
+from penstock.batching._documents import filled, form_of, lengths_of, most_rows, row_blocks, rows_of
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan
 from penstock.errors import GraphError
@@ -58,9 +58,10 @@ class PackedDocuments:
             )
         bounds = plan.bounds.tolist()
         made: list[Any] = []
-        for first, stop in row_blocks(self.packing, form, len(groups)):
+        rows = most_rows(self.packing, form)
+        for first, stop in row_blocks(len(groups), rows, rows):
             documents = elements[bounds[first] : bounds[stop]]
-            made += sequences(self.packing, form, plan.span(first, stop), documents)
+            made += rows_of(filled(self.packing, form, plan.span(first, stop), documents))
         return made
 
     def fingerprint(self) -> str:

@@ -94,7 +94,7 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     """Return the top stage of a node, over the legs of one rank."""
     batch = outermost_batch(node)
     top = node if not isinstance(batch, Batch) else batch.parent
-    opener = _Opener(opening, None if isinstance(batch, Batch) else batch)
+    opener = _Opener(opening, batch)
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
@@ -150,10 +150,10 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """Opens nodes; `shared` is the bucket whose batches the ranks share, if that is the outermost batch."""
+    """Opens nodes; `outermost` is the batch that the ranks share, if there is one."""
 
     opening: Opening
-    shared: Bucket | None
+    outermost: Batch | Bucket | None
 
     def open_leg(self, node: Node, leg: Leg) -> Stage:
         """Return a node's stage over one leg."""
@@ -200,15 +200,19 @@ class _Opener:
             case Unbatch() | FlatMap():
                 return RowsStage(node, stage, leaves)
             case Batch():
+                if isinstance(stage, PackStage):
+                    stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
             case WindowShuffle():
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():
                 return LimitStage(node, stage)
             case Pack():
-                return PackStage(node, stage, leaves)
+                batch = self.outermost
+                is_batched = isinstance(batch, Batch) and batch.parent is node
+                return PackStage(node, stage, leaves, batch.size // self.opening.ranks if is_batched else 0)
             case Bucket():
-                ranks = self.opening.ranks if node is self.shared else 1
+                ranks = self.opening.ranks if node is self.outermost else 1
                 rows = tuple(count // ranks for count in node.bucketing.rows)
                 return BucketStage(node, rows, node.bucketing.keep_short, stage, leaves)
             case _:

@@ -39,6 +39,8 @@ class Chunk(NamedTuple):
     afters: Sequence[Token]
     rows: Sequence[Marks] | None = None
     """Of batches: the marks of each one's rows."""
+    stacked: Element | None = None
+    """Of elements that are the rows of one piece of memory: what stacking all of them would give."""
 
     def part(self, start: int, stop: int) -> "Chunk":
         """Return the elements [start, stop)."""

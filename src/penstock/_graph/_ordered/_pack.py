@@ -33,12 +33,14 @@ class PackStage:
     step: Pack
     below: Stage
     leaves: Mapping[int, Whence]
+    batched: int = 0
+    """How many sequences the batches right above have; 0 where there are none."""
 
     def start(self) -> Token:
         return (self.below.start(), 0, None, ())
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        packer = Packer(self.step.packing, self.below.reproduce, token)
+        packer = Packer(self.step.packing, self.below.reproduce, token, self.batched)
         try:
             for intake in _intakes(self.below.run(token[0]), token[1]):
                 try:

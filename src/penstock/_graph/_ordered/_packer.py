@@ -10,7 +10,7 @@ from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
 from penstock._graph._seed_position import ROWS_BITS
-from penstock.batching._documents import Form, form_of, lengths_of, row_blocks, sequences
+from penstock.batching._documents import Form, filled, form_of, lengths_of, most_rows, row_blocks, rows_of
 from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan, Pieces, concat_then_split, plan_of_sequences
@@ -70,10 +70,19 @@ class _Placed(NamedTuple):
 
 
 class Packer:
-    """The sequences that are open, and what is needed to say so in a token."""
+    """The sequences that are open, and what is needed to say so in a token.
 
-    def __init__(self, packing: Packing, reproduce: Reproduce, token: Token) -> None:
+    Args:
+        packing: what was told.
+        reproduce: computes the documents of open sequences again.
+        token: where to begin.
+        batched: how many sequences the batches above have, which then have memory of their own; 0 where there are none.
+    """
+
+    def __init__(self, packing: Packing, reproduce: Reproduce, token: Token, batched: int) -> None:
         self._packing = packing
+        self._batched = batched
+        self._given = 0  # sequences, since the last whole batch
         self._open = _reopened(packing, reproduce, token[3])
         self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
         self._next = Next(token[:1], 0, token[1], token[2:3])
@@ -126,10 +135,10 @@ class Packer:
         def after(number: int) -> Token:
             return log.after(number) if number >= 0 else before()
 
-        return (
-            _chunk(self._packing, form, (plan, first, stop), (elements, marks), after)
-            for first, stop in row_blocks(self._packing, form, count)
-        )
+        rows = self._batched or most_rows(self._packing, form)
+        spans = row_blocks(count, rows, rows - self._given)
+        self._given = (self._given + count) % rows if self._batched else 0
+        return (_chunk(self._packing, form, (plan, *span), (elements, marks), after) for span in spans)
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return what the tokens of this block's sequences are made from."""
@@ -157,7 +166,7 @@ def _chunk(
     bounds = plan.bounds[first : stop + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     numbers = plan.document[start:end]
-    made = sequences(packing, form, plan.span(first, stop), [elements[number] for number in numbers.tolist()])
+    columns = filled(packing, form, plan.span(first, stop), [elements[number] for number in numbers.tolist()])
     every = marks[numbers]
     own = every[bounds[:-1] - start]
     # A document that is cut begins several sequences, which must not share their random streams.
@@ -165,7 +174,8 @@ def _chunk(
     count, cuts = stop - first, (bounds - start).tolist()
     rows = Lazy(count, lambda index: every[cuts[index] : cuts[index + 1]])
     starts = Lazy(count, lambda index: after(first + index - 1))
-    return Chunk(made, own, starts, Lazy(count, lambda index: after(first + index)), rows)
+    afters = Lazy(count, lambda index: after(first + index))
+    return Chunk(rows_of(columns), own, starts, afters, rows, None if packing.meta else columns)
 
 
 def _fates(placed: _Placed) -> Integers:
