@@ -7,6 +7,7 @@ from typing import Any, SupportsIndex, overload
 from penstock._dataset._batches import BatchVerbs
 from penstock._dataset._elements import ElementVerbs
 from penstock._dataset._order import OrderVerbs, chosen
+from penstock._dataset._packing import PackingVerbs
 from penstock._dataset._verbs import T_co
 from penstock._graph._apply import Context
 from penstock._graph._check import check_graph
@@ -21,7 +22,7 @@ from penstock.batching._leaf import element_spec
 from penstock.sampling import Slice
 
 
-class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co]):
+class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVerbs[T_co]):
     """A lazy description of data: what the model sees at step N is a pure function of it and N.
 
     Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of
+from penstock._graph._bucketed import bucketed
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
 from penstock._graph._flat import flat_elements
 from penstock._graph._length import is_indexable, length
@@ -39,6 +40,7 @@ from penstock._graph._ordered._join import joined
 from penstock._graph._ordered._mix import measured
 from penstock._graph._ordered._stream import read
 from penstock._graph._ordered._window import window_order
+from penstock._graph._packed import packed
 from penstock._graph._seed_position import SeedPosition
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
@@ -93,8 +95,10 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
             return _streamed(node, epoch, rank, ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
             raise InternalError("a source and its reorderings are indexable")
-        case Pack() | Bucket():
-            raise InternalError("not yet")
+        case Pack():
+            return packed(node, below(node.parent))
+        case Bucket():
+            return bucketed(node, below(node.parent))
 
 
 def within(place: Place, name: str) -> Place:

@@ -168,11 +168,10 @@ class Loader(Generic[T_co]):
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
-        batch = self._plan.program.batch
         return LoaderState(
             self._fingerprint_at(point.epoch, point.position),
             np.__version__,
-            Shape(self._plan.batch_size, "keep" if batch is None else batch.remainder, shard.count),
+            Shape(self._plan.batch_size, self._plan.remainder, shard.count),
             point.step,
             point.epoch,
             point.position,

@@ -56,7 +56,7 @@ class MapStage:
 
 def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
     if not any(result is DROPPED for result in results):
-        return chunk._replace(elements=results)
+        return chunk._replace(elements=results, stacked=None)
     kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
     return chunk.pick(kept, [result for result in results if result is not DROPPED])
 
