@@ -1,6 +1,7 @@
 """Random datasets for property tests: chains of verbs over small sources, of every size that has bitten anyone."""
 
 import dataclasses
+import zlib
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +15,12 @@ SEEDS = st.integers(-(2**63), 2**63)
 
 
 def add_one(element: Any) -> Any:
-    """Return a new element with every number one larger."""
+    """Return a new element with every number one larger, and every text a little longer."""
     if is_dict(element):
         return {key: add_one(value) for key, value in element.items()}
-    return element + 1
+    if isinstance(element, tuple):
+        return tuple(map(add_one, element))
+    return f"{element}+1" if isinstance(element, str) else element + 1
 
 
 def jitter(element: Any, rng: np.random.Generator) -> Any:
@@ -41,6 +44,10 @@ def flat_sum(element: Any) -> int:
     """Return a number that depends on all of an element's content."""
     if is_dict(element):
         return sum(flat_sum(value) for value in element.values())
+    if isinstance(element, str):
+        return zlib.crc32(element.encode()) % 1_000_003
+    if isinstance(element, tuple):
+        return sum(flat_sum(value) for value in element)
     return int(np.sum(np.asarray(element, np.float64)) * 1000) % 1_000_003
 
 

@@ -202,6 +202,22 @@ def test_a_moved_memory_map_keeps_its_fingerprint(tmp_path: Path) -> None:
     assert Arrays(old[1:51]).fingerprint() != Arrays(old[:50]).fingerprint()
 
 
+def test_spans_are_frames_of_rows() -> None:
+    """Arrays with a second axis give a span of it, as a copy; others give their rows. Frames must agree."""
+    frames = np.arange(24).reshape(2, 4, 3)
+    source = Arrays({"x": frames, "label": [5, 6]})
+    first, second = source.read_spans([1, 0], np.array([1, 0]), np.array([3, 4]))
+    assert first["x"].tolist() == frames[1, 1:3].tolist()
+    assert second["x"].tolist() == frames[0].tolist()
+    assert (first["label"], second["label"]) == (6, 5)
+    first["x"][:] = -1
+    assert frames.min() == 0
+    with pytest.raises(UsageError, match="arrays of as many frames"):
+        Arrays({"x": frames, "goal": np.zeros((2, 3))}).read_spans([0], np.array([0]), np.array([1]))
+    with pytest.raises(IndexError, match=r"in \[0, 2\); got 2"):
+        source.read_spans([2], np.array([0]), np.array([1]))
+
+
 def test_the_name_is_short() -> None:
     """The repr gives dtype and shape of each array, and no content."""
     source = Arrays({"image": np.zeros((5, 2, 3), np.uint8), "label": [1, 2, 3, 4, 5]})

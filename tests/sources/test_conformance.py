@@ -93,6 +93,16 @@ class TestArraysOfObjects(SourceTests):
         return Arrays({"name": np.array(["x", "yy"]), "object": objects, "date": DATES, "pair": PAIRS})
 
 
+class TestArraysOfEpisodes(SourceTests):
+    """Arrays of frames, and a label for each episode."""
+
+    expected: Sequence[Any] = [{"state": IMAGE[row].copy(), "label": LABEL[row]} for row in range(4)]
+
+    def make_source(self) -> Source:
+        """Return two arrays, one of them with frames."""
+        return Arrays({"state": IMAGE.copy(), "label": LABEL})
+
+
 class TestMappedArrays(WithFolder):
     """Views of a memory map."""
 

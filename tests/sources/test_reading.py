@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import SourceError
 from penstock.sources import Source, read_records
+from penstock.sources._reading import read_spans
 
 
 class Letters:
@@ -202,3 +204,25 @@ def test_a_huge_source_has_a_short_name() -> None:
     with pytest.raises(SourceError, match="list of length 100000") as caught:
         read_records(source, np.array([100_000]))
     assert len(str(caught.value)) < 400
+
+
+def test_a_failing_span_names_its_key() -> None:
+    """Spans are read at once, and one by one where that fails, so that the error names the key."""
+
+    class Episodes:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, key: int) -> Any:
+            return [key]
+
+        def read_spans(self, keys: Any, starts: Any, stops: Any) -> list[Any]:
+            if 2 in keys:
+                raise ValueError("broken")
+            return list(zip(keys.tolist(), starts.tolist(), stops.tolist(), strict=True))
+
+    assert read_spans(Episodes(), *np.array([[0, 1], [3, 5], [4, 6]])) == [(0, 3, 4), (1, 5, 6)]
+    assert read_spans(Episodes(), *np.empty((3, 0), int)) == []
+    with pytest.raises(ValueError, match="broken") as caught:
+        read_spans(Episodes(), *np.array([[0, 2], [0, 0], [1, 1]]))
+    assert "while reading key 2" in caught.value.__notes__[0]

@@ -1,7 +1,5 @@
 """What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
 
-from collections.abc import Iterable
-
 from penstock._graph._apply import Context, ElementAt, Place, Places, apply_block, apply_one
 from penstock._graph._nodes import Element, FlatMap, Map
 from penstock.errors import GraphError
@@ -42,10 +40,11 @@ def _as_map(step: FlatMap) -> Map:
     return Map(step.parent, step.function, step.name, seed=0)
 
 
-def _as_list(step: FlatMap, made: object) -> list[Element]:
-    if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
+def _as_list(step: FlatMap, made: Element) -> list[Element]:
+    kind = type(made).__name__
+    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
         raise GraphError(
-            f"the function of step {step.name!r} must return a list of elements; got a {type(made).__name__}. "
+            f"the function of step {step.name!r} must return a list of elements; got a {kind}. "
             "Return [element] for a single one, and [] for none."
         )
     return list(made)

@@ -30,7 +30,18 @@ from penstock._graph._nodes import (
 )
 from penstock._seeds import derive
 from penstock.errors import GraphError
-from penstock.sampling import FixedEpoch, FixedOrder, Reorder, Repeat, ScalarSampler, Select, Shuffle, Slice
+from penstock.sampling import (
+    Bits,
+    CheckedSampler,
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Select,
+    Shuffle,
+    Slice,
+)
 
 _LARGEST_CYCLE = 1 << 62
 
@@ -60,10 +71,10 @@ def varies_by_epoch(node: Node) -> bool:
         case WindowShuffle():
             return True
         case Reindex(parent=parent, sampler=sampler):
-            match sampler:
+            match _unchecked(sampler):
                 case FixedEpoch():
                     return False
-                case Slice() | Select() | FixedOrder(cycle=1):
+                case Slice() | Select() | Bits() | FixedOrder(cycle=1):
                     return varies_by_epoch(parent)
                 case Repeat(reshuffle=reshuffle) if not reshuffle:
                     return varies_by_epoch(parent)
@@ -71,6 +82,10 @@ def varies_by_epoch(node: Node) -> bool:
                     return True  # a shuffle, or a sampler of the user's, which may
         case _:  # the rule of a mixture gives every epoch the same pattern
             return any(map(varies_by_epoch, parents_of(node)))
+
+
+def _unchecked(sampler: ScalarSampler) -> ScalarSampler:
+    return sampler.sampler if isinstance(sampler, CheckedSampler) else sampler
 
 
 def hold_order(node: Node, cycle: int = 1) -> Node:
@@ -88,7 +103,7 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parent=hold_order(parent, cycle * repeat.passes if repeat.reshuffle else cycle))
         case Reindex(parent=parent, sampler=sampler):
             below = hold_order(parent, cycle)
-            fixed = isinstance(sampler, Slice | Select | FixedOrder)
+            fixed = isinstance(_unchecked(sampler), Slice | Select | Bits | FixedOrder)
             return replace(node, parent=below, sampler=sampler if fixed else FixedOrder(sampler, cycle))
         case Mix(parts=parts, rule=rule):
             endless = getattr(rule, "endless", False)

@@ -38,6 +38,8 @@ from penstock._graph._nodes import (
 from penstock.batching._grouping import Grouping
 from penstock.errors import InternalError
 from penstock.sampling import (
+    Bits,
+    CheckedSampler,
     FixedEpoch,
     FixedOrder,
     Reorder,
@@ -115,9 +117,9 @@ def passes_below(sampler: ScalarSampler) -> bool:
     They are where it takes each of the parent's elements at most once an epoch. A list of positions or a sampler of the
     user's may take one twice, and the two must not share a random stream: there the positions above count.
     """
-    if isinstance(sampler, FixedOrder):
+    if isinstance(sampler, FixedOrder | CheckedSampler):
         return passes_below(sampler.sampler)
-    return isinstance(sampler, Shuffle | Reorder | Slice | Repeat | FixedEpoch)
+    return isinstance(sampler, Shuffle | Reorder | Slice | Bits | Repeat | FixedEpoch)
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:

@@ -15,7 +15,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._tree import is_array
 from penstock.sources import Source, can_read_into, read_records, source_fingerprint, source_length
+from penstock.sources._as_source import can_read_spans
 
 Record = Any  # of the source under test
 
@@ -112,6 +114,23 @@ class SourceTests:
             for row, key in enumerate(keys.tolist()):
                 _assert_row(out, row, self.expected[key])
 
+    def test_read_spans_gives_frames_of_the_records(self) -> None:
+        """Where a source has `read_spans`, it gives frames of a record's arrays, and the rest of it as it is.
+
+        That is looked at where all arrays of the records have as many frames, the length of their first axis.
+        """
+        source = self.make_source()
+        frames = [_frames(record) for record in self.expected]
+        if not can_read_spans(source) or 0 in frames:
+            return
+        keys = [len(frames) - 1, 0, len(frames) - 1]
+        starts, stops = [0, frames[0] - 1, frames[-1] // 2], [frames[-1], frames[0], frames[-1] // 2 + 1]
+        columns = (np.array(column, np.int64) for column in (keys, starts, stops))
+        records = cast("Any", source).read_spans(*columns)
+        assert len(records) == len(keys)
+        for record, key, start, stop in zip(records, keys, starts, stops, strict=True):
+            assert_same(record, _map_leaves(self.expected[key], partial(_cut, start, stop)))
+
     def test_pickled_copies_give_the_same_records(self) -> None:
         """A source can be sent to another process: before its first read, after it, and once more from there."""
         source = self.make_source()
@@ -204,6 +223,22 @@ def _overwrite(leaf: object) -> object:
             numbers[...] = ~numbers if numbers.dtype.kind in "iub" else numbers + 1
         return numbers
     return leaf
+
+
+def _frames(record: object) -> int:
+    """Return the length of the first axis of all arrays of a record; 0 if they differ, or there is none."""
+    found: list[int] = []
+
+    def add(leaf: object) -> None:
+        if is_array(leaf):
+            found.append(leaf.shape[0] if leaf.ndim else 0)
+
+    _map_leaves(record, add)
+    return found[0] if len(set(found)) == 1 else 0
+
+
+def _cut(start: int, stop: int, leaf: object) -> object:
+    return leaf[start:stop] if is_array(leaf) else leaf
 
 
 def _empty_rows(rows: int, leaf: object) -> NDArray[Any]:

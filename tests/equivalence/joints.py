@@ -1,0 +1,165 @@
+"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over any of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.equivalence.definition import digest
+from tests.equivalence.graphs import (
+    SEEDS,
+    add_one,
+    flat_sum,
+    indexable,
+    jitter,
+    keeps_two_of_three,
+    with_origin,
+    with_seed,
+)
+
+NAMES = ("web", "code", "books")
+WEIGHTS = st.sampled_from([0.5, 1, 2, 3])
+
+
+def copies(element: Any) -> list[Any]:
+    """Return none to three elements made of one."""
+    return [{"of": element, "copy": number} for number in range(flat_sum(element) % 4)]
+
+
+def uniform(element: Any) -> Any:
+    """Return an element of one structure, whatever it was before, that tells all of its content."""
+    return {"number": flat_sum(element), "content": repr(digest(element))}
+
+
+def weight_of(element: Any) -> int:
+    """Return how much an element counts: from 0 to 6."""
+    return flat_sum(element) % 7
+
+
+class Counter:
+    """A stream with a state: integers up to a stop, whose state is the next one."""
+
+    def __init__(self, stop: int) -> None:
+        self._stop = stop
+        self._next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._next < self._stop:
+            self._next += 1
+            yield self._next - 1
+
+    def get_state(self) -> dict[str, int]:
+        """Return which integer comes next."""
+        return {"next": self._next}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go to where a state was taken."""
+        self._next = state["next"]
+
+
+@st.composite
+def parts(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset]) -> dict[str, ps.Dataset]:
+    """Draw named datasets to be joined."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
+    return {name: draw(one) for name in names}
+
+
+@st.composite
+def weights(draw: st.DrawFn, names: list[str]) -> Any:
+    """Draw weights for each name, or a schedule of these."""
+    one = st.fixed_dictionaries(dict.fromkeys(names, WEIGHTS))
+    if draw(st.booleans()):
+        return draw(one)
+    return {0: draw(one)} | draw(st.dictionaries(st.integers(1, 60), one, max_size=2))
+
+
+@st.composite
+def joined(draw: st.DrawFn) -> ps.Dataset:
+    """Draw an indexable dataset with at least one joint or table in it."""
+    dataset = draw(indexable())
+    named = draw(parts(indexable()))
+    size = len(dataset)
+    match draw(st.integers(0, 7)):
+        case 0:
+            dataset = ps.mix(named, draw(weights(list(named))), stop=draw(st.sampled_from(["first", "all"])))
+        case 1:
+            filled = {name: part for name, part in named.items() if len(part)} or {"only": ps.range(5)}
+            dataset = ps.mix(filled, stop="never").take(draw(st.integers(0, 120)))
+        case 2:
+            dataset = ps.concatenate(named)
+        case 3:
+            dataset = ps.interleave(list(named.values()))
+        case 4:
+            dataset = ps.zip(named, unequal="shortest")
+        case 5 if size:
+            dataset = dataset.sample(draw(st.lists(WEIGHTS, min_size=size, max_size=size)), draw(st.integers(0, 100)))
+        case 6 if size:
+            dataset = dataset.balance(draw(st.lists(st.sampled_from("abc"), min_size=size, max_size=size)))
+        case _:
+            fixed = dataset.epoch(0)
+            counts = [flat_sum(element) % 4 for element in fixed]
+            dataset = fixed.flat_map(copies, counts=counts)
+    if len(dataset) > 400:
+        dataset = dataset.take(400)
+    match draw(st.integers(0, 4)):
+        case 0:
+            return dataset.random_map(jitter)
+        case 1:
+            return dataset.shuffle().random_map(with_seed, rng="seed")
+        case 2:
+            return dataset.map_with_origin(with_origin)
+        case 3:
+            return dataset[1::2].map(add_one, name="last")
+        case _:
+            return dataset
+
+
+@st.composite
+def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
+    """Draw a dataset that can only be read in order; one whose elements don't depend on their neighbours if `dealable`."""
+    dataset = draw(started(dealable=dealable)).map(uniform)
+    for _ in range(draw(st.integers(0, 3))):
+        match draw(st.integers(0, 6)):
+            case 0:
+                dataset = dataset.random_map(jitter)
+            case 1:
+                dataset = dataset.filter(keeps_two_of_three)
+            case 2:
+                dataset = dataset.flat_map(copies)
+            case 3 | 4:
+                dataset = dataset.window_shuffle(draw(st.integers(1, 9)))
+            case 5:
+                dataset = dataset.batch(draw(st.integers(1, 5))).unbatch()
+            case _ if not dealable:
+                dataset = (
+                    dataset.batch(draw(st.integers(1, 4)))
+                    .rebatch(draw(st.integers(1, 5)))
+                    .limit(draw(st.integers(0, 9)))
+                )
+            case _:
+                dataset = dataset.map(add_one)
+    return dataset
+
+
+@st.composite
+def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
+    """Draw how a dataset that is read in order begins."""
+    ordered = indexable().map(lambda dataset: dataset.filter(keeps_two_of_three))
+    stateful = st.integers(0, 40).map(lambda stop: ps.stream(lambda: Counter(stop), seed=stop))
+    match draw(st.integers(0, 5)):
+        case 0:
+            named = draw(parts(indexable() | ordered))
+            measure = draw(st.sampled_from([None, weight_of])) if len(named) < 3 else weight_of
+            stop = "all" if dealable else draw(st.sampled_from(["first", "all"]))
+            return ps.mix(named, draw(weights(list(named))), measure=measure, stop=stop)
+        case 1:
+            return ps.concatenate(draw(parts(ordered)))
+        case 2 if not dealable:
+            return ps.zip(draw(parts(ordered | stateful)), unequal="shortest")
+        case 3:
+            return draw(stateful)
+        case 4:
+            return ps.interleave(draw(parts(ordered | stateful)))
+        case _:
+            return draw(ordered)

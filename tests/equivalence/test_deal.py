@@ -1,0 +1,65 @@
+"""What ranks left unfinished is dealt to any number of other ranks: nothing is lost, and nothing comes twice."""
+
+from collections import Counter as Multiset
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order as plain
+from tests.equivalence.definition import digest
+from tests.equivalence.joints import in_order
+
+
+def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
+    """Return all rows of an epoch, over all ranks, by the definition."""
+    return Multiset(
+        repr(digest(element))
+        for rank in range(ranks)
+        for element, _ in plain(dataset.node, epoch, Context(), rank, ranks)
+    )
+
+
+def take(loaders: list[ps.Loader], steps: int | None) -> Multiset[Any]:
+    """Return the rows of the next steps of every rank in the first epoch, or of the rest of it."""
+    found: Multiset[Any] = Multiset()
+    for loader in loaders:
+        if loader.epoch:
+            continue  # nothing was left for this rank
+        for number, batch in enumerate(loader, 1):
+            found.update(repr(digest(row)) for row in batch)
+            if number == steps:
+                break
+    return found
+
+
+def ranks_of(dataset: ps.Dataset, count: int, size: int) -> list[ps.Loader]:
+    """Return a loader for each rank, of batches that are lists of rows."""
+    batches = dataset.batch(size, merge=list)
+    return [ps.Loader(batches, shard=ps.Shard(rank, count, uneven=True)) for rank in range(count)]
+
+
+@given(
+    in_order(dealable=True),
+    st.sampled_from([1, 2, 3, 4]),
+    st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3),
+    st.data(),
+)
+def test_nothing_is_lost_and_nothing_comes_twice(
+    dataset: ps.Dataset, ranks: int, others: list[int], data: st.DataObject
+) -> None:
+    """However often an epoch is dealt to other ranks, its rows are those of the epoch."""
+    expected = rows_of(dataset, 0, ranks)
+    loaders = ranks_of(dataset, ranks, 12)
+    found: Multiset[Any] = Multiset()
+    for count in others:
+        steps = data.draw(st.integers(1, 4))
+        found += take(loaders, steps)
+        states = [loader.state_dict() for loader in loaders]
+        loaders = ranks_of(dataset, count, 12)
+        for loader in loaders:
+            loader.load_state_dict(data.draw(st.permutations(states)))
+    found += take(loaders, None)
+    assert found == expected

@@ -1,0 +1,108 @@
+"""Trees with several branches are shown as chains with abbreviated parts, and as trees with all of them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._graph._check import check_graph
+from penstock._graph._describe import chain_text, tree_text
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Chain,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Stream,
+    Windows,
+    WindowShuffle,
+    Zip,
+)
+from penstock.batching import Stack
+from penstock.batching._bucketing import Bucketing
+from penstock.batching._packing import Packing
+from penstock.errors import GraphError
+from penstock.sampling import Concatenation, WindowTable
+from tests.graph.trees import Tuples, Turns, doubled, episodes, read
+
+PARTS = (read(4), read(3, 10))
+MIX = Mix(PARTS, ("web", "code"), Turns((4, 3)), 0, "mix")
+
+TEXTS: dict[str, Node] = {
+    "mix({web: …, code: …}).map(str).batch(2)": Batch(Map(MIX, str, "str", 0), 2, Stack()),
+    "concatenate(…, …)": Mix(PARTS, ("0", "1"), Concatenation((4, 3)), 0, "concatenate"),
+    "concatenate({a: …, b: …})": Chain(PARTS, ("a", "b"), 0),
+    "zip(…, …)": Zip(PARTS, (), 0, as_dict=False),
+    "zip({x: …, y: …}).limit(3)": Limit(Zip(PARTS, ("x", "y"), 0, as_dict=True), 3),
+    "mix({a: …, b: …, c: …, d: …, … 3 more})": OrderedMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
+    "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": WindowShuffle(
+        FlatMap(PARTS[0], doubled, "doubled"), 8, "window_shuffle", 0
+    ),
+    "stream(list).pack(16)": Group(Stream([1], 0), Tuples(()), "pack(16)"),
+    "stream(list, times=None).pack(8, how='split')": Pack(Stream([1], 0, None), Packing((("", 8),), how="split")),
+    "stream(list).bucket(len, [4, 8])": Bucket(
+        Stream([1], 0), Bucketing(len, (4, 8), (2, 1), (Stack(), Stack()))
+    ),
+    "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": Windows(
+        episodes(2, 6), WindowTable(np.array([6, 6]), 4, stride=2, partial="drop")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_chain_abbreviates_its_parts(text: str) -> None:
+    """Each node is shown as the verb that made it; what was joined by its names, four at most."""
+    assert chain_text(TEXTS[text]) == text
+
+
+def test_a_tree_shows_parts_below_their_joint() -> None:
+    """Parts stand below the joint, indented, by name and with their lengths."""
+    node = Map(Mix((Map(PARTS[0], str, "str", 0), PARTS[1]), ("web", "code"), Turns((4, 3)), 0, "mix"), len, "len", 0)
+    assert tree_text(node).split("\n") == [
+        "map(len): 6",
+        "  └ mix({web: …, code: …}): 6",
+        "    └ web: map(str): 4",
+        "      └ read(Range(0, 4, 1)): 4",
+        "    └ code: read(Range(10, 13, 1)): 3",
+    ]
+    assert repr(ps.Dataset(node)) == tree_text(node)
+
+
+def test_a_tree_of_many_parts_is_cut() -> None:
+    """Of hundreds of parts the first are shown, and how many are left."""
+    names = tuple(map(str, range(500)))
+    lines = tree_text(Chain((PARTS[0],) * 500, names, 0)).split("\n")
+    assert len(lines) == 18
+    assert lines[-1] == "  └ … 484 more parts"
+
+
+def drifting(calls: list[int], number: int) -> int:
+    """Return something else at every call."""
+    calls.append(number)
+    return len(calls)
+
+
+@pytest.mark.parametrize("joint", ["mix", "zip", "chain", "ordered mix"])
+def test_check_looks_into_parts(joint: str) -> None:
+    """A step that isn't a function of its input is found in whichever part it stands, and above."""
+    bad = Map(PARTS[1], partial(drifting, []), "drifting", 0)
+    joints: dict[str, Node] = {
+        "mix": Mix((PARTS[0], bad), ("a", "b"), Turns((4, 3)), 0, "mix"),
+        "zip": Zip((PARTS[0], bad), (), 0, as_dict=False, unequal="shortest"),
+        "chain": Chain((PARTS[0], bad), ("a", "b"), 0),
+        "ordered mix": OrderedMix((PARTS[0], bad), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"),
+    }
+    with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
+        check_graph(joints[joint], 4)
+    if joint != "zip":
+        above = Map(Chain(PARTS, ("a", "b"), 0), partial(drifting, []), "above", 0)
+        with pytest.raises(GraphError, match=r"'above' .* isn't a function of its input"):
+            check_graph(above, 4)
+    check_graph(Chain((*PARTS, Stream([1], 0)), ("a", "b", "c"), 0), 4)

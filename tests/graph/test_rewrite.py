@@ -1,0 +1,164 @@
+"""Rewriting trees: orders held, and the seeds of a mixture's parts."""
+
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at
+from penstock._graph._length import length
+from penstock._graph._nodes import (
+    Chain,
+    Filter,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Read,
+    Reindex,
+    Stream,
+    Windows,
+    WindowShuffle,
+    Zip,
+    walk,
+)
+from penstock._graph._rewrite import hold_order, prefixed, varies_by_epoch
+from penstock._graph._verify import finite_length, need_fixed_order, need_indexable
+from penstock._seeds import derive
+from penstock.errors import GraphError, NoLengthError
+from penstock.sampling import (
+    Concatenation,
+    FixedEpoch,
+    FixedOrder,
+    Reorder,
+    Repeat,
+    ScalarSampler,
+    Shuffle,
+    Slice,
+    WeightedMixture,
+    WindowTable,
+)
+from tests.graph.trees import Turns, episodes, origin_map, random_map, read, trees
+
+
+def over(parent: Node, sampler: ScalarSampler) -> Reindex:
+    """Return a node in the order of a sampler."""
+    return Reindex(parent, sampler, "order")
+
+
+def keys(node: Node, epoch: int, count: int | None = None) -> list[object]:
+    """Return an epoch's elements, or its first ones."""
+    total = (length(node) or 0) if count is None else count
+    return [element_at(node, epoch, position, Context()) for position in range(total)]
+
+
+SHUFFLED = over(read(9), Shuffle(9, 7))
+
+
+@given(trees())
+def test_what_does_not_vary_is_the_same_in_every_epoch(node: Node) -> None:
+    """Where no random map stands, an order that doesn't vary gives equal epochs."""
+    if varies_by_epoch(node) or any(isinstance(step, Map) for step in walk(node)):
+        return
+    try:
+        first = repr(keys(node, 0))
+    except ValueError:  # leaves that can't be stacked
+        return
+    assert all(repr(keys(node, epoch)) == first for epoch in (1, 5))
+
+
+@pytest.mark.parametrize("stop", ["first", "all", "never"])
+def test_a_held_mixture_has_epoch_0s_order(stop: Literal["first", "all", "never"]) -> None:
+    """Every epoch has the order of the first, passes of an endless mixture included; random maps go on."""
+    lengths = (9, 4)
+    parts = (SHUFFLED, over(read(4, 100), Shuffle(4, 8)))
+    rule = WeightedMixture(("a", "b"), lengths, schedule=((0, (1, 1)),), stop=stop, seed=0)
+    node = Mix(parts, ("a", "b"), rule, 0, "mix")
+    held = hold_order(node)
+    first = keys(node, 0, min(len(rule), 40))
+    assert keys(held, 0, len(first)) == keys(held, 1, len(first)) == keys(held, 4, len(first)) == first
+    assert varies_by_epoch(node)
+    noisy = hold_order(random_map(node, "noise", 0))
+    assert keys(noisy, 0, 8) != keys(noisy, 1, 8)
+
+
+def test_zips_and_concatenations_are_held_part_by_part() -> None:
+    """What isn't shuffled doesn't vary; what is, is held."""
+    plain = Zip((read(9), read(9)), (), 0, as_dict=False)
+    assert not varies_by_epoch(plain)
+    for node in (
+        Zip((read(9), SHUFFLED), (), 0, as_dict=False),
+        Mix((read(9), SHUFFLED), ("a", "b"), Concatenation((9, 9)), 0, "concatenate"),
+        Windows(over(episodes(4, 6), Shuffle(4, 1)), WindowTable(np.full(4, 6), 3, stride=3, partial="drop")),
+    ):
+        assert varies_by_epoch(node)
+        held = hold_order(node)
+        assert not varies_by_epoch(held)
+        assert repr(keys(held, 3)) == repr(keys(node, 0))
+
+
+def seeds_of(node: Node) -> list[int]:
+    """Return all seeds of a tree, from the source up."""
+    found: list[int] = []
+    for step in walk(node):
+        seed = getattr(step, "seed", None)
+        if seed is None and isinstance(step, Reindex):
+            seed = getattr(step.sampler, "seed", None)
+        if seed is not None:
+            found.append(seed)
+    return found
+
+
+def test_a_part_has_seeds_of_its_name() -> None:
+    """Sources, random steps, shuffles and joints below all change; equal parts of two names share nothing."""
+    inner = Mix((SHUFFLED, read(9)), ("x", "y"), Turns((9, 9)), 4, "mix")
+    part = WindowShuffle(Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), 4, "window", 8)
+    assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
+    stream: tuple[Node, ...] = (Stream([1], 3),)
+    joints: list[Node] = [OrderedMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
+    for joint in joints:
+        assert seeds_of(prefixed(joint, "a")) == [derive(3, "a"), derive(9, "a")]
+
+
+@pytest.mark.parametrize("choice", [Slice(0, 1, 4), FixedEpoch(9, 0), FixedOrder(Shuffle(9, 2))], ids=repr)
+def test_what_a_choice_stands_on_keeps_its_order(choice: ScalarSampler) -> None:
+    """Below a choice of a set nothing is reordered, and above it everything is; random maps always change."""
+    below = random_map(SHUFFLED, "noise", 3)
+    node = over(over(below, choice), Reorder(len(choice), 6))
+    expected = [derive(0, "a"), 7, derive(3, "a"), derive(6, "a")]
+    assert seeds_of(prefixed(node, "a")) == expected
+    assert seeds_of(prefixed(over(over(SHUFFLED, Repeat(9, 2)), Shuffle(18, 1)), "a")) == [
+        derive(seed, "a") for seed in (0, 7, 1)
+    ]
+
+
+def test_parts_of_a_split_stay_apart() -> None:
+    """Two parts of one split, in mixtures of their own under other names, have no record in common."""
+    dealt = over(SHUFFLED, FixedOrder(Shuffle(9, 2)))
+    parts = [over(over(hold_order(dealt), Slice(start, 1, 3)), Reorder(3, 1)) for start in (0, 3)]
+    for epoch in range(4):
+        first, second = (keys(prefixed(part, name), epoch) for part, name in zip(parts, "ab", strict=True))
+        assert not set(first) & set(second)
+        assert set(first) == set(keys(parts[0], 0))
+
+
+def test_tables_need_a_fixed_order() -> None:
+    """What goes by position refuses a shuffle below, and says what to do."""
+    need_fixed_order(over(SHUFFLED, FixedEpoch(9, 0)), "windows()")
+    with pytest.raises(GraphError, match=r"windows\(\) goes by the position.*has another order.*shuffle after it"):
+        need_fixed_order(SHUFFLED, "windows()")
+
+
+def test_the_step_that_orders_is_named_in_its_part() -> None:
+    """Errors name the lowest step that can only be read in order, and the part that it is in."""
+    filtered = Filter(read(9), bool, "bool")
+    node = origin_map(Zip((read(9), filtered), ("x", "y"), 0, as_dict=True))
+    with pytest.raises(NoLengthError, match=r"filter\(bool\) \(part 'y' of zip\({x: …, y: …}\)\) can only be read in"):
+        finite_length(node)
+    with pytest.raises(
+        GraphError, match=r"shuffle\(\) needs .*concatenate\({a: …}\) can only be read in order. Sorry."
+    ):
+        need_indexable(Limit(Chain((Read([1], 1, 0),), ("a",), 0), 3), "shuffle()", "Sorry.")
