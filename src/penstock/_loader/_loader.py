@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
+from penstock._graph._fingerprint import fingerprint, seen_past
 from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
@@ -97,7 +98,7 @@ class Loader(Generic[T_co]):
         self._clock = Clock()
         self._runtime = Runtime(self._plan)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
-        self._fingerprint: dict[str, str] | None = None
+        self._fingerprints: dict[object, dict[str, str]] = {}
         self._closer = Closer(self, self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
@@ -169,7 +170,7 @@ class Loader(Generic[T_co]):
         shard = self._plan.shard
         batch = self._plan.program.batch
         return LoaderState(
-            self._get_fingerprint(),
+            self._fingerprint_at(point.epoch, point.position),
             np.__version__,
             Shape(self._plan.batch_size, "keep" if batch is None else batch.remainder, shard.count),
             point.step,
@@ -299,13 +300,19 @@ class Loader(Generic[T_co]):
             iterator.retire(why)
         self._iterator = None
 
-    def _get_fingerprint(self) -> dict[str, str]:
-        if self._fingerprint is None:
-            self._fingerprint = self._dataset.fingerprint
-        return self._fingerprint
+    def _fingerprint_at(self, epoch: int, position: int) -> dict[str, str]:
+        """Return the fingerprint of what was seen before a position of an epoch."""
+        node = self._plan.node
+        past = seen_past(node, epoch, position)
+        known = self._fingerprints.get(past)
+        if known is None:
+            parts = fingerprint(node) if past is None else fingerprint(node, epoch, position)
+            known = {"source": parts.source, "order": parts.order, "functions": parts.functions}
+            self._fingerprints[past] = known
+        return known
 
     def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
-        own = self._get_fingerprint()
+        own = self._fingerprint_at(state.epoch, state.position)
         differing = [part for part in ("source", "order") if state.fingerprint[part] != own[part] and part not in allow]
         if differing:
             raise StateError(

@@ -5,7 +5,7 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Stream
@@ -18,6 +18,9 @@ from penstock._plan._plan import Ordered, Plan
 from penstock._runtime._batches import Course
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class OrderedStream:

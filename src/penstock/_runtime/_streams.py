@@ -16,6 +16,8 @@ from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
+_MOST_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper
+_GAIN: Final = 0.75
 _CHUNK_BYTES: Final = 1_000_000
 _MOST_UNITS: Final = 64
 _MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
@@ -72,6 +74,7 @@ class InlineStream:
         self._first = 0
         self._stop = 0
         self._units = 1
+        self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
 
     def next(self) -> tuple[Element, Token]:
         index, batch, chunk = self._index, None, self._chunk
@@ -113,9 +116,18 @@ class InlineStream:
             job.run_merge(self._context)
         seconds = time.perf_counter() - started
         most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
-        grown = self._units * 2 if seconds * 2 < _CHUNK_SECONDS else self._units
-        self._units = max(min(grown, most, _MOST_UNITS) if seconds < _CHUNK_SECONDS else self._units // 2, 1)
+        self._units = max(min(self._next_units(seconds, job.course.steps), most, _MOST_UNITS), 1)
         return job
+
+    def _next_units(self, seconds: float, units: int) -> int:
+        """Return how many units to compute at once next, this many having taken these seconds."""
+        each = self._seconds_each[units] = seconds / units
+        if seconds * 2 < _CHUNK_SECONDS:
+            return units * 2
+        fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
+        if seconds * 2 < _MOST_CHUNK_SECONDS and (more is None or more < _GAIN * each):
+            return units * 2  # as where a mixture of many parts has few rows of each
+        return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
 
     def fileno(self) -> int | None:
         return None

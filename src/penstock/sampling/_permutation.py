@@ -11,6 +11,9 @@ from penstock import _native
 from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, checked_length, checked_seed, int64_block
 
+_LARGEST_TABLE = 65_536
+_LARGEST_SMALL_TABLE = 1_024
+
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
@@ -144,7 +147,19 @@ class Permutation:
         return positions
 
 
-@lru_cache(maxsize=32)
 def _native_permutation(length: int, seed: int) -> _native.Permutation:
-    """Return the tables or round keys of a permutation; at most 8 MiB of tables with their inverses are kept."""
+    """Return the table or the round keys of a permutation."""
+    if length > _LARGEST_TABLE:
+        return _keyed(length, seed)
+    return _large_table(length, seed) if length > _LARGEST_SMALL_TABLE else _small_table(length, seed)
+
+
+def _make(length: int, seed: int) -> _native.Permutation:
     return _native.Permutation(length, derive(seed, length))
+
+
+# A mixture goes through the permutations of hundreds of components, so many are kept. A table and its inverse take four
+# bytes a position: small ones at most 16 MiB together, large ones 8 MiB.
+_small_table = lru_cache(maxsize=4096)(_make)
+_large_table = lru_cache(maxsize=32)(_make)
+_keyed = lru_cache(maxsize=4096)(_make)

@@ -53,11 +53,10 @@ class Shuffle:
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        return epochs, _by_epoch(self._keys_in, epochs, positions)
 
-        def keys_in(epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-            return _permutation(self.length, self.seed, epoch).block(places)
-
-        return epochs, _by_epoch(keys_in, epochs, positions)
+    def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _permutation(self.length, self.seed, epoch).block(positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +103,16 @@ class Reorder:
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        return epochs, _by_epoch(self._keys_in, epochs, positions)
 
-        def keys_in(epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-            if epoch == 0:
-                check_positions(places, self.length)
-                return places
-            return _permutation(self.length, self.seed, epoch).block(places)
-
-        return epochs, _by_epoch(keys_in, epochs, positions)
+    def _keys_in(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if epoch == 0:
+            check_positions(positions, self.length)
+            return positions
+        return _permutation(self.length, self.seed, epoch).block(positions)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4096)  # a few integers each; mixtures have hundreds of components
 def _permutation(length: int, seed: int, epoch: int) -> Permutation:
     return Permutation(length, derive(seed, epoch))
 
@@ -128,7 +126,7 @@ def _by_epoch(
     if not len(epochs):
         return positions
     first = epochs[0]
-    if (epochs == first).all():
+    if len(epochs) == 1 or (epochs == first).all():
         return keys_in(int(first), positions)
     order = np.argsort(epochs, kind="stable")
     keys = np.empty_like(positions)

@@ -62,14 +62,31 @@ class LeafCourse(NamedTuple):
             start, stop = start - span.count, stop - span.count
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
-    def rest(self, index: int) -> tuple[Span, ...]:
-        """Return what is left from element `index` of the course on."""
+    @property
+    def end(self) -> int:
+        """The least position behind all of the course."""
+        return max((span.start + (span.count - 1) * span.step + 1 for span in self.spans if span.count), default=0)
+
+    def has(self, position: int) -> bool:
+        """Return whether the course goes through a position."""
+        return any(
+            (position - span.start) % span.step == 0 and 0 <= position - span.start < span.count * span.step
+            for span in self.spans
+        )
+
+    def split(self, point: Point) -> "tuple[LeafCourse, tuple[Span, ...]]":
+        """Return the part of the course that was read up to a point, and the spans of the rest."""
+        read: list[Span] = []
         left: list[Span] = []
+        index = point.index
         for span in self.spans:
-            if index < span.count:
-                left.append(span.rest(max(index, 0)))
+            if point.by_position:
+                index = -((span.start - point.index) // span.step)  # the first element at or behind it
+            first = min(max(index, 0), span.count)
+            read += [span._replace(count=first)] if first else []
+            left += [span.rest(first)] if first < span.count else []
             index -= span.count
-        return tuple(left)
+        return LeafCourse(tuple(read), self.snapshot), tuple(left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,26 +78,29 @@ def deal(unfinished: Sequence[tuple[LegsStage, Token]], ranks: int) -> list[tupl
     """
     open_legs: list[Leg] = []
     left: list[list[Span]] = []
-    snapshots: list[Token] = []
+    snapshots: list[list[Token]] = []
     for stage, (current, at) in unfinished:
         for number in range(current, len(stage.legs)):
             leg = stage.legs[number]
             token = at if number == current else leg.token
             points = stage.stage(number).points(stage.stage(number).start() if token is None else token)
             left = left or [[] for _ in points]
-            snapshots = snapshots or [None] * len(points)
+            snapshots = snapshots or [[] for _ in points]
+            read: list[LeafCourse] = []
             for leaf, (course, point) in enumerate(zip(leg.courses, points, strict=True)):
-                left[leaf] += course.rest(point.index)
-                snapshots[leaf] = _earlier(snapshots[leaf], point.snapshot)
+                done, rest = course.split(point)
+                read.append(done)
+                left[leaf] += rest
+                snapshots[leaf].append(point.snapshot)
             if token is not None:
-                held = Leg(tuple(map(_read_part, leg.courses, points)), token)
+                held = Leg(tuple(read), token)
                 if not stage.open_leg(held).is_drained(token):
                     open_legs.append(held)
     dealt = [[_dealt(_joined(spans), rank, ranks) for spans in left] for rank in range(ranks)]
     return [
         (
             *open_legs[rank::ranks],
-            Leg(tuple(map(LeafCourse, dealt[rank], snapshots))),
+            Leg(tuple(map(LeafCourse, dealt[rank], map(_earliest, snapshots)))),
         )
         for rank in range(ranks)
     ]
@@ -138,20 +141,6 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return sorted(found)
 
 
-def _read_part(course: LeafCourse, point: Point) -> LeafCourse:
-    """Return the part of a course that was taken in already."""
-    spans: list[Span] = []
-    index = point.index
-    for span in course.spans:
-        count = min(max(index, 0), span.count)
-        if count:
-            spans.append(span._replace(count=count))
-        index -= span.count
-    return LeafCourse(tuple(spans), course.snapshot)
-
-
-def _earlier(one: Token, other: Token) -> Token:
-    """Return the snapshot of a stream that was taken first."""
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other, key=lambda snapshot: snapshot[0])
+def _earliest(snapshots: list[Token]) -> Token:
+    """Return the snapshot of a stream that was taken first; None is its beginning."""
+    return None if None in snapshots else min(snapshots, key=lambda snapshot: snapshot[0])

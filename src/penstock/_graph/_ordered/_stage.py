@@ -23,6 +23,8 @@ class Point(NamedTuple):
     index: int
     snapshot: Token = None
     """Of a stream: where to start reading it, at or before that."""
+    by_position: bool = False
+    """Whether `index` is a position of the leaf, as for streams, rather than a number in its course."""
 
 
 class Stage(Protocol):

@@ -1,6 +1,6 @@
 """The bottom of a dataset that has no random access: an iterable, read from the beginning or from a state of its own.
 
-A token is (the element's number in the course, a snapshot); a snapshot is (elements read before it, passes before it,
+A token is (the element's number in the stream, a snapshot); a snapshot is (elements read before it, passes before it,
 the iterable's state as JSON text or None). With a state reading goes on from there; without, as many elements are read
 again and dropped, and a warning says so.
 """
@@ -39,62 +39,53 @@ class StreamStage:
         return (0, self.course.snapshot)
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        index, snapshot = token
-        total = self.course.total
-        if index >= total:
+        position, snapshot = token
+        end = self.course.end
+        if position >= end:
             return
-        wanted = self._position(index)
-        self._warn(wanted, snapshot)
+        self._warn(position, snapshot)
         elements: list[Element] = []
         tokens: list[Token] = []
         began = time.perf_counter()
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
-                if count < wanted:
+                if count < position or not self.course.has(count):
                     continue
                 elements.append(element)
-                tokens.append((index, newest))
-                index += 1
-                if index < total:
-                    wanted = self._position(index)
-                if len(elements) == _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS or index == total:
+                tokens.append((count, newest))
+                if len(elements) == _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS:
                     yield self._chunk(elements, tokens)
                     elements, tokens, began = [], [], time.perf_counter()
-                if index == total:
-                    return
+                if count + 1 >= end:
+                    break
         except Exception:
             yield self._chunk(elements, tokens)
             raise
         yield self._chunk(elements, tokens)
 
-    def _warn(self, wanted: int, snapshot: Token) -> None:
+    def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
-        if text is None and wanted - count >= self.course.spans[0].step:
+        if text is None and position > count:
             warnings.warn(
-                f"{_name(self.step.iterable)} has no state, so {wanted - count:,} elements are read again to come back "
-                "to where it was. Give it get_state and set_state, or state_dict and load_state_dict.",
+                f"{_name(self.step.iterable)} has no state, so {position - count:,} elements are read again to come "
+                "back to where it was. Give it get_state and set_state, or state_dict and load_state_dict.",
                 stacklevel=2,
             )
 
-    def _position(self, index: int) -> int:
-        return int(self.course.positions(index, index + 1)[0])
-
     def _chunk(self, elements: list[Element], tokens: list[Token]) -> Chunk:
         marks = np.zeros((len(elements), 6), np.int64)
-        if tokens:
-            positions = self.course.positions(tokens[0][0], tokens[-1][0] + 1)
-            marks[:, 0], marks[:, 1], marks[:, 2] = self.number, self.epoch, positions
-            marks[:, 3], marks[:, 4] = self.epoch, positions
-        return Chunk(elements, marks, tokens, [(index + 1, snapshot) for index, snapshot in tokens])
+        marks[:, 0], marks[:, 1], marks[:, 3] = self.number, self.epoch, self.epoch
+        marks[:, 2] = marks[:, 4] = [position for position, _ in tokens]
+        return Chunk(elements, marks, tokens, [(position + 1, snapshot) for position, snapshot in tokens])
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
-        return (Point(token[0], token[1]),)
+        return (Point(token[0], token[1], by_position=True),)
 
     def is_drained(self, token: Token, /) -> bool:
-        return bool(token[0] >= self.course.total)
+        return bool(token[0] >= self.course.end)
 
 
 def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
