@@ -151,6 +151,11 @@ class ThreadReader:
         finally:
             queue.close()
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it computes ahead of the call that asks for it."""
+        return self._begun is not None
+
     def is_ready(self) -> bool:
         """Return whether the next chunk would come without waiting."""
         return self._queue is None or self._queue.is_ready()
@@ -176,7 +181,7 @@ class ThreadOrderedStream(OrderedStream):
     def is_ready(self) -> bool:
         if self.has_more_at_hand:
             return True
-        if not self.has_begun:
+        if not self.has_begun and not self._reader.is_ahead:
             self._reader.begin(*self.first_read())  # so that there is something to wait for
         return self._reader.is_ready()
 
