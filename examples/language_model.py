@@ -26,6 +26,7 @@ import penstock as ps
 Array = NDArray[Any]
 Element = dict[str, Any]
 Model = dict[str, Array]
+Texts = dict[str, list[tuple[str, Array]]]  # of each part its files' names and bytes
 LENGTH = 256  # bytes of a sequence
 ROWS = 16  # sequences of a batch
 CONTEXT = 8  # bytes that the model sees
@@ -41,22 +42,22 @@ def docstrings(code: str) -> str:
     return "\n\n".join(filter(None, found))
 
 
-def load_texts(count: int) -> dict[str, list[tuple[str, Array]]]:
+def load_texts(count: int) -> Texts:
     """Return each part's documents, with their files' names: of the first `count` modules, and the licence."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    texts: dict[str, list[tuple[str, str]]] = {"code": [], "prose": []}
+    found: dict[str, list[tuple[str, str]]] = {"code": [], "prose": []}
     for path in sorted(library.glob("*.py"))[:count]:
         code = path.read_text(encoding="utf-8", errors="replace")
-        texts["code"].append((path.name, code))
-        texts["prose"].append((path.name, docstrings(code)))
-    texts["prose"] += [(path.name, path.read_text(errors="replace")) for path in sorted(library.glob("LICENSE*"))]
+        found["code"].append((path.name, code))
+        found["prose"].append((path.name, docstrings(code)))
+    found["prose"] += [(path.name, path.read_text(errors="replace")) for path in sorted(library.glob("LICENSE*"))]
     return {
         part: [(name, np.frombuffer(text.encode(), np.uint8)) for name, text in documents if text]
-        for part, documents in texts.items()
+        for part, documents in found.items()
     }
 
 
-def describe(texts: dict[str, list[tuple[str, Array]]]) -> ps.Dataset:
+def describe(texts: Texts) -> ps.Dataset:
     """Return the batches to train on, as a description.
 
     Sequences are all equally long, so weights of sequences are weights of bytes.
@@ -159,7 +160,7 @@ def save(checkpoint: Path, model: Model, losses: list[float], state: Element) ->
     os.replace(unfinished, checkpoint)
 
 
-def replay(loader: ps.Loader[Any], texts: dict[str, list[tuple[str, Array]]], model: Model, losses: list[float]) -> None:
+def replay(loader: ps.Loader[Any], texts: Texts, model: Model, losses: list[float]) -> None:
     """Show the worst step's worst row, and which file it comes from: the loader makes any step's batch again."""
     learnt = len(losses) * 3 // 4  # before that everything is surprising
     step = learnt + int(np.argmax(losses[learnt:]))
