@@ -191,9 +191,9 @@ class _Opener:
             case Map():
                 return MapStage(node, stage, leaves, self.opening.context)
             case Filter():
-                return FilterStage(node, stage, leaves)
+                return FilterStage(node, stage, leaves, self.opening.context)
             case Unbatch() | FlatMap():
-                return RowsStage(node, stage, leaves)
+                return RowsStage(node, stage, leaves, self.opening.context)
             case Batch():
                 return BatchStage(node, node.size, stage)
             case WindowShuffle():
