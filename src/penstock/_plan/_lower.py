@@ -88,12 +88,7 @@ def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
         refuse(
             node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
         )
-    if isinstance(batch, Bucket):
-        _check_buckets(batch, shard)
-    elif batch.size % shard.count:
-        raise UsageError(
-            f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
-        )
+    _check_rows(batch, shard)
     if isinstance(program, Ordered):
         if not shard.uneven:
             refuse(
@@ -113,7 +108,14 @@ def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
             )
 
 
-def _check_buckets(batch: Bucket, shard: Shard) -> None:
+def _check_rows(batch: Batch | Bucket, shard: Shard) -> None:
+    """Raise where ranks can't have equally many rows of a batch."""
+    if isinstance(batch, Batch):
+        if batch.size % shard.count:
+            raise UsageError(
+                f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
+            )
+        return
     for boundary, rows in zip(batch.bucketing.boundaries, batch.bucketing.rows, strict=True):
         if rows % shard.count:
             raise UsageError(

@@ -24,10 +24,11 @@ class LengthOf:
         try:
             return len(element[self.leaf])
         except (TypeError, KeyError, IndexError):
-            found = f"a dict of {list(element)}" if isinstance(element, dict) else f"a {type(element).__qualname__}"
+            leaves = list(element) if hasattr(element, "keys") else []
+            found = f"a dict of {leaves}" if leaves else f"a {type(element).__qualname__}"
             raise GraphError(
-                f"bucket() goes by the length of the leaf {self.leaf!r}, and an element is {found}. Name a leaf that is "
-                "an array, or give a function that returns an element's size."
+                f"bucket() goes by the length of the leaf {self.leaf!r}, and an element is {found}. Name a leaf that "
+                "is an array, or give a function that returns an element's size."
             ) from None
 
 
@@ -55,14 +56,14 @@ class Bucketing:
         Raises:
             GraphError: its size is no whole number, or above the last boundary.
         """
-        size = self.size(element)
+        size: Any = self.size(element)
         if isinstance(size, bool) or not isinstance(size, SupportsIndex):
             raise GraphError(f"size must return a whole number; got {size!r}")
         number = bisect.bisect_left(self.boundaries, size.__index__())
         if number == len(self.boundaries):
             raise GraphError(
-                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. Raise "
-                "it, cut the element in .map, or leave it out with .filter."
+                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
+                "Raise it, cut the element in .map, or leave it out with .filter."
             )
         return number
 
@@ -86,7 +87,11 @@ class PadToBucket:
 
 
 def check_bucket(bucketing: Bucketing, element: Any, number: int, which: str) -> None:  # noqa: ANN401 - a user's
-    """Raise where an element isn't of the bucket that was planned."""
+    """Raise where an element isn't of the bucket that was planned.
+
+    Raises:
+        GraphError: it isn't.
+    """
     if bucketing.bucket(element) != number:
         raise GraphError(
             f"elements must have the sizes that bucket() was told; one {which} has {bucketing.size(element)}, and was "

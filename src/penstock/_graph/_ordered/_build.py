@@ -209,8 +209,9 @@ class _Opener:
                 return LimitStage(node, stage)
             case Pack():
                 batch = self.outermost
-                is_batched = isinstance(batch, Batch) and batch.parent is node
-                return PackStage(node, stage, leaves, batch.size // self.opening.ranks if is_batched else 0)
+                if isinstance(batch, Batch) and batch.parent is node:
+                    return PackStage(node, stage, leaves, batch.size // self.opening.ranks)
+                return PackStage(node, stage, leaves)
             case Bucket():
                 ranks = self.opening.ranks if node is self.outermost else 1
                 rows = tuple(count // ranks for count in node.bucketing.rows)

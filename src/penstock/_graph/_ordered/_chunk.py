@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
     def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
         """Return the elements whose numbers are `kept`, each replaced by one of `elements`."""
-        numbers = kept.tolist()
+        numbers: list[int] = kept.tolist()
         rows = None if self.rows is None else [self.rows[number] for number in numbers]
         return Chunk(elements, self.marks[kept], Picked(self.starts, numbers), Picked(self.afters, numbers), rows)
 

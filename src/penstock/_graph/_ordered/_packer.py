@@ -227,7 +227,8 @@ def _kept(
     """
     elements, marks, old, new = documents
     used, numbers = np.unique(pieces.document, return_inverse=True)
-    chosen = used.tolist()
+    chosen: list[int] = used.tolist()
+    starts: list[tuple[Sequence[Token], int]]
     starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
     kept = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
     return _Open([elements[number] for number in chosen], marks[used], starts, kept, sequence, bins)
@@ -235,7 +236,7 @@ def _kept(
 
 def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
     """Return the open sequences that a token tells of."""
-    starts = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
+    starts: list[Token] = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
     elements, marks = reproduce(starts) if starts else ([], no_marks())
     numbers = {start: number for number, start in enumerate(starts)}
     flat = [
@@ -251,5 +252,5 @@ def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Op
     np.subtract.at(room, sequence, lengths)
     document, offset = (np.array([piece[part] for piece in flat], np.int64) for part in (0, 1))
     length = lengths[:, 0] if packing.is_shared else lengths
-    places = [(starts, number) for number in range(len(starts))]
+    places: list[tuple[Sequence[Token], int]] = [(starts, number) for number in range(len(starts))]
     return _Open(elements, marks, places, Pieces(document, offset, length), sequence, OpenBins(room, counts))
