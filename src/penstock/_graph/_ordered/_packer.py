@@ -1,7 +1,8 @@
 """The sequences that are open while documents are packed, from one block of documents to the next."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,20 +163,44 @@ def _chunk(
 ) -> Chunk:
     """Return the sequences [first, stop) of a block's plan."""
     plan, first, stop = span
-    elements, marks = documents
+    read, marks = documents
     bounds = plan.bounds[first : stop + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     numbers = plan.document[start:end]
-    columns = filled(packing, form, plan.span(first, stop), [elements[number] for number in numbers.tolist()])
-    every = marks[numbers]
-    own = every[bounds[:-1] - start]
+    columns = filled(packing, form, plan.span(first, stop), [read[number] for number in numbers.tolist()])
+    own = marks[plan.document[bounds[:-1]]]
     # A document that is cut begins several sequences, which must not share their random streams.
     own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[bounds[:-1]] // packing.features[0][1]
     count, cuts = stop - first, (bounds - start).tolist()
-    rows = Lazy(count, lambda index: every[cuts[index] : cuts[index + 1]])
+    rows = Lazy(count, lambda index: marks[numbers[cuts[index] : cuts[index + 1]]])
     starts = Lazy(count, lambda index: after(first + index - 1))
     afters = Lazy(count, lambda index: after(first + index))
-    return Chunk(rows_of(columns), own, starts, afters, rows, None if packing.meta else columns)
+    if packing.meta:
+        return Chunk(rows_of(columns), own, starts, afters, rows)
+    # Batches that are the whole chunk never look at its rows.
+    elements = cast("list[Element]", _Rows(columns, count))
+    return Chunk(elements, own, starts, afters, rows, columns)
+
+
+class _Rows(Sequence[Element]):
+    """The sequences of columns, taken apart when they are looked at."""
+
+    def __init__(self, columns: dict[str, Any], count: int) -> None:
+        self._columns = columns
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @functools.cached_property
+    def _rows(self) -> list[Element]:
+        return rows_of(self._columns)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a row, a slice a list of them
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Element]:
+        return iter(self._rows)
 
 
 def _fates(placed: _Placed) -> Integers:
