@@ -9,6 +9,7 @@ from penstock._graph._nodes import Chain, Mix, Node, OrderedMix, Zip
 from penstock._graph._rewrite import prefixed, repeated
 from penstock._graph._verify import need_count, need_function, need_integer
 from penstock._seeds import derive
+from penstock.batching._bucketing import LengthOf
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Concatenation, RoundRobin, WeightedMixture, integer_weights
 
@@ -23,7 +24,7 @@ def mix(
     weights: Weights | Mapping[int, Weights] | None = None,
     *,
     stop: Stop = "first",
-    measure: Callable[[T], int] | None = None,
+    measure: str | Callable[[T], int] | None = None,
     seed: int = 0,
 ) -> Dataset[T]:
     """Return the elements of several datasets, mixed by weights.
@@ -46,7 +47,8 @@ def mix(
             which weights; a name that is left out has weight 0.
         stop: "first" ends with the first part that ends; "all" goes on without it, until all have ended; "never"
             repeats every part without end, each pass an epoch of its own.
-        measure: how much an element counts for the weights, such as its number of tokens; by default 1.
+        measure: how much an element counts for the weights: a leaf, whose length counts, such as "tokens", or a
+            function that returns a whole number; by default 1.
         seed: of the order, and of the random steps above.
 
     Raises:
@@ -62,7 +64,9 @@ def mix(
     names, nodes = _named(parts)
     if stop not in ("first", "all", "never"):
         raise UsageError(f'stop must be "first", "all" or "never"; got stop={stop!r}')
-    if measure is not None:
+    if isinstance(measure, str):
+        measure = LengthOf(measure)
+    elif measure is not None:
         need_function("measure", measure)
     seed = need_integer("seed", seed)
     schedule = _schedule(names, weights)

@@ -26,8 +26,8 @@ class LengthOf:
         except (TypeError, KeyError, IndexError):
             found = f"a dict of {list(element)}" if isinstance(element, dict) else f"a {type(element).__qualname__}"
             raise GraphError(
-                f"bucket() goes by the length of the leaf {self.leaf!r}, and an element is {found}. Name a leaf that is "
-                "an array, or give a function that returns an element's size."
+                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an array, "
+                "or give a function that returns an element's size."
             ) from None
 
 
