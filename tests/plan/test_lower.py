@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._graph._nodes import Batch, Filter, Map, Node, Read, Reindex, Unbatch
+from penstock._graph._nodes import Batch, Node, Read, Reindex
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._leaf import count_positions
 from penstock._plan._lower import choose_place, lower, parse_memory
-from penstock._plan._plan import Batches, Ordered, Limits, Plan, Shard
+from penstock._plan._plan import Batches, Limits, Ordered, Plan, Shard
 from tests.dataset.functions import double, is_odd
 
 

@@ -166,7 +166,11 @@ def zip_datasets(
 
 
 def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    """Return the names and the nodes of what was given to be joined."""
+    """Return the names and the nodes of what was given to be joined.
+
+    Raises:
+        UsageError: if that is no dict or list of datasets.
+    """
     if _is_mapping(parts):
         pairs = list(parts.items())
     elif isinstance(parts, list | tuple):
@@ -175,16 +179,22 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
         raise UsageError(f"datasets are joined from a dict of them or a list; got {type(parts).__qualname__}")
     if not pairs:
         raise UsageError("at least one dataset is needed to join any; got none")
+    nodes: list[Node] = []
     for name, part in pairs:
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f'a part\'s name must be a str of at least one character and no "/"; got {name!r}')
         if not isinstance(part, Dataset):
             raise UsageError(f"part {name!r} must be a Dataset; got {type(part).__qualname__}")
-    return tuple(name for name, _ in pairs), tuple(part.node for _, part in pairs)
+        nodes.append(part.node)
+    return tuple(name for name, _ in pairs), tuple(nodes)
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
-    """Return from which positions on which whole-number weights hold, in the order of the names."""
+    """Return from which positions on which whole-number weights hold, in the order of the names.
+
+    Raises:
+        UsageError: if they are no weights, or don't begin at position 0.
+    """
     if weights is None:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:

@@ -7,6 +7,7 @@ has every `count`-th position of each leaf, from which everything above follows.
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
@@ -105,8 +106,8 @@ def within(place: Place, name: str) -> Place:
 
 def _flat(step: FlatMap, below: Iterator[Placed]) -> Iterator[Placed]:
     for element, place in below:
-        for number, made in enumerate(flat(step, element, lambda at=place: whereabouts(step, at))):
-            yield made, row_place(place, number)
+        rows = flat(step, element, partial(whereabouts, step, place))
+        yield from ((row, row_place(place, number)) for number, row in enumerate(rows))
 
 
 def _batches(step: Batch, below: Iterator[Placed]) -> Iterator[Placed]:
@@ -146,14 +147,14 @@ def _mixed(step: OrderedMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
 
 
 def _zipped(step: Zip, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
-    end = object()
     while True:
-        row = [next(part, end) for part in parts]
-        if any(one is end for one in row):
-            if step.unequal == "error" and any(one is not end for one in row):
+        following = [next(part, None) for part in parts]
+        row = [one for one in following if one is not None]
+        if len(row) < len(parts):
+            if step.unequal == "error" and row:
                 raise GraphError("zip needs parts of equal lengths")
             return
-        yield joined(step, [one[0] for one in row]), within(row[0][1], step.names[0])
+        yield joined(step, [element for element, _ in row]), within(row[0][1], step.names[0])
 
 
 def _streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[Placed]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
-from penstock._graph._nodes import Map, Origin, Read, walk
+from penstock._graph._nodes import Batch, Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
@@ -171,7 +171,7 @@ class Loader(Generic[T_co]):
         return LoaderState(
             self._get_fingerprint(),
             np.__version__,
-            Shape(self._plan.batch_size, "keep" if batch is None else batch.remainder, shard.count),
+            Shape(self._plan.batch_size, batch.remainder if isinstance(batch, Batch) else "keep", shard.count),
             point.step,
             point.epoch,
             point.position,

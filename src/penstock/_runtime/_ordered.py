@@ -5,7 +5,7 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Stream
@@ -90,9 +90,8 @@ class OrderedStream:
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
-        close: Callable[[], None] | None = getattr(chunks, "close", None)
-        if close is not None:
-            close()
+        if isinstance(chunks, Generator):
+            chunks.close()
 
     def close(self) -> None:
         self._closed = True
@@ -103,7 +102,8 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
     """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
     if not isinstance(plan.program, Ordered) or course.where is None:
         raise InternalError("an indexable dataset is not read in order")
-    return open_stages(plan.node, course.where.legs, Opening(course.first.epoch, plan.shard.count, read, context))
+    opening = Opening(course.first.epoch, plan.shard.count, read, context, plan.must_fill)
+    return open_stages(plan.node, course.where.legs, opening)
 
 
 def can_read_ahead(plan: Plan) -> bool:

@@ -12,11 +12,13 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import (
     Batch,
     Bucket,
+    Cache,
     Chain,
     Filter,
     FlatMap,
     Limit,
     Map,
+    Mix,
     Node,
     OrderedMix,
     Pack,
@@ -29,7 +31,7 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._graph._ordered._batch import BatchStage
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._chunk import Token, is_compound
 from penstock._graph._ordered._each import FilterStage, MapStage
 from penstock._graph._ordered._join import ChainStage, ZipStage
 from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count_positions, is_leaf
@@ -38,7 +40,7 @@ from penstock._graph._ordered._limit import LimitStage
 from penstock._graph._ordered._mix import OrderedMixStage
 from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
-from penstock._graph._ordered._stage import Stage
+from penstock._graph._ordered._stage import Stage, StepStage
 from penstock._graph._ordered._stream import StreamStage
 from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import InternalError
@@ -55,6 +57,8 @@ class Opening:
     ranks: int
     read: Reader
     context: Context
+    must_fill: bool = False
+    """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
 
 
 class _Opened(NamedTuple):
@@ -79,6 +83,21 @@ def outermost_batch(node: Node) -> Batch | Bucket | None:
     return node
 
 
+def even_limit(node: Node) -> Limit | None:
+    """Return the limit on which all ranks end, if they have data enough: the least one above the outermost batch.
+
+    Above it there are only steps that leave no element out and add none.
+    """
+    if outermost_batch(node) is None:
+        return None
+    limits: list[Limit] = []
+    while isinstance(node, Limit | WindowShuffle | Cache) or (isinstance(node, Map) and node.on_error != "skip"):
+        if isinstance(node, Limit):
+            limits.append(node)
+        node = node.parent
+    return min(limits, key=lambda limit: limit.count, default=None)
+
+
 def first_leg(node: Node, rank: int, ranks: int) -> Leg:
     """Return one rank's way through an epoch: every `ranks`-th position of each leaf."""
     courses: list[LeafCourse] = []
@@ -92,7 +111,8 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     """Return the top stage of a node, over the legs of one rank."""
     batch = outermost_batch(node)
     top = node if not isinstance(batch, Batch) else batch.parent
-    opener = _Opener(opening, None if isinstance(batch, Batch) else batch)
+    shared = None if isinstance(batch, Batch) else batch
+    opener = _Opener(opening, shared, even_limit(node) if opening.must_fill else None)
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
@@ -110,7 +130,7 @@ def legs_of(stage: Stage, token: Token) -> tuple[LegsStage, Token]:
     """
     at = token
     while not isinstance(stage, LegsStage):
-        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and isinstance(at, tuple):
+        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and is_compound(at):
             at = at[0]
         if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
             raise InternalError("there is always a stage of legs")
@@ -128,10 +148,10 @@ def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
     legs, at = legs_of(stage, token)
     below, index = legs.stage(at[0]), at[1]
     while not isinstance(below, Leaf):
-        if not hasattr(below, "below"):
+        if not isinstance(below, StepStage):
             raise InternalError("there is a single leaf")
         below = below.below
-    while isinstance(index, tuple):
+    while is_compound(index):
         index = index[0]  # of every token's parts the first is the parent's
     return below, index
 
@@ -139,7 +159,7 @@ def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
 def _steps_above(node: Node, batch: Batch) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
-        if isinstance(node, Read | Stream | Chain | Zip | OrderedMix) or not hasattr(node, "parent"):
+        if isinstance(node, Read | Stream | Mix | Chain | Zip | OrderedMix):
             raise InternalError("only single steps stand above the outermost batch")
         steps.append(node)
         node = node.parent
@@ -148,10 +168,17 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """Opens nodes; `shared` is the bucket whose batches the ranks share, if that is the outermost batch."""
+    """Opens nodes.
+
+    Attributes:
+        opening: what they are opened with.
+        shared: the bucket whose batches the ranks share, if that is the outermost batch.
+        even_limit: the limit that every rank must fill, if there is one.
+    """
 
     opening: Opening
     shared: Bucket | None
+    even_limit: Limit | None
 
     def open_leg(self, node: Node, leg: Leg) -> Stage:
         """Return a node's stage over one leg."""
@@ -199,7 +226,7 @@ class _Opener:
             case WindowShuffle():
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():
-                return LimitStage(node, stage)
+                return LimitStage(node, stage, must_fill=node is self.even_limit)
             case Pack() | Bucket():
                 raise InternalError("not yet")
             case _:

@@ -42,7 +42,8 @@ class RowsStage:
     def _split(self, element: Element, places: MarkPlaces, number: int) -> list[Element]:
         if isinstance(self.step, Unbatch):
             return split_rows(element)
-        return flat(self.step, element, lambda: whereabouts(self.step, places.place(number)))
+        step = self.step
+        return flat(step, element, lambda: whereabouts(step, places.place(number)))
 
     def _chunk(
         self,
