@@ -67,7 +67,6 @@ def mix(
     seed = need_integer("seed", seed)
     schedule = _schedule(names, weights)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
-    verb = f"mix({{{', '.join(names)}}})"
     if measure is None and all(map(is_indexable, nodes)):
         lengths = tuple(length(node) or 0 for node in nodes)
         if stop == "never" and 0 in lengths:
@@ -75,11 +74,13 @@ def mix(
                 f'stop="never" repeats every part, and {names[lengths.index(0)]!r} is empty. Leave it out.'
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
-        return Dataset(Mix(nodes, names, rule, seed, verb))
+        return Dataset(Mix(nodes, names, rule, seed, "mix"))
     if stop == "never":
         nodes = tuple(repeated(node, None) for node in nodes)
     ending: Literal["first", "all"] = "all" if stop == "all" else "first"
-    return Dataset(OrderedMix(nodes, names, schedule, ending, seed, verb, cast("Callable[[Any], int] | None", measure)))
+    return Dataset(
+        OrderedMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
+    )
 
 
 def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -103,7 +104,7 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
     if not all(map(is_indexable, nodes)):
         return Dataset(Chain(nodes, names, seed))
     rule = Concatenation(tuple(length(node) or 0 for node in nodes))
-    return Dataset(Mix(nodes, names, rule, seed, f"concatenate({', '.join(names)})"))
+    return Dataset(Mix(nodes, names, rule, seed, "concatenate"))
 
 
 def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -124,7 +125,7 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
     names, nodes = _named(parts)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     seed = need_integer("seed", seed)
-    verb = f"interleave({', '.join(names)})"
+    verb = "interleave"
     if all(map(is_indexable, nodes)):
         return Dataset(Mix(nodes, names, RoundRobin(tuple(length(node) or 0 for node in nodes)), seed, verb))
     return Dataset(OrderedMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))

@@ -8,8 +8,8 @@ Guarantees:
 from collections.abc import Generator, Iterator
 
 from penstock._graph._apply import Context, Place
-from penstock._graph._nodes import Element, Stream
-from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._build import Opening, first_read, open_stages, single_leaf, whences_of
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
@@ -108,5 +108,4 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
 
 def can_read_ahead(plan: Plan) -> bool:
     """Return whether there is one leaf alone, for which workers can read ahead."""
-    leaves = leaves_of(plan.node)
-    return len(leaves) == 1 and not isinstance(leaves[0], Stream)
+    return single_leaf(plan.node) is not None

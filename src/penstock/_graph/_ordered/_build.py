@@ -73,6 +73,12 @@ def leaves_of(node: Node) -> list[Node]:
     return [leaf for parent in parents_of(node) for leaf in leaves_of(parent)]
 
 
+def single_leaf(node: Node) -> Node | None:
+    """Return the leaf for which workers can read ahead: where it is the only one, and has positions."""
+    leaves = leaves_of(node)
+    return leaves[0] if len(leaves) == 1 and not isinstance(leaves[0], Stream) else None
+
+
 def outermost_batch(node: Node) -> Batch | Bucket | None:
     """Return the batch that ranks share, if there is one."""
     while not isinstance(node, Batch | Bucket):

@@ -83,7 +83,7 @@ class LeafCourse(NamedTuple):
             if point.by_position:
                 index = -((span.start - point.taken) // span.step)  # the first element at or behind it
             first = min(max(index, 0), span.total)
-            read += [span._replace(count=first)] if first else []
+            read += [span._replace(total=first)] if first else []
             left += [span.rest(first)] if first < span.total else []
             index -= span.total
         return LeafCourse(tuple(read), self.snapshot), tuple(left)
