@@ -16,6 +16,7 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
+    Group,
     Limit,
     Map,
     Mix,
@@ -23,9 +24,11 @@ from penstock._graph._nodes import (
     OrderedMix,
     Pack,
     Read,
+    Reindex,
     Step,
     Stream,
     Unbatch,
+    Windows,
     WindowShuffle,
     Zip,
     parents_of,
@@ -80,10 +83,10 @@ def single_leaf(node: Node) -> Node | None:
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one."""
+    """Return the batch that ranks share, if there is one: not below a step that takes batches by their positions."""
     while not isinstance(node, Batch | Bucket):
         below = parents_of(node)
-        if len(below) != 1:
+        if len(below) != 1 or isinstance(node, Reindex | Windows | Group | Cache):
             return None
         node = below[0]
     return node
