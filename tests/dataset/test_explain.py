@@ -24,7 +24,7 @@ def section(dataset: ps.Dataset, title: str) -> tuple[str, ...]:
 @st.composite
 def batches(draw: st.DrawFn) -> ps.Dataset:
     """Draw a dataset of any kind, with or without batches, limits and an end."""
-    dataset = draw(st.one_of(batched(), ordered(), indexable(), joined(), in_order()))
+    dataset: ps.Dataset = draw(st.one_of(batched(), ordered(), indexable(), joined(), in_order()))
     for _ in range(draw(st.integers(0, 3))):
         match draw(st.integers(0, 7)):
             case 0 | 1 | 2:

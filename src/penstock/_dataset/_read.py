@@ -106,4 +106,4 @@ def _need_stream(iterable: object) -> None:
             "Pass a function that makes it, such as stream(lambda: …)."
         )
     if not callable(iterable) and not isinstance(iterable, Iterable):
-        raise UsageError(f"stream takes an iterable, or a function that makes one; got a {kind}")
+        raise UsageError(f"stream takes an iterable, or a function that makes one; got {kind}")

@@ -60,9 +60,9 @@ def _random_line(step: Node) -> Iterator[str]:
         case WindowShuffle(name=name, seed=seed):
             yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
         case Reindex(sampler=sampler, verb=verb, name=name):
-            seed: object = getattr(sampler, "seed", None)
-            if seed is not None:
-                yield f"{verb or 'the order above it'}: stream {name or 'reorder'!r}, seed {seed}"
+            own: object = getattr(sampler, "seed", None)
+            if own is not None:
+                yield f"{verb or 'the order above it'}: stream {name or 'reorder'!r}, seed {own}"
         case Mix(rule=WeightedMixture() as rule):
             yield f"{verb_text(step)}: the order of its parts, seed {rule.seed}"
         case _:
