@@ -178,7 +178,7 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         "plan",
         (
             "by any worker, in blocks: read(Range(0, 9, 1)).map(double).filter(is_odd).map(float)",
-            "then in order, in the consumer's thread: window_shuffle(3).batch(2)",
+            "then in order, in the consumer's thread: window_shuffle(3), batch(2)",
         ),
     ),
     "plan of a stream": (
@@ -186,13 +186,19 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         "plan",
         ("everything is computed in the consumer's thread, in order: a stream has no positions",),
     ),
-    "plan of ordered parts": (
-        ps.concatenate([ps.range(9).filter(is_odd), ps.range(3)]),
+    "plan of parts": (
+        ps.concatenate([ps.range(9).filter(is_odd), ps.stream(streamed), ps.range(3)]).batch(2),
         "plan",
         (
-            "everything is computed in the consumer's thread, in order: several datasets that are read in order take "
-            "turns",
+            "by any worker, in blocks: read(Range(0, 9, 1)).filter(is_odd)",
+            "by any worker, in blocks: read(Range(0, 3, 1))",
+            "then in order, in the consumer's thread: stream(streamed), concatenate(…, …, …), batch(2)",
         ),
+    ),
+    "plan of many parts": (
+        ps.interleave([ps.range(9).filter(is_odd)] * 65),
+        "plan",
+        ("everything is computed in the consumer's thread, in order: there are more than 64 datasets below",),
     ),
     "full batches": (ps.range(8).batch(4), "batches", ("of 4 rows over all ranks", "all are full")),
     "kept": (ps.range(9).batch(4), "batches", ("of 4 rows over all ranks", 'the last has 1 row: remainder="keep"')),

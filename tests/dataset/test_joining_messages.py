@@ -1,5 +1,6 @@
 """What may go wrong where datasets are joined, tabled or read in order: the rule, the value and the remedy are said."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,36 +41,33 @@ def graph(call: Callable[[], object], *words: str) -> Case:
     return case(call, GraphError, *words)
 
 
-JOINED: dict[str, Case] = {
-    f"{verb}, {name}": usage(lambda join=join, parts=parts: join(anything(parts)), *words)
-    for verb, join in {
-        "mix": ps.mix,
-        "concatenate": ps.concatenate,
-        "interleave": ps.interleave,
-        "zip": ps.zip,
-    }.items()
-    for name, (parts, words) in {
-        "a dataset": (NUMBERS, ("datasets are joined from a dict of them or a list; got Dataset",)),
-        "a number": (3, ("datasets are joined from a dict of them or a list; got int",)),
-        "nothing": ({}, ("at least one dataset is needed to join any; got none",)),
-        "an empty list": ([], ("at least one dataset is needed to join any; got none",)),
-        "a list of lists": ([[1]], ("part '0' must be a Dataset; got list",)),
-        "a part that is none": ({"web": [1, 2]}, ("part 'web' must be a Dataset; got list",)),
-        "a number for a name": ({3: NUMBERS}, ("a part's name must be a str of at least one character", "got 3")),
-        "an empty name": ({"": NUMBERS}, ("a part's name must be a str of at least one character", "got ''")),
-        "a path for a name": ({"web/en": NUMBERS}, ("and no \"/\"; got 'web/en'",)),
-    }.items()
+VERBS: dict[str, Callable[..., object]] = {
+    "mix": ps.mix,
+    "concatenate": ps.concatenate,
+    "interleave": ps.interleave,
+    "zip": ps.zip,
 }
-JOINED |= {
-    f"{verb}, seed": usage(
-        lambda join=join: join({"web": NUMBERS}, seed=anything("7")), "seed must be a whole number; got seed='7'"
-    )
-    for verb, join in {
-        "mix": ps.mix,
-        "concatenate": ps.concatenate,
-        "interleave": ps.interleave,
-        "zip": ps.zip,
-    }.items()
+NOT_PARTS: dict[str, tuple[object, str]] = {
+    "a dataset": (NUMBERS, "datasets are joined from a dict of them or a list; got Dataset"),
+    "a number": (3, "datasets are joined from a dict of them or a list; got int"),
+    "nothing": ({}, "at least one dataset is needed to join any; got none"),
+    "an empty list": ([], "at least one dataset is needed to join any; got none"),
+    "a list of lists": ([[1]], "part '0' must be a Dataset; got list"),
+    "a part that is none": ({"web": [1, 2]}, "part 'web' must be a Dataset; got list"),
+    "a number for a name": ({3: NUMBERS}, 'a part\'s name must be a str of at least one character and no "/"; got 3'),
+    "an empty name": ({"": NUMBERS}, "a part's name must be a str of at least one character and no \"/\"; got ''"),
+    "a path for a name": ({"web/en": NUMBERS}, "and no \"/\"; got 'web/en'"),
+}
+JOINED: dict[str, Case] = {
+    **{
+        f"{verb}, {name}": usage(functools.partial(join, parts), words)
+        for verb, join in VERBS.items()
+        for name, (parts, words) in NOT_PARTS.items()
+    },
+    **{
+        f"{verb}, seed": usage(functools.partial(join, PARTS, seed="7"), "seed must be a whole number; got seed='7'")
+        for verb, join in VERBS.items()
+    },
 }
 
 MIXED: dict[str, Case] = {
@@ -155,6 +153,11 @@ class Unsaved(Twice):
         """Take nothing."""
 
 
+def numbers() -> list[int]:
+    """Return what a stream gives."""
+    return [1, 2]
+
+
 def pair(number: int) -> list[int]:
     """Return a number twice."""
     return [number, number]
@@ -175,7 +178,7 @@ STREAMS: dict[str, Case] = {
         lambda: ps.stream([1])[0], "indexing needs a dataset whose elements have positions", "stream(list) can only"
     ),
     "length": case(lambda: len(ps.stream(Twice())), NoLengthError, "can only be read in order; reading tells"),
-    "shuffled": graph(lambda: ps.stream(pair).shuffle(), "stream(pair) can only be read in order."),
+    "shuffled": graph(lambda: ps.stream(numbers).shuffle(), "stream(numbers) can only be read in order."),
     "repeated as it is": graph(
         lambda: ps.stream([1]).repeat(reshuffle=False),
         "reshuffle=False needs positions. Use repeat before the step that has none.",
@@ -185,7 +188,7 @@ STREAMS: dict[str, Case] = {
     ),
 }
 
-ORDERED: dict[str, Case] = {
+ABOVE_A_FILTER: dict[str, Case] = {
     f"{verb} above a filter": graph(call, f"{verb} needs a dataset whose elements have positions", f"Use {verb} before")
     for verb, call in {
         "sample()": lambda: ODD.sample([1]),
@@ -195,7 +198,7 @@ ORDERED: dict[str, Case] = {
         "flat_map(…, counts=…)": lambda: ODD.flat_map(pair, counts=[2]),
     }.items()
 }
-ORDERED |= {
+WITHOUT_END: dict[str, Case] = {
     f"{verb} without end": graph(call, f"{verb} needs a dataset with an end", "Use take(n) first.")
     for verb, call in {
         "sample()": lambda: ENDLESS.sample([1]),
@@ -205,7 +208,7 @@ ORDERED |= {
         "flat_map(…, counts=…)": lambda: ENDLESS.flat_map(pair, counts=[2]),
     }.items()
 }
-ORDERED |= {
+ABOVE_A_SHUFFLE: dict[str, Case] = {
     f"{verb} above a shuffle": graph(
         call,
         f"{verb} goes by the position of each element, and read(Range(0, 10, 1)).shuffle() has another order",
@@ -235,10 +238,10 @@ TABLES: dict[str, Case] = {
         lambda: NUMBERS.flat_map(pair, counts=[2]), "counts must be one for each of the 10 elements; got shape (1,)"
     ),
     "negative counts": usage(lambda: NUMBERS.flat_map(pair, counts=[-1] * 10), "count", "-1"),
-    "counts that are floats": usage(lambda: NUMBERS.flat_map(pair, counts=np.ones(10) / 2), "count"),
+    "counts that are floats": usage(lambda: NUMBERS.flat_map(pair, counts=anything(np.ones(10) / 2)), "count"),
     "flat_map": usage(lambda: NUMBERS.flat_map(anything(3)), "flat_map takes a function; got 3"),
     "no list": graph(
-        lambda: list(NUMBERS.flat_map(anything(str))), "must return a list of elements", "'str'", "returned a str"
+        lambda: list(NUMBERS.flat_map(anything(str))), "must return a list of elements", "'str'", "got a str"
     ),
     "no list, indexed": graph(
         lambda: NUMBERS.flat_map(anything(int), counts=[1] * 10)[0], "must return a list of elements; got a int."
@@ -310,7 +313,9 @@ ALL = {
     "joined": JOINED,
     "mixed": MIXED,
     "streams": STREAMS,
-    "ordered": ORDERED,
+    "above a filter": ABOVE_A_FILTER,
+    "without end": WITHOUT_END,
+    "above a shuffle": ABOVE_A_SHUFFLE,
     "tables": TABLES,
     "cached": CACHED,
     "counts": COUNTS,

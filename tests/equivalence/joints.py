@@ -1,4 +1,4 @@
-"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over any of them."""
+"""Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over them."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -101,8 +101,12 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
             fixed = dataset.epoch(0)
             counts = [flat_sum(element) % 4 for element in fixed]
             dataset = fixed.flat_map(copies, counts=counts)
-    if len(dataset) > 400:
-        dataset = dataset.take(400)
+    return draw(finished(dataset.take(400) if len(dataset) > 400 else dataset))
+
+
+@st.composite
+def finished(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
+    """Draw a last step above a joint."""
     match draw(st.integers(0, 4)):
         case 0:
             return dataset.random_map(jitter)
@@ -118,7 +122,7 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
 
 @st.composite
 def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
-    """Draw a dataset that can only be read in order; one whose elements don't depend on their neighbours if `dealable`."""
+    """Draw a dataset that can only be read in order; if `dealable`, no element depends on its neighbours."""
     dataset = draw(started(dealable=dealable)).map(uniform)
     is_grouped = False  # then what is random depends on which rows were together
     for _ in range(draw(st.integers(0, 3))):

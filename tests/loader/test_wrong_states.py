@@ -46,7 +46,8 @@ def without(part: str) -> Edit:
 WRONG: dict[str, tuple[Edit, str]] = {
     "malformed JSON": (lambda state: json.dumps(state)[:-1], r"must be what state_dict\(\) returned, or its JSON text"),
     "no JSON": (lambda _: "hello", r"must be what state_dict\(\) returned, or its JSON text; got Expecting value"),
-    "another value": (lambda _: [1, 2], r"must be what state_dict\(\) returned; got \[1, 2\]"),
+    "another value": (lambda _: [1, 2], r"must be what state_dict\(\) returned; got 1"),
+    "no states": (lambda _: [], r"or the list of all old ranks' states; got an empty list"),
     "nothing": (lambda _: None, r"must be what state_dict\(\) returned; got None"),
     "an empty dict": (lambda _: {}, r"must be what state_dict\(\) returned; got \{\}"),
     "a newer version": (changed("penstock", 2), r"reads states of version 1; got version 2"),
@@ -112,14 +113,21 @@ def test_unknown_parts_can_not_be_allowed() -> None:
         ps.Loader(numbers()).load_state_dict(after(numbers(), 2), allow=["colour"])
 
 
-def test_states_of_ordered_datasets_stay_with_their_ranks() -> None:
-    """A state that was saved while reading in order is only for the same rank, and the same kind of dataset."""
-    dataset = ps.range(40).filter(even).batch(4)
-    state = after(dataset, 2)
-    with pytest.raises(ps.errors.StateError, match=r"state of rank 0 of 1 was given to rank 1 of 2"):
-        ps.Loader(dataset, shard=ps.Shard(1, 2, uneven=True)).load_state_dict(state)
+def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
+    """For other ranks the states of all old ones are needed, each once; and only for the same kind of dataset."""
+    dataset = ps.range(40).window_shuffle(3).batch(4)
+    loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
+    for loader in loaders:
+        next(iter(loader))
+    states = [loader.state_dict() for loader in loaders]
+    with pytest.raises(ps.errors.StateError, match=r"from the states of all 2 old ones; missing: rank \[1\]"):
+        ps.Loader(dataset).load_state_dict(states[0])
+    with pytest.raises(ps.errors.StateError, match=r"missing: rank \[1\]"):
+        ps.Loader(dataset).load_state_dict([states[0], states[0]])
+    with pytest.raises(ps.errors.StateError, match=r"states of one run are needed; these are of \[1, 2\] ranks"):
+        ps.Loader(dataset, shard=ps.Shard(0, 4, uneven=True)).load_state_dict([states[0], after(dataset, 2)])
     with pytest.raises(ps.errors.StateError, match=r"saved by an indexable dataset, or one with other steps"):
-        ps.Loader(dataset).load_state_dict({**state, "cursor": [1, 2]})
+        ps.Loader(dataset).load_state_dict({**after(dataset, 2), "cursor": [1, 2]})
     with pytest.raises(ps.errors.StateError, match=r"only the last steps handed out are known: 0 to 0; got step=7"):
         ps.Loader(dataset).seek(7)
 

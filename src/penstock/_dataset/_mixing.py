@@ -170,7 +170,7 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
     """Return the names and the nodes of what was given to be joined.
 
     Raises:
-        UsageError: if that is no dict or list of datasets.
+        UsageError: if it is no dict or list of datasets.
     """
     if _is_mapping(parts):
         pairs = list(parts.items())
@@ -194,7 +194,7 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
     """Return from which positions on which whole-number weights hold, in the order of the names.
 
     Raises:
-        UsageError: if they are no weights, or don't begin at position 0.
+        UsageError: if the weights are neither.
     """
     if weights is None:
         return ((0, (1,) * len(names)),)
@@ -208,6 +208,11 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
+    """Return the whole-number weights of one stretch.
+
+    Raises:
+        UsageError: if they are none.
+    """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")
     unknown = [name for name in weights if name not in names]

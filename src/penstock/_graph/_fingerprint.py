@@ -97,6 +97,14 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
     return _fingerprint(node, None if epoch or position is None else _seen(node, position))
 
 
+def seen_past(node: Node, epoch: int, position: int) -> object:
+    """Return what `fingerprint` depends on besides the node: equal values give equal fingerprints."""
+    seen = None if epoch else _seen(node, position)
+    if seen is None or not isinstance(seen.mix.rule, WeightedMixture):
+        return None
+    return seen.mix.rule.past(min(seen.elements, len(seen.mix.rule)))
+
+
 def _fingerprint(node: Node, seen: _Seen | None) -> Fingerprint:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
@@ -154,8 +162,8 @@ def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
             parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
         case Mix(seed=seed, rule=rule):
             how = f"mix {seed} {_rule_text(rule)}"
-        case OrderedMix(schedule=schedule, stop=stop, seed=seed, measure=measure):
-            how = f"ordered mix {seed} {stop} {schedule}"
+        case OrderedMix(stop=stop, seed=seed, measure=measure):
+            how = f"ordered mix {seed} {stop}"  # it goes on from any counts by whatever weights there are
             functions = [] if measure is None else [f"measure {_function_text(measure)}"]
         case Chain(seed=seed):
             how = f"chain {seed}"

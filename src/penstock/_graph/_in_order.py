@@ -7,10 +7,10 @@ has every `count`-th position of each leaf, from which everything above follows.
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
+from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
+from penstock._graph._flat import flat_elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Batch,
@@ -37,7 +37,6 @@ from penstock._graph._nodes import (
 )
 from penstock._graph._ordered._join import joined
 from penstock._graph._ordered._mix import measured
-from penstock._graph._ordered._rows import flat
 from penstock._graph._ordered._stream import read
 from penstock._graph._ordered._window import window_order
 from penstock._graph._seed_position import SeedPosition
@@ -70,7 +69,7 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case Filter():
             return ((e, place) for e, place in below(node.parent) if keeps(node, e, place))
         case FlatMap():
-            return _flat(node, below(node.parent))
+            return _flat(node, below(node.parent), context)
         case Batch():
             return _batches(node, below(node.parent))
         case Unbatch():
@@ -104,10 +103,10 @@ def within(place: Place, name: str) -> Place:
     return replace(place, component=component, stream=stream_of(component))
 
 
-def _flat(step: FlatMap, below: Iterator[Placed]) -> Iterator[Placed]:
+def _flat(step: FlatMap, below: Iterator[Placed], context: Context) -> Iterator[Placed]:
     for element, place in below:
-        rows = flat(step, element, partial(whereabouts, step, place))
-        yield from ((row, row_place(place, number)) for number, row in enumerate(rows))
+        for number, made in enumerate(flat_elements(step, element, place, context, element_at)):
+            yield made, row_place(place, number)
 
 
 def _batches(step: Batch, below: Iterator[Placed]) -> Iterator[Placed]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
+from penstock._graph._fingerprint import fingerprint, seen_past
 from penstock._graph._nodes import Batch, Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._closer import Closer
@@ -97,7 +98,7 @@ class Loader(Generic[T_co]):
         self._clock = Clock()
         self._runtime = Runtime(self._plan)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
-        self._fingerprint: dict[str, str] | None = None
+        self._fingerprints: dict[object, dict[str, str]] = {}
         self._closer = Closer(self, self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
@@ -169,7 +170,7 @@ class Loader(Generic[T_co]):
         shard = self._plan.shard
         batch = self._plan.program.batch
         return LoaderState(
-            self._get_fingerprint(),
+            self._fingerprint_at(point.epoch, point.position),
             np.__version__,
             Shape(self._plan.batch_size, batch.remainder if isinstance(batch, Batch) else "keep", shard.count),
             point.step,
@@ -249,7 +250,7 @@ class Loader(Generic[T_co]):
 
         `batches`; `wait_seconds`, the time the consumer has waited, and `wait_share`, of the time since its first
         batch; `batches_per_second`; `bytes_in_flight`, held by batches being made, ready or in use;
-        `worker_restarts`; `substituted` and `skipped` elements.
+        `worker_restarts`; `substituted` and `skipped` elements; `filtered`, those that predicates left out.
         """
         clock = self._clock
         seconds = 0.0 if clock.first is None else clock.last - clock.first
@@ -263,6 +264,7 @@ class Loader(Generic[T_co]):
             "worker_restarts": 0.0,
             "substituted": float(recorder.total(Substituted)),
             "skipped": float(recorder.total(Skipped)),
+            "filtered": float(recorder.filtered),
         }
 
     def replaced(self) -> tuple[Event, ...]:
@@ -299,13 +301,19 @@ class Loader(Generic[T_co]):
             iterator.retire(why)
         self._iterator = None
 
-    def _get_fingerprint(self) -> dict[str, str]:
-        if self._fingerprint is None:
-            self._fingerprint = self._dataset.fingerprint
-        return self._fingerprint
+    def _fingerprint_at(self, epoch: int, position: int) -> dict[str, str]:
+        """Return the fingerprint of what was seen before a position of an epoch."""
+        node = self._plan.node
+        past = seen_past(node, epoch, position)
+        known = self._fingerprints.get(past)
+        if known is None:
+            parts = fingerprint(node) if past is None else fingerprint(node, epoch, position)
+            known = {"source": parts.source, "order": parts.order, "functions": parts.functions}
+            self._fingerprints[past] = known
+        return known
 
     def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
-        own = self._get_fingerprint()
+        own = self._fingerprint_at(state.epoch, state.position)
         differing = [part for part in ("source", "order") if state.fingerprint[part] != own[part] and part not in allow]
         if differing:
             raise StateError(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock._graph._describe import chain_text, escaped, function_name, tree_lines, verb_text
+from penstock._graph._describe import MOST_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
 from penstock._graph._explain import (
     cache_lines,
     element_lines,
@@ -28,7 +28,7 @@ from penstock._graph._nodes import (
     Zip,
     walk,
 )
-from penstock._graph._ordered._build import even_limit, leaves_of, single_leaf
+from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves
 from penstock._plan._lower import program_of
 from penstock._plan._plan import Batches, Ordered
 from penstock._plan._ranks import Ranks, ranks_of
@@ -108,23 +108,25 @@ def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str]
 
 def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
     """Return the identities of the steps that any worker may compute."""
-    leaf = node if isinstance(program, Batches) else single_leaf(node)
-    return set() if leaf is None else set(map(id, walk(leaf)))
+    leaves = [node] if isinstance(program, Batches) else worker_leaves(node)
+    return {id(step) for leaf in leaves for step in walk(leaf)}
 
 
 def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
     if isinstance(program, Batches):
         return ["everything is computed by any worker, in blocks: each element follows from its position alone"]
-    leaf = single_leaf(node)
-    if leaf is None:
-        kinds = {isinstance(each, Stream) for each in leaves_of(node)}
-        why = "a stream has no positions" if kinds == {True} else "several datasets that are read in order take turns"
+    leaves = worker_leaves(node)
+    if not leaves:
+        are_many = len(leaves_of(node)) > MOST_LEAVES
+        why = f"there are more than {MOST_LEAVES} datasets below" if are_many else "a stream has no positions"
         return [f"everything is computed in the consumer's thread, in order: {why}"]
-    anywhere = set(map(id, walk(leaf)))
-    above = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
+    anywhere = _anywhere(node, program)
+    in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
+    chains = list(dict.fromkeys(map(chain_text, leaves)))
     return [
-        f"by any worker, in blocks: {chain_text(leaf)}",
-        f"then in order, in the consumer's thread: {'.'.join(above) or 'nothing'}",
+        *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
+        *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
+        f"then in order, in the consumer's thread: {', '.join(in_order) or 'nothing'}",
     ]
 
 

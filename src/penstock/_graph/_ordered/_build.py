@@ -6,7 +6,7 @@ the end of a leg.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import (
@@ -51,6 +51,9 @@ from penstock.errors import InternalError
 _ENDLESS = 1 << 62
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
 
+MOST_LEAVES: Final = 64
+"""Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -76,10 +79,10 @@ def leaves_of(node: Node) -> list[Node]:
     return [leaf for parent in parents_of(node) for leaf in leaves_of(parent)]
 
 
-def single_leaf(node: Node) -> Node | None:
-    """Return the leaf for which workers can read ahead: where it is the only one, and has positions."""
+def worker_leaves(node: Node) -> list[Node]:
+    """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
     leaves = leaves_of(node)
-    return leaves[0] if len(leaves) == 1 and not isinstance(leaves[0], Stream) else None
+    return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MOST_LEAVES else []
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
@@ -227,9 +230,9 @@ class _Opener:
             case Map():
                 return MapStage(node, stage, leaves, self.opening.context)
             case Filter():
-                return FilterStage(node, stage, leaves)
+                return FilterStage(node, stage, leaves, self.opening.context)
             case Unbatch() | FlatMap():
-                return RowsStage(node, stage, leaves)
+                return RowsStage(node, stage, leaves, self.opening.context)
             case Batch():
                 return BatchStage(node, node.size, stage)
             case WindowShuffle():

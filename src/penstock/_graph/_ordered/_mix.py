@@ -137,8 +137,10 @@ class Turns:
         self._enter()
 
     def _enter(self) -> None:
-        """Take the weights that hold at this count."""
+        """Take the weights that hold at this count; where they begin to, counting starts anew."""
         schedule = self._step.schedule
+        if any(start == self.count for start, _ in schedule):
+            self.taken = [0] * len(self.taken)
         self._weights = [weights for start, weights in schedule if start <= self.count][-1]
         self._until = next((start for start, _ in schedule if start > self.count), None)
         self._shares = np.array(self._weights, np.float64)
@@ -157,7 +159,6 @@ class Turns:
     def next(self) -> int | None:
         """Return the number of the part whose turn it is, or None at the end."""
         if self.count == self._until:
-            self.taken = [0] * len(self.taken)
             self._enter()
         return None if self._is_over else int(self._progress.argmin())
 
