@@ -4,6 +4,7 @@ A leaf goes through its *course*: runs of positions, given by arithmetic. A rank
 position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,9 +165,10 @@ def read_inline(leaf: Leaf, start: int) -> Iterator[Chunk]:
     while start < end:
         stop = min(start + size, end)
         began = time.perf_counter()
-        try:
+        block: Block | None = None
+        with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
             block = leaf.evaluate(start, stop, leaf.context)
-        except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+        if block is None:
             yield from one_by_one(leaf, start, stop)
         else:
             seconds = time.perf_counter() - began
