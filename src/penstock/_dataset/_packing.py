@@ -94,12 +94,14 @@ class PackingVerbs(Verbs[T_co]):
         plan = plan_packing(table, packing.capacity, how=how, long=long)
         return self._new(Group(self._node, PackedDocuments(plan, packing, table), verb))
 
-    def bucket(
+    def bucket(  # noqa: PLR0913 - the verb's decisions, of which a call makes two or three
         self,
         size: str | Callable[[T_co], int],
         boundaries: Sequence[int],
         *,
-        rows: int | Sequence[int],
+        rows: int | Sequence[int] | None = None,
+        budget: int | None = None,
+        multiple_of: int = 1,
         lengths: Lengths | None = None,
         remainder: Literal["keep", "drop"] = "keep",
         pad: Pad | None = None,
@@ -123,8 +125,10 @@ class PackingVerbs(Verbs[T_co]):
         Args:
             size: a leaf, whose length counts, or a function that returns an element's size, as `len` does.
             boundaries: the largest size in each bucket, ascending; at least one.
-            rows: of the *global* batch, over all ranks: one number, or one for each bucket, such as
-                `[8192 // boundary for boundary in boundaries]` for about as many tokens in each batch.
+            rows: of the *global* batch, over all ranks: one number, or one for each bucket.
+            budget: instead of `rows`, how many tokens a global batch may hold, padding included: a bucket's batches
+                have `budget // boundary` rows, at least one.
+            multiple_of: with `budget`, rows are rounded down to a multiple of this, such as the number of ranks.
             lengths: the size of each element, in the order of this dataset, which must be the same in every epoch.
             remainder: whether what is left in the buckets at the end comes as short batches or is dropped.
             pad: the fill and mask of padding, as `padded_batch` has them. Default: 0, and no mask.
@@ -141,10 +145,12 @@ class PackingVerbs(Verbs[T_co]):
             ...     print(batch.tolist())
             [[1, 0], [2, 2]]
             [[4, 4, 4, 4], [3, 3, 3, 0]]
-            >>> len(words.bucket(len, [2, 4], rows=[4, 1], lengths=[1, 4, 2, 3]))
-            3
+            >>> sorted(batch.shape for batch in words.bucket(len, [2, 4], budget=4, lengths=[1, 4, 2, 3]))
+            [(1, 4), (1, 4), (2, 2)]
         """
-        bucketing = _bucketing(size, boundaries, rows, pad or Pad(), keep_short=_keeps(remainder))
+        limits = _limits(boundaries)
+        counts = _rows(limits, rows, budget, need_count("multiple_of", multiple_of, 1))
+        bucketing = _bucketing(size, limits, counts, pad or Pad(), keep_short=_keeps(remainder))
         if lengths is None:
             return self._new(Bucket(self._node, bucketing))
         count = need_finite(self._node, "bucket(…, lengths=…)")
@@ -174,26 +180,56 @@ def _keeps(remainder: str) -> bool:
     return remainder == "keep"
 
 
-def _bucketing(
-    size: str | Callable[[Any], int],
-    boundaries: Sequence[int],
-    rows: int | Sequence[int],
-    pad: Pad,
-    *,
-    keep_short: bool,
-) -> Bucketing:
-    if not isinstance(size, str):
-        need_function("bucket", size)
+def _limits(boundaries: Sequence[int]) -> tuple[int, ...]:
+    """Return the boundaries of buckets, checked.
+
+    Raises:
+        UsageError: if they are not ascending.
+    """
     limits = tuple(need_count("boundaries", boundary, 0) for boundary in boundaries)
     if not limits or any(one >= other for one, other in itertools.pairwise(limits)):
         raise UsageError(f"boundaries must be at least one number, ascending; got boundaries={boundaries!r}")
-    counts = [rows] * len(limits) if isinstance(rows, SupportsIndex) else list(rows)
+    return limits
+
+
+def _rows(
+    limits: tuple[int, ...], rows: int | Sequence[int] | None, budget: int | None, multiple_of: int
+) -> tuple[int, ...]:
+    """Return how many rows the batches of each bucket have.
+
+    Raises:
+        UsageError: if neither or both of `rows` and `budget` were given, or one doesn't fit.
+    """
+    if (rows is None) == (budget is None):
+        raise UsageError(f"give rows=, or budget= in tokens, and not both; got rows={rows!r}, budget={budget!r}")
+    if budget is not None:
+        tokens = need_count("budget", budget, 1)
+        most = [max(tokens // max(limit, 1), 1) for limit in limits]
+        if min(most) < multiple_of:
+            raise UsageError(
+                f"multiple_of={multiple_of} rows of {limits[-1]} tokens need budget={multiple_of * limits[-1]}; got "
+                f"budget={budget}. Raise it, or lower the last boundary."
+            )
+        return tuple(count - count % multiple_of for count in most)
+    counts = [rows] * len(limits) if isinstance(rows, SupportsIndex) else list(rows or ())
     if len(counts) != len(limits):
         raise UsageError(f"rows must be one number, or one for each of the {len(limits)} buckets; got rows={rows!r}")
+    return tuple(need_count("rows", count, 1) for count in counts)
+
+
+def _bucketing(
+    size: str | Callable[[Any], int], limits: tuple[int, ...], rows: tuple[int, ...], pad: Pad, *, keep_short: bool
+) -> Bucketing:
+    """Return what the step is told.
+
+    Raises:
+        UsageError: if `pad` has a length.
+    """
+    if not isinstance(size, str):
+        need_function("bucket", size)
     if pad.length is not None:
         raise UsageError(f"batches are as long as their bucket's boundary; got pad={pad!r}. Leave its length out.")
-    whole = tuple(need_count("rows", count, 1) for count in counts)
-    return Bucketing(LengthOf(size) if isinstance(size, str) else size, limits, whole, merges(limits, pad), keep_short)
+    return Bucketing(LengthOf(size) if isinstance(size, str) else size, limits, rows, merges(limits, pad), keep_short)
 
 
 def _size_text(size: str | Callable[[Any], int]) -> str:

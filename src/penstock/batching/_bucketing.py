@@ -27,8 +27,8 @@ class LengthOf:
             leaves = list(element) if hasattr(element, "keys") else []
             found = f"a dict of {leaves}" if leaves else f"a {type(element).__qualname__}"
             raise GraphError(
-                f"bucket() goes by the length of the leaf {self.leaf!r}, and an element is {found}. Name a leaf that "
-                "is an array, or give a function that returns an element's size."
+                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an "
+                "array, or give a function that returns an element's size."
             ) from None
 
 
