@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from penstock._tree import Element
+from penstock.batching._merge import Batch
 from penstock.batching._pad import Pad
 from penstock.errors import GraphError
 
@@ -15,7 +17,7 @@ class LengthOf:
 
     leaf: str
 
-    def __call__(self, element: Any, /) -> int:  # noqa: ANN401 - a user's element
+    def __call__(self, element: Element, /) -> int:
         """Return the length of the leaf.
 
         Raises:
@@ -50,7 +52,7 @@ class Bucketing:
     merge: tuple[Callable[[list[Any]], Any], ...]
     keep_short: bool = True
 
-    def bucket(self, element: Any) -> int:  # noqa: ANN401 - a user's element
+    def bucket(self, element: Element) -> int:
         """Return the number of an element's bucket.
 
         Raises:
@@ -74,7 +76,7 @@ class PadToBucket:
 
     bucketing: Bucketing
 
-    def __call__(self, elements: Sequence[Any], /) -> Any:  # noqa: ANN401 - a batch
+    def __call__(self, elements: Sequence[Element], /) -> Batch:
         """Return the batch.
 
         Raises:
@@ -86,7 +88,7 @@ class PadToBucket:
         return self.bucketing.merge[number](list(elements))
 
 
-def check_bucket(bucketing: Bucketing, element: Any, number: int, which: str) -> None:  # noqa: ANN401 - a user's
+def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str) -> None:
     """Raise where an element isn't of the bucket that was planned.
 
     Raises:

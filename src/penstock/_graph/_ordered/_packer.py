@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +145,7 @@ class Packer:
         """Return what the tokens of this block's sequences are made from."""
         opened = self._open.tokens
         if self._log is not None and self._log.was_asked:
-            known = self._log.end()
-            opened = lambda: known  # noqa: E731 - shares what was made for the tokens before
+            opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares what was made before
         block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
         self._log = TokenLog(self._next, opened, block, (intake.starts, intake.afters))
         if len(placed.sequence):
@@ -196,7 +195,7 @@ class _Rows(Sequence[Element]):
     def _rows(self) -> list[Element]:
         return rows_of(self._columns)
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a row, a slice a list of them
+    def __getitem__(self, index: SupportsIndex | slice) -> Element:
         return self._rows[index]
 
     def __iter__(self) -> Iterator[Element]:
