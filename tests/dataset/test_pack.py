@@ -289,3 +289,11 @@ def test_planning_needs_a_fixed_order() -> None:
     with pytest.raises(ps.errors.GraphError, match="in order"):
         documents_.filter(bool).pack(4, lengths=[1, 2, 3])
     assert len(documents_.shuffle().epoch(0).pack(6, lengths=[len(d) for d in documents_.shuffle().epoch(0)])) == 1
+
+
+def test_sequences_of_one_cut_document_share_no_random_stream() -> None:
+    """Planned sequences that begin with pieces of the same long document draw different random numbers."""
+    documents = ps.read([np.arange(64)], seed=3)
+    sequences = documents.pack(8, lengths=[64]).random_map(lambda sequence, rng: (len(sequence), rng.random()))
+    drawn = [number for _, number in sequences]
+    assert len(drawn) == len(set(drawn)) == 8
