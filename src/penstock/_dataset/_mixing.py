@@ -9,6 +9,7 @@ from penstock._graph._nodes import Chain, Mix, Node, OrderedMix, Zip
 from penstock._graph._rewrite import prefixed, repeated
 from penstock._graph._verify import need_count, need_function, need_integer
 from penstock._seeds import derive
+from penstock.batching._bucketing import LengthOf
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Concatenation, RoundRobin, WeightedMixture, integer_weights
 
@@ -23,7 +24,7 @@ def mix(
     weights: Weights | Mapping[int, Weights] | None = None,
     *,
     stop: Stop = "first",
-    measure: Callable[[T], int] | None = None,
+    measure: str | Callable[[T], int] | None = None,
     seed: int = 0,
 ) -> Dataset[T]:
     """Return the elements of several datasets, mixed by weights.
@@ -46,7 +47,8 @@ def mix(
             which weights; a name that is left out has weight 0.
         stop: "first" ends with the first part that ends; "all" goes on without it, until all have ended; "never"
             repeats every part without end, each pass an epoch of its own.
-        measure: how much an element counts for the weights, such as its number of tokens; by default 1.
+        measure: how much an element counts for the weights: a leaf, whose length counts, such as "tokens", or a
+            function that returns a whole number; by default 1.
         seed: of the order, and of the random steps above.
 
     Raises:
@@ -62,12 +64,13 @@ def mix(
     names, nodes = _named(parts)
     if stop not in ("first", "all", "never"):
         raise UsageError(f'stop must be "first", "all" or "never"; got stop={stop!r}')
-    if measure is not None:
+    if isinstance(measure, str):
+        measure = LengthOf(measure)
+    elif measure is not None:
         need_function("measure", measure)
     seed = need_integer("seed", seed)
     schedule = _schedule(names, weights)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
-    verb = f"mix({{{', '.join(names)}}})"
     if measure is None and all(map(is_indexable, nodes)):
         lengths = tuple(length(node) or 0 for node in nodes)
         if stop == "never" and 0 in lengths:
@@ -75,11 +78,13 @@ def mix(
                 f'stop="never" repeats every part, and {names[lengths.index(0)]!r} is empty. Leave it out.'
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
-        return Dataset(Mix(nodes, names, rule, seed, verb))
+        return Dataset(Mix(nodes, names, rule, seed, "mix"))
     if stop == "never":
         nodes = tuple(repeated(node, None) for node in nodes)
     ending: Literal["first", "all"] = "all" if stop == "all" else "first"
-    return Dataset(OrderedMix(nodes, names, schedule, ending, seed, verb, cast("Callable[[Any], int] | None", measure)))
+    return Dataset(
+        OrderedMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
+    )
 
 
 def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -103,7 +108,7 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
     if not all(map(is_indexable, nodes)):
         return Dataset(Chain(nodes, names, seed))
     rule = Concatenation(tuple(length(node) or 0 for node in nodes))
-    return Dataset(Mix(nodes, names, rule, seed, f"concatenate({', '.join(names)})"))
+    return Dataset(Mix(nodes, names, rule, seed, "concatenate"))
 
 
 def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -124,7 +129,7 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
     names, nodes = _named(parts)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     seed = need_integer("seed", seed)
-    verb = f"interleave({', '.join(names)})"
+    verb = "interleave"
     if all(map(is_indexable, nodes)):
         return Dataset(Mix(nodes, names, RoundRobin(tuple(length(node) or 0 for node in nodes)), seed, verb))
     return Dataset(OrderedMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
@@ -166,7 +171,11 @@ def zip_datasets(
 
 
 def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    """Return the names and the nodes of what was given to be joined."""
+    """Return the names and the nodes of what was given to be joined.
+
+    Raises:
+        UsageError: if it is no dict or list of datasets.
+    """
     if _is_mapping(parts):
         pairs = list(parts.items())
     elif isinstance(parts, list | tuple):
@@ -175,16 +184,22 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
         raise UsageError(f"datasets are joined from a dict of them or a list; got {type(parts).__qualname__}")
     if not pairs:
         raise UsageError("at least one dataset is needed to join any; got none")
+    nodes: list[Node] = []
     for name, part in pairs:
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f'a part\'s name must be a str of at least one character and no "/"; got {name!r}')
         if not isinstance(part, Dataset):
             raise UsageError(f"part {name!r} must be a Dataset; got {type(part).__qualname__}")
-    return tuple(name for name, _ in pairs), tuple(part.node for _, part in pairs)
+        nodes.append(part.node)
+    return tuple(name for name, _ in pairs), tuple(nodes)
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
-    """Return from which positions on which whole-number weights hold, in the order of the names."""
+    """Return from which positions on which whole-number weights hold, in the order of the names.
+
+    Raises:
+        UsageError: if the weights are neither.
+    """
     if weights is None:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:
@@ -197,6 +212,11 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
+    """Return the whole-number weights of one stretch.
+
+    Raises:
+        UsageError: if they are none.
+    """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")
     unknown = [name for name in weights if name not in names]

@@ -66,6 +66,8 @@ class Block(NamedTuple):
     elements: list[Element]
     kept: Integers | None
     """Which elements of the block these are; None for all of them."""
+    filtered: int = 0
+    """How many of the others a predicate left out, rather than an error."""
 
 
 class BlockPlaces:
@@ -142,12 +144,13 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             places = BlockPlaces(parent, epochs, positions, below.kept)
             results = apply_block(node, below.elements, places, context, element_at)
             if node.on_error != "skip":
-                return Block(results, below.kept)
-            return _keep(results, below.kept, [result is not DROPPED for result in results])
+                return below._replace(elements=results)
+            return _keep(results, below, [result is not DROPPED for result in results])
         case Filter(parent=parent):
             below = evaluate_block(parent, epochs, positions, context)
             places = BlockPlaces(parent, epochs, positions, below.kept)
-            return _keep(below.elements, below.kept, _predicate(node, below.elements, places))
+            block = _keep(below.elements, below, _predicate(node, below.elements, places))
+            return block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
         case Batch():
             return Block(_batches(node, epochs, positions, context), None)
         case Unbatch():
@@ -173,9 +176,10 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             assert_never(node)
 
 
-def _keep(elements: list[Element], kept: Integers | None, mask: list[bool]) -> Block:
+def _keep(elements: list[Element], below: Block, mask: list[bool]) -> Block:
     chosen = np.flatnonzero(np.asarray(mask, bool))
-    return Block([elements[i] for i in chosen.tolist()], chosen if kept is None else kept[chosen])
+    kept = chosen if below.kept is None else below.kept[chosen]
+    return Block([elements[i] for i in chosen.tolist()], kept, below.filtered)
 
 
 def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:
@@ -316,19 +320,17 @@ def _is_read_singly(node: Node) -> bool:
 def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
     """Return one element as a block of it would give it, without arrays where steps have a scalar form."""
     maps: list[tuple[Map, int, int]] = []
-    while True:
-        if isinstance(node, Read):
-            element = read_record(node.source, position)
-            break
+    while isinstance(node, Reindex) or (isinstance(node, Map) and node.form == "none"):
         if isinstance(node, Reindex):
             epoch, position = node.sampler(epoch, position)
-        elif isinstance(node, Map) and node.form == "none":
-            maps.append((node, epoch, position))
         else:
-            coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
-            element = evaluate_block(node, *coordinates, context).elements[0]
-            break
+            maps.append((node, epoch, position))
         node = node.parent
+    if isinstance(node, Read):
+        element = read_record(node.source, position)
+    else:
+        coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
+        element = evaluate_block(node, *coordinates, context).elements[0]
     while maps:
         step, epoch, position = maps.pop()
         try:

@@ -9,7 +9,7 @@ So a run may go on with another schedule from then on, or with one more componen
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, assert_never
 
@@ -181,7 +181,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
     return texts
 
 
-def _digest(texts: list[str]) -> str:
+def _digest(texts: Iterable[str]) -> str:
     return hashlib.blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=8).hexdigest()
 
 

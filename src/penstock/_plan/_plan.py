@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
 
 Place: TypeAlias = Literal["inline", "threads"]
 
@@ -18,7 +18,8 @@ class Shard:
         rank: which part, in [0, count).
         count: how many parts there are.
         uneven: accept that ranks may end on different steps. It must be said for datasets whose length only
-            evaluating tells, such as filtered ones; there each rank takes every count-th record.
+            evaluating tells, such as filtered ones, unless `limit` or `repeat()` makes all ranks end together; there
+            each rank takes every count-th record.
 
     Example:
         >>> import penstock as ps
@@ -98,9 +99,22 @@ class Plan:
         return length(self.node) or 0
 
     @property
+    def must_fill(self) -> bool:
+        """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
+        return self.shard.count > 1 and not self.shard.uneven
+
+    @property
     def batch_size(self) -> int:
         """Elements in a global batch; 1 for a dataset without batches."""
         batch = self.program.batch
         if isinstance(batch, Bucket):
             return max(batch.bucketing.rows)
         return 1 if batch is None else batch.size
+
+    @property
+    def remainder(self) -> Remainder:
+        """What becomes of a last batch that isn't full."""
+        batch = self.program.batch
+        if isinstance(batch, Bucket):
+            return "keep" if batch.bucketing.keep_short else "drop"
+        return "keep" if batch is None else batch.remainder

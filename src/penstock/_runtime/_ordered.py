@@ -5,11 +5,12 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from penstock._graph._apply import Context, Place
-from penstock._graph._nodes import Element, Stream
-from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of, worker_leaves
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
@@ -20,7 +21,7 @@ from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class OrderedStream:
@@ -76,8 +77,10 @@ class OrderedStream:
         """Whether reading has begun, or will never."""
         return self._closed or self._chunks is not None
 
-    def first_read(self) -> tuple[Leaf, int]:
-        """Return the leaf, where there is only one, and the number in its course with which reading will begin."""
+    def first_read(self) -> tuple[Leaf, int] | None:
+        """Return the leaf and the number in its course with which reading will begin; None where there are several."""
+        if len(leaves_of(self._plan.node)) > 1:
+            return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
 
     @property
@@ -93,9 +96,8 @@ class OrderedStream:
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
-        close: Callable[[], None] | None = getattr(chunks, "close", None)
-        if close is not None:
-            close()
+        if isinstance(chunks, Generator):
+            chunks.close()
 
     def close(self) -> None:
         self._closed = True
@@ -106,10 +108,10 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
     """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
     if not isinstance(plan.program, Ordered) or course.where is None:
         raise InternalError("an indexable dataset is not read in order")
-    return open_stages(plan.node, course.where.legs, Opening(course.first.epoch, plan.shard.count, read, context))
+    opening = Opening(course.first.epoch, plan.shard.count, read, context, plan.must_fill)
+    return open_stages(plan.node, course.where.legs, opening)
 
 
 def can_read_ahead(plan: Plan) -> bool:
-    """Return whether there is one leaf alone, for which workers can read ahead."""
-    leaves = leaves_of(plan.node)
-    return len(leaves) == 1 and not isinstance(leaves[0], Stream)
+    """Return whether workers can read ahead: there are leaves that they can compute, and not too many."""
+    return bool(worker_leaves(plan.node))

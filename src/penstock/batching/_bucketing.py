@@ -1,8 +1,37 @@
-"""How elements of about one size are put into batches: the description, without the doing."""
+"""How elements of about one size are put into batches: the description, and the bucket of a size."""
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
+
+from penstock._tree import Element
+from penstock.batching._merge import Batch
+from penstock.batching._pad import Pad
+from penstock.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True)
+class LengthOf:
+    """The size of an element is the length of one of its leaves."""
+
+    leaf: str
+
+    def __call__(self, element: Element, /) -> int:
+        """Return the length of the leaf.
+
+        Raises:
+            GraphError: the element has no such leaf, or that has no length.
+        """
+        try:
+            return len(element[self.leaf])
+        except (TypeError, KeyError, IndexError):
+            leaves = list(element) if hasattr(element, "keys") else []
+            found = f"a dict of {leaves}" if leaves else f"a {type(element).__qualname__}"
+            raise GraphError(
+                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an "
+                "array, or give a function that returns an element's size."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +51,57 @@ class Bucketing:
     rows: tuple[int, ...]
     merge: tuple[Callable[[list[Any]], Any], ...]
     keep_short: bool = True
+
+    def bucket(self, element: Element) -> int:
+        """Return the number of an element's bucket.
+
+        Raises:
+            GraphError: its size is no whole number, or above the last boundary.
+        """
+        size: Any = self.size(element)
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+            raise GraphError(f"size must return a whole number; got {size!r}")
+        number = bisect.bisect_left(self.boundaries, size.__index__())
+        if number == len(self.boundaries):
+            raise GraphError(
+                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
+                "Raise it, cut the element in .map, or leave it out with .filter."
+            )
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class PadToBucket:
+    """The merge of batches whose rows are all of one bucket, each padded as its bucket says."""
+
+    bucketing: Bucketing
+
+    def __call__(self, elements: Sequence[Element], /) -> Batch:
+        """Return the batch.
+
+        Raises:
+            GraphError: the elements are of several buckets.
+        """
+        number = self.bucketing.bucket(elements[0])
+        for element in elements:
+            check_bucket(self.bucketing, element, number, "of a batch")
+        return self.bucketing.merge[number](list(elements))
+
+
+def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str) -> None:
+    """Raise where an element isn't of the bucket that was planned.
+
+    Raises:
+        GraphError: it isn't.
+    """
+    if bucketing.bucket(element) != number:
+        raise GraphError(
+            f"elements must have the sizes that bucket() was told; one {which} has {bucketing.size(element)}, and was "
+            f"planned for the bucket up to {bucketing.boundaries[number]}. Give the lengths of the dataset as it is "
+            "before bucket(), in its order."
+        )
+
+
+def merges(boundaries: Sequence[int], pad: Pad) -> tuple[Pad, ...]:
+    """Return the merge of each bucket: padding to its boundary."""
+    return tuple(Pad(boundary, pad.fill, pad.mask) for boundary in boundaries)

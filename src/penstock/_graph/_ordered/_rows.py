@@ -6,20 +6,21 @@ element's `after`: what is left of it is not lost when the rest is dealt to othe
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from penstock._graph._apply import whereabouts
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at
+from penstock._graph._flat import flat_block
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock._graph._ordered._stage import Point, Stage
 from penstock._graph._seed_position import ROWS_BITS, Integers
 from penstock.batching._rows import split_rows
-from penstock.errors import GraphError
 
 _CHUNK_SECONDS: Final = 0.002
 _MOST_AT_ONCE: Final = 1024  # rows, but for those of one element, which come together
@@ -32,46 +33,48 @@ class RowsStage:
     step: Unbatch | FlatMap
     below: Stage
     leaves: Mapping[int, Whence]
+    context: Context
 
     def start(self) -> Token:
         return (self.below.start(), 0)
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         skip = token[1]
+        at_once = 1  # elements: as many as give some rows in a few milliseconds
         for chunk in self.below.run(token[0]):
-            places = MarkPlaces(self.leaves, chunk.marks)
-            first, lists, count = 0, list[list[Element]](), 0
-            began = time.perf_counter()
-            for number, element in enumerate(chunk.elements):
+            start = 0
+            while start < len(chunk.elements):
+                parents = chunk.part(start, start + at_once)
+                start += at_once
+                began = time.perf_counter()
                 try:
-                    lists.append(self._split(element, places, number))
-                except Exception:
-                    yield _chunk(lists, skip, chunk.part(first, number))
-                    raise
-                count += len(lists[-1])
-                if count >= _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS:
-                    yield _chunk(lists, skip, chunk.part(first, number + 1))
-                    first, lists, count, skip = number + 1, [], 0, 0
-                    began = time.perf_counter()
-            if lists:
-                yield _chunk(lists, skip, chunk.part(first, len(chunk.elements)))
+                    lists = self._split(parents.elements, parents.marks)
+                except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+                    yield from self._one_by_one(parents, skip)
+                else:
+                    has_room = sum(map(len, lists)) < _MOST_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                    yield _chunk(lists, skip, parents)
+                    at_once = at_once * 2 if has_room else max(at_once // 2, 1)
                 skip = 0
 
-    def _split(self, element: Element, places: MarkPlaces, number: int) -> list[Element]:
+    def _one_by_one(self, chunk: Chunk, skip: int) -> Iterator[Chunk]:
+        """Yield the rows of each element of a chunk; those before a failing one come first."""
+        for number in range(len(chunk.elements)):
+            parent = chunk.part(number, number + 1)
+            yield _chunk(self._split(parent.elements, parent.marks), skip, parent)
+            skip = 0
+
+    def _split(self, elements: list[Element], marks: Marks) -> list[list[Element]]:
         if isinstance(self.step, Unbatch):
-            return split_rows(element)
-        return flat(self.step, element, lambda: whereabouts(self.step, places.place(number)))
+            return list(map(split_rows, elements))
+        return flat_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         if not tokens:
             return [], no_marks()
         parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
         elements, marks = self.below.reproduce(parents)
-        places = MarkPlaces(self.leaves, marks)
-        split = {
-            parent: (self._split(element, places, number), marks[number])
-            for number, (parent, element) in enumerate(zip(parents, elements, strict=True))
-        }
+        split = dict(zip(parents, zip(self._split(elements, marks), marks, strict=True), strict=True))
         found: list[Element] = []
         found_marks: list[Marks] = []
         for token in tokens:
@@ -114,20 +117,3 @@ def _marks(parents: Marks, which: Integers, rows: Integers) -> Marks:
     marks: Marks = parents[which]
     marks[:, ORDINAL] = (marks[:, ORDINAL] << ROWS_BITS) + rows
     return marks
-
-
-def flat(step: FlatMap, element: Element, where: Callable[[], str]) -> list[Element]:
-    """Return the list that the step's function makes of an element."""
-    try:
-        made = step.function(element)
-    except StopIteration as error:
-        raise RuntimeError(f"the function of step {step.name!r} raised StopIteration") from error
-    except Exception as error:
-        error.add_note(where())
-        raise
-    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
-        raise GraphError(
-            f"the function of flat_map must return a list of elements; step {step.name!r} returned a "
-            f"{type(made).__name__} {where()}. Return a list, with one element or none if need be."
-        )
-    return list(made)
