@@ -141,11 +141,13 @@ def _of_kind(kind: Kind, step: int, states: list[Any], *, new_ranks: int = 1) ->
 
     name = f"{kind.name}, step {step:,}" + (f", {len(states)} → {new_ranks} ranks" if new_ranks > 1 else "")
     first = partial(Contestant, f"{name}: first batch", "ours", timed(seconds_once), MILLISECONDS)
-    state = state_bytes(f"{name}: state", "ours", json.dumps(states[0]).encode(), Goal("value", 1000))
+    goal = Goal("value", 1000) if kind.open_elements is None else None  # what is open is named, by positions
+    state = state_bytes(f"{name}: state", "ours", json.dumps(states[0]).encode(), goal)
     if kind.open_elements is None:
         return [first(goal=Goal("value", 10)), state]
-    limit = f"{name}: what is open"
-    compute = timed(partial(_seconds, computed(kind.open_elements)))
+    elements = kind.open_elements(states[0])  # of one rank's; a rank that goes on begins with what one held open
+    limit = f"{name}: what is open, {elements:,} elements"
+    compute = timed(partial(_seconds, computed(kind, elements)))
     return [
         Contestant(limit, "limit", compute, MILLISECONDS),
         first(against=(limit,), goal=Goal("share", 1 / 1.2)),

@@ -5,7 +5,7 @@ stream since its last snapshot. These come with a plain loop that computes just 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,13 @@ import penstock as ps
 WINDOW = 1000
 COMPONENTS = 500
 EPISODE = 100
+LENGTH = 256  # tokens of a packed sequence
+
+
+def costly(value: int) -> NDArray[np.float32]:
+    """Return some numbers made of one, in about 20 microseconds."""
+    numbers = np.arange(value % 97, 2048, dtype=np.float32)
+    return np.array([np.sqrt(numbers).sum(), np.square(numbers).mean(), value], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +33,14 @@ class Kind:
     Attributes:
         name: as it is shown.
         dataset: batches, with as many elements as `steps` need.
-        open_elements: for how many elements' time a restore may compute what is open; None where nothing is.
+        open_elements: how many elements a restore from a state must compute again; None where none ever is open.
+        function: what makes one of these elements of a number.
     """
 
     name: str
     dataset: ps.Dataset[Any]
-    open_elements: int | None = None
+    open_elements: Callable[[Any], int] | None = None
+    function: Callable[[int], Any] = costly
 
 
 def indexable(count: int, batch_size: int) -> list[Kind]:
@@ -55,11 +64,12 @@ def ordered(count: int, batch_size: int) -> list[Kind]:
     kinds = [
         Kind("filter", numbers.filter(is_kept)),
         Kind("flat_map", numbers.flat_map(twice)),
-        Kind("window_shuffle", numbers.filter(is_kept).window_shuffle(WINDOW), open_elements=WINDOW),
+        Kind("window_shuffle", numbers.filter(is_kept).window_shuffle(WINDOW), lambda _: WINDOW),
         Kind("mix by a measure", ps.mix(halves, {"a": 2, "b": 1}, measure=measure)),
+        Kind("pack", ps.range(3 * count, seed=7).map(document).pack(LENGTH), documents_open, document),
         Kind("stream with a state", ps.stream(partial(Numbers, count)).map(costly)),
     ]
-    return [Kind(kind.name, kind.dataset.batch(batch_size), kind.open_elements) for kind in kinds]
+    return [replace(kind, dataset=kind.dataset.batch(batch_size)) for kind in kinds]
 
 
 def _mix(count: int, parts: int) -> ps.Dataset[int]:
@@ -78,12 +88,6 @@ def negate(value: int) -> int:
 def episode(number: int) -> NDArray[np.int64]:
     """Return the frames of an episode."""
     return np.arange(EPISODE) + number
-
-
-def costly(value: int) -> NDArray[np.float32]:
-    """Return some numbers made of one, in about 20 microseconds."""
-    numbers = np.arange(value % 97, 2048, dtype=np.float32)
-    return np.array([np.sqrt(numbers).sum(), np.square(numbers).mean(), value], np.float32)
 
 
 def is_kept(element: NDArray[np.float32]) -> bool:
@@ -122,10 +126,22 @@ class Numbers:
         self._read = state
 
 
-def computed(elements: int) -> Callable[[], object]:
-    """Return a plain loop that computes as many elements, what a restore can't do without."""
+def document(number: int) -> dict[str, NDArray[np.int32]]:
+    """Return a document of 1 to 200 tokens, in as much time as other elements take."""
+    return {"tokens": np.full(1 + number * 37 % 200, int(costly(number)[2]), np.int32)}
+
+
+def documents_open(state: Any) -> int:  # noqa: ANN401 - a state's cursor is nested lists
+    """Return how many documents the open sequences of a packed dataset's state hold."""
+    _, (_, _, _, sequences) = state["cursor"]
+    return sum(len(sequence) // 3 for sequence in sequences)
+
+
+def computed(kind: Kind, elements: int) -> Callable[[], object]:
+    """Return a plain loop that computes as many elements of a kind, which a restore can't do without."""
 
     def run() -> object:
-        return [element for element in map(costly, range(elements)) if is_kept(element)]
+        made = map(kind.function, range(elements))
+        return [element for element in made if is_kept(element)] if kind.function is costly else list(made)
 
     return run
