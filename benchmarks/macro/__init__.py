@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, packing, random_map, resume, shuffle, tiny, tokens
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "tiny": tiny.build,
     "tokens": tokens.build,
+    "packing": packing.build,
     "shuffle": shuffle.build,
     "random-map": random_map.build,
     "resume": resume.build,

@@ -113,19 +113,28 @@ def gather_batches(
 
 
 def compile_gather(directory: Path) -> ctypes.CDLL:
-    """Compile `gather.c` with the machine's C compiler and load it.
+    """Compile `gather.c` and load it."""
+    loaded = compile_c(Path(__file__).with_name("gather.c"), directory)
+    loaded.gather.restype = None
+    loaded.gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    loaded.gather_pass.restype = ctypes.c_int64
+    loaded.gather_pass.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+    return loaded
+
+
+def compile_c(source: Path, directory: Path) -> ctypes.CDLL:
+    """Compile a C file with the machine's C compiler and load it.
+
+    Args:
+        source: the file.
+        directory: where the library is put.
 
     Raises:
         RuntimeError: if there is no C compiler.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise RuntimeError("the limit of `tokens` is a C function; install a C compiler (cc, gcc or clang)")
-    source, library = Path(__file__).with_name("gather.c"), directory / "gather.so"
+        raise RuntimeError("this limit is a C function; install a C compiler (cc, gcc or clang)")
+    library = directory / f"{source.stem}.so"
     subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    loaded = ctypes.CDLL(str(library))
-    loaded.gather.restype = None
-    loaded.gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    loaded.gather_pass.restype = ctypes.c_int64
-    loaded.gather_pass.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
-    return loaded
+    return ctypes.CDLL(str(library))

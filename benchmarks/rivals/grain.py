@@ -5,16 +5,17 @@
 
 import json
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import grain
 import numpy as np
-from grain.experimental import index_shuffle
+from grain.experimental import FirstFitPackIterDataset, index_shuffle
 from numpy.typing import NDArray
 
-from benchmarks.macro import import_time, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, packing, random_map, resume, shuffle, tiny, tokens
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Contestant, Measurement, Output
 from benchmarks.streams import passes, take_batches
@@ -53,6 +54,20 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
     dataset = grain.MapDataset.source(windows).shuffle(seed=7).batch(work.batch_size).to_iter_dataset(INLINE)
     run, output = passes(partial(take_batches, dataset, PREFIX)), Output(tokens.CLAIM, lambda: dataset, ordered=False)
     return (Contestant(NAME, "rival", run, tokens.UNIT, against=(tokens.LIMIT,), output=output),)
+
+
+def _packing(work: packing.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    source: Any = work
+    documents = grain.MapDataset.source(source).map(lambda tokens: {"tokens": tokens}).to_iter_dataset(INLINE)
+    packed = FirstFitPackIterDataset(
+        documents, length_struct={"tokens": work.capacity}, num_packing_bins=packing.BINS, shuffle_bins=False
+    )
+
+    def sequences() -> Iterator[dict[str, Any]]:
+        for each in packed:
+            yield {"tokens": each["tokens"], "segment_ids": each["tokens_segment_ids"]}
+
+    return (packing.contestant(work, f"{NAME}, first fit", "rival", sequences),)
 
 
 def _shuffle(work: shuffle.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -119,6 +134,7 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
 CONTESTANTS: dict[str, Contestants] = {
     "tiny": _tiny,
     "tokens": _tokens,
+    "packing": _packing,
     "shuffle": _shuffle,
     "random-map": _random_map,
     "resume": _resume,

@@ -1,4 +1,4 @@
-"""Every Python block of README.md and docs/ runs, or says on its fence why not.
+"""Every Python block of README.md and docs/ runs, or says on its fence why not; and links lead somewhere.
 
 The blocks of a page are one program: a later one goes on where an earlier one stopped. A block that shows what
 cannot run here opens with ```` ```python no-run: the reason ````.
@@ -14,6 +14,7 @@ from tests.architecture.tree import CHECKOUT, files, name_of
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>\S.*)?$")
 SKIPPED = re.compile(r"python\s+no-run")
 EXPLAINED = re.compile(r"python\s+no-run:\s*\S+\s+\S+")
+LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]+)(?:#[^)\s]*)?\)")
 PAGES = {name_of(page): page for page in files(".md") if name_of(page).split("/")[0] in {"README.md", "docs"}}
 
 
@@ -50,6 +51,25 @@ def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program = program_of(PAGES[name].read_text())
     monkeypatch.chdir(tmp_path)
     exec(compile(program, str(CHECKOUT / name), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    """Each link to another file of the checkout names one that is there."""
+    page = PAGES[name]
+    lost = [link["path"] for link in LINK.finditer(page.read_text()) if not (page.parent / link["path"]).exists()]
+    assert not lost
+
+
+def test_every_page_is_in_an_index() -> None:
+    """A reader who begins at docs/README.md finds every page."""
+    indexes = [name for name in PAGES if name.endswith("README.md")]
+    linked = {
+        (PAGES[index].parent / link["path"]).resolve()
+        for index in indexes
+        for link in LINK.finditer(PAGES[index].read_text())
+    }
+    assert [name for name, page in PAGES.items() if name != "README.md" and page.resolve() not in linked] == []
 
 
 def test_blocks_keep_their_place() -> None:

@@ -7,21 +7,22 @@ from typing import Any, SupportsIndex, overload
 from penstock._dataset._batches import BatchVerbs
 from penstock._dataset._elements import ElementVerbs
 from penstock._dataset._order import OrderVerbs, chosen
+from penstock._dataset._packing import PackingVerbs
 from penstock._dataset._verbs import T_co
 from penstock._graph._apply import Context
-from penstock._graph._check import check_elements
+from penstock._graph._check import check_graph
 from penstock._graph._describe import html_text, tree_text, verb_text
 from penstock._graph._evaluate import element_at
 from penstock._graph._fingerprint import fingerprint
 from penstock._graph._in_order import elements
-from penstock._graph._length import is_indexable, length
+from penstock._graph._length import length
 from penstock._graph._nodes import Element, chain
 from penstock._graph._verify import finite_length, need_count, need_end, need_indexable
 from penstock.batching._leaf import element_spec
 from penstock.sampling import Slice
 
 
-class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co]):
+class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVerbs[T_co]):
     """A lazy description of data: what the model sees at step N is a pure function of it and N.
 
     Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,
@@ -51,10 +52,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co]):
             >>> import penstock as ps
             >>> ps.range(10).map(str).check()
         """
-        base = next(step for step in reversed(chain(self._node)) if is_indexable(step))
-        total = length(base) or 0
-        places = [(index % 2, total * index // count) for index in range(need_count("count", count, 1))]
-        check_elements(self._node, sorted(set(places)) if total else [])
+        check_graph(self._node, need_count("count", count, 1))
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401 - the structure of the user's elements

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._dataset._filter_index import filter_bits
+from penstock._dataset._order import chosen
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._cache import cache_identity
 from penstock._graph._describe import function_name
@@ -139,16 +141,48 @@ class ElementVerbs(Verbs[T_co]):
         need_function("map_with_origin", function)
         return self._map(function, name, "origin", on_error)
 
-    def filter(self, predicate: Callable[[T_co], object], *, name: str | None = None) -> "Dataset[T_co]":
+    def filter(
+        self,
+        predicate: Callable[[T_co], object],
+        *,
+        name: str | None = None,
+        index: "str | os.PathLike[str] | None" = None,
+    ) -> "Dataset[T_co]":
         """Return the elements for which `predicate(element)` is true; they can only be read in order.
+
+        With `index`, they have positions: the predicate is called for all elements now, on threads, and one bit each is
+        kept in a file. The result has a length, can be shuffled, split and indexed, and reads nothing that is left out.
+        Whoever calls it again, another rank or the next run, loads the file; while one process computes, others wait
+        for it. Above a shuffle the elements are the same in every epoch, and reordered among themselves.
+
+        Args:
+            predicate: a function of the element alone. Called in blocks, on any worker, twice if need be.
+            name: for messages; by default the function's own.
+            index: the path of the file. Made where it is missing; computed again and replaced, with a warning, where it
+                is damaged or the source, the order or the code of a function differs. That doesn't show what a function
+                reads from files or calls in other packages: after such a change remove the file.
+
+        Raises:
+            UsageError: with `index`, if it names a file of another kind, or one that can't be written.
+            GraphError: with `index`, if the dataset has no positions or no end, or if a step below gives other elements
+                in another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step.
 
         Example:
             >>> import penstock as ps
             >>> list(ps.range(6).filter(lambda number: number % 2))
             [1, 3, 5]
+
+            >>> import os, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     odd = ps.range(6).filter(lambda number: number % 2, index=os.path.join(folder, "odd"))
+            >>> len(odd), odd[1], sorted(odd.shuffle())
+            (3, 3, [1, 3, 5])
         """
         need_function("filter", predicate)
         step_name = function_name(predicate) if name is None else need_name(name)
+        if index is not None:
+            bits = filter_bits(self._node, predicate, step_name, index)
+            return self._new(chosen(self._node, bits, f"filter({step_name}, indexed)"))
         return self._new(Filter(self._node, predicate, step_name))
 
     def flat_map(

@@ -9,6 +9,7 @@ from penstock._graph._nodes import Chain, Mix, Node, OrderedMix, Zip
 from penstock._graph._rewrite import prefixed, repeated
 from penstock._graph._verify import need_count, need_function, need_integer
 from penstock._seeds import derive
+from penstock.batching._bucketing import LengthOf
 from penstock.errors import GraphError, UsageError
 from penstock.sampling import Concatenation, RoundRobin, WeightedMixture, integer_weights
 
@@ -23,7 +24,7 @@ def mix(
     weights: Weights | Mapping[int, Weights] | None = None,
     *,
     stop: Stop = "first",
-    measure: Callable[[T], int] | None = None,
+    measure: str | Callable[[T], int] | None = None,
     seed: int = 0,
 ) -> Dataset[T]:
     """Return the elements of several datasets, mixed by weights.
@@ -46,7 +47,8 @@ def mix(
             which weights; a name that is left out has weight 0.
         stop: "first" ends with the first part that ends; "all" goes on without it, until all have ended; "never"
             repeats every part without end, each pass an epoch of its own.
-        measure: how much an element counts for the weights, such as its number of tokens; by default 1.
+        measure: how much an element counts for the weights: a leaf, whose length counts, such as "tokens", or a
+            function that returns a whole number; by default 1.
         seed: of the order, and of the random steps above.
 
     Raises:
@@ -62,7 +64,9 @@ def mix(
     names, nodes = _named(parts)
     if stop not in ("first", "all", "never"):
         raise UsageError(f'stop must be "first", "all" or "never"; got stop={stop!r}')
-    if measure is not None:
+    if isinstance(measure, str):
+        measure = LengthOf(measure)
+    elif measure is not None:
         need_function("measure", measure)
     seed = need_integer("seed", seed)
     schedule = _schedule(names, weights)
@@ -166,7 +170,11 @@ def zip_datasets(
 
 
 def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
-    """Return the names and the nodes of what was given to be joined."""
+    """Return the names and the nodes of what was given to be joined.
+
+    Raises:
+        UsageError: if it is no dict or list of datasets.
+    """
     if _is_mapping(parts):
         pairs = list(parts.items())
     elif isinstance(parts, list | tuple):
@@ -184,7 +192,11 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
-    """Return from which positions on which whole-number weights hold, in the order of the names."""
+    """Return from which positions on which whole-number weights hold, in the order of the names.
+
+    Raises:
+        UsageError: if the weights are neither.
+    """
     if weights is None:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:
@@ -197,6 +209,11 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
+    """Return the whole-number weights of one stretch.
+
+    Raises:
+        UsageError: if they are none.
+    """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict of a weight for each name; got {weights!r}")
     unknown = [name for name in weights if name not in names]

@@ -15,6 +15,7 @@ from penstock._seeds import derive
 from penstock.errors import UsageError
 from penstock.sampling import (
     Balance,
+    Bits,
     CheckedSampler,
     FixedEpoch,
     FixedOrder,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from penstock._dataset._dataset import Dataset
 
 
-def chosen(node: Node, sampler: Slice | Select, verb: str) -> Node:
+def chosen(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
     """Return the elements that a sampler chooses; above a shuffle their set is fixed, and reordered inside itself."""
     if not varies_by_epoch(node):
         return Reindex(node, sampler, verb)

@@ -45,6 +45,11 @@ def _nothing_yet(step: str, epoch: int, position: int) -> int:
     return 0
 
 
+def _count_nothing(node: Node, kept: int, dropped: int) -> None:
+    """Count nothing."""
+    del node, kept, dropped
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
@@ -53,6 +58,9 @@ class Context:
     observe: Observer = _ignore
     substituted: Callable[[str, int, int], int] = _nothing_yet
     """How many elements a step has replaced so far, besides the one at an epoch and position; for budgets."""
+    filtered: Callable[[Node, int, int], None] = _count_nothing
+    """Told what filters kept and left out, where that is taken in: a filter, or a node with filters that are part of
+    it; how many elements it gave; how many its filters left out."""
 
 
 @dataclass(frozen=True, slots=True)

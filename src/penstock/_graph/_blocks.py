@@ -63,6 +63,8 @@ class Block(NamedTuple):
     elements: list[Element]
     kept: Integers | None
     """Which elements of the block these are; None for all of them."""
+    filtered: int = 0
+    """How many of the others a predicate left out, rather than an error."""
 
 
 class BlockPlaces:
@@ -139,12 +141,13 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             places = BlockPlaces(parent, epochs, positions, below.kept)
             results = apply_block(node, below.elements, places, context, element_at)
             if node.on_error != "skip":
-                return Block(results, below.kept)
-            return _keep(results, below.kept, [result is not DROPPED for result in results])
+                return below._replace(elements=results)
+            return _keep(results, below, [result is not DROPPED for result in results])
         case Filter(parent=parent):
             below = evaluate_block(parent, epochs, positions, context)
             places = BlockPlaces(parent, epochs, positions, below.kept)
-            return _keep(below.elements, below.kept, _predicate(node, below.elements, places))
+            block = _keep(below.elements, below, _predicate(node, below.elements, places))
+            return block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
         case Batch():
             return Block(_batches(node, epochs, positions, context), None)
         case Unbatch():
@@ -170,9 +173,10 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             assert_never(node)
 
 
-def _keep(elements: list[Element], kept: Integers | None, mask: list[bool]) -> Block:
+def _keep(elements: list[Element], below: Block, mask: list[bool]) -> Block:
     chosen = np.flatnonzero(np.asarray(mask, bool))
-    return Block([elements[i] for i in chosen.tolist()], chosen if kept is None else kept[chosen])
+    kept = chosen if below.kept is None else below.kept[chosen]
+    return Block([elements[i] for i in chosen.tolist()], kept, below.filtered)
 
 
 def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:

@@ -65,10 +65,15 @@ def cache_identity(node: Node, version: str | None) -> str:
     """
     parts = fingerprint(node)
     hasher = hashlib.blake2b(digest_size=16)
-    codes = [code_identity(function) for step in walk(node) for function in _functions(step)]
-    for text in (parts.source, parts.order, *([f"version {version}"] if version is not None else codes)):
+    codes = [f"version {version}"] if version is not None else code_identities(node)
+    for text in (parts.source, parts.order, *codes):
         hasher.update(f"{len(text)}:{text}".encode())
     return hasher.hexdigest()
+
+
+def code_identities(node: Node) -> list[str]:
+    """Return the identity of each function that determines a node's elements."""
+    return [code_identity(function) for step in walk(node) for function in _functions(step)]
 
 
 def _functions(step: Node) -> list[Callable[..., Any]]:

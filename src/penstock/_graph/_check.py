@@ -12,7 +12,22 @@ from penstock._graph._evaluate import element_at, keeps, place_of
 from penstock._graph._flat import flat_elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._locate import first_below
-from penstock._graph._nodes import Chain, Element, Filter, FlatMap, Map, Mix, Node, OrderedMix, Read, Zip, chain, foot
+from penstock._graph._nodes import (
+    Chain,
+    Element,
+    Filter,
+    FlatMap,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Read,
+    Unbatch,
+    Zip,
+    chain,
+    foot,
+)
+from penstock._graph._seed_position import divide_rows
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
@@ -57,18 +72,6 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
         _check_chain(part, above, count)
 
 
-def check_elements(node: Node, positions: list[tuple[int, int]]) -> None:
-    """Raise a GraphError naming the first step that gives different results for the same element.
-
-    Args:
-        node: the dataset.
-        positions: the (epoch, position) of the elements to look at, in the coordinates of the highest indexable step.
-    """
-    steps = chain(node)
-    top = max(index for index, step in enumerate(steps) if is_indexable(step))
-    _check_places(steps[top], steps[top + 1 :], positions)
-
-
 def _check_places(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:
     context = Context()
     for epoch, position in positions:
@@ -93,6 +96,9 @@ def _below(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]
             return [(parts[number], epoch, position)]
         case Zip(parts=parts):
             return [(part, epoch, position) for part in parts]
+        case Unbatch(parent=parent):
+            batches, _ = divide_rows(node, np.array([position], np.int64))
+            return [(parent, epoch, int(batches[0]))]
         case _:
             parent, epochs, positions = first_below(node, np.array([epoch], np.int64), np.array([position], np.int64))
             return [(parent, int(epochs[0]), int(positions[0]))]

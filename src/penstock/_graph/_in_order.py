@@ -8,8 +8,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of, whereabouts
+from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of
+from penstock._graph._bucketed import bucketed
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
+from penstock._graph._flat import flat_elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
     Batch,
@@ -36,9 +38,9 @@ from penstock._graph._nodes import (
 )
 from penstock._graph._ordered._join import joined
 from penstock._graph._ordered._mix import measured
-from penstock._graph._ordered._rows import flat
 from penstock._graph._ordered._stream import read
 from penstock._graph._ordered._window import window_order
+from penstock._graph._packed import packed
 from penstock._graph._seed_position import SeedPosition
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
@@ -69,7 +71,7 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case Filter():
             return ((e, place) for e, place in below(node.parent) if keeps(node, e, place))
         case FlatMap():
-            return _flat(node, below(node.parent))
+            return _flat(node, below(node.parent), context)
         case Batch():
             return _batches(node, below(node.parent))
         case Unbatch():
@@ -93,8 +95,10 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
             return _streamed(node, epoch, rank, ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
             raise InternalError("a source and its reorderings are indexable")
-        case Pack() | Bucket():
-            raise InternalError("not yet")
+        case Pack():
+            return packed(node, below(node.parent))
+        case Bucket():
+            return bucketed(node, below(node.parent))
 
 
 def within(place: Place, name: str) -> Place:
@@ -103,9 +107,9 @@ def within(place: Place, name: str) -> Place:
     return replace(place, component=component, stream=stream_of(component))
 
 
-def _flat(step: FlatMap, below: Iterator[Placed]) -> Iterator[Placed]:
+def _flat(step: FlatMap, below: Iterator[Placed], context: Context) -> Iterator[Placed]:
     for element, place in below:
-        for number, made in enumerate(flat(step, element, lambda at=place: whereabouts(step, at))):
+        for number, made in enumerate(flat_elements(step, element, place, context, element_at)):
             yield made, row_place(place, number)
 
 

@@ -168,11 +168,10 @@ class Loader(Generic[T_co]):
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
-        batch = self._plan.program.batch
         return LoaderState(
             self._fingerprint_at(point.epoch, point.position),
             np.__version__,
-            Shape(self._plan.batch_size, "keep" if batch is None else batch.remainder, shard.count),
+            Shape(self._plan.batch_size, self._plan.remainder, shard.count),
             point.step,
             point.epoch,
             point.position,
@@ -250,7 +249,7 @@ class Loader(Generic[T_co]):
 
         `batches`; `wait_seconds`, the time the consumer has waited, and `wait_share`, of the time since its first
         batch; `batches_per_second`; `bytes_in_flight`, held by batches being made, ready or in use;
-        `worker_restarts`; `substituted` and `skipped` elements.
+        `worker_restarts`; `substituted` and `skipped` elements; `filtered`, those that predicates left out.
         """
         clock = self._clock
         seconds = 0.0 if clock.first is None else clock.last - clock.first
@@ -264,6 +263,7 @@ class Loader(Generic[T_co]):
             "worker_restarts": 0.0,
             "substituted": float(recorder.total(Substituted)),
             "skipped": float(recorder.total(Skipped)),
+            "filtered": float(recorder.filtered),
         }
 
     def replaced(self) -> tuple[Event, ...]:

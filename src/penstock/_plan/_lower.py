@@ -4,7 +4,7 @@ from typing import Literal
 
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Map, Node, Reindex, Substitute, walk
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Substitute, walk
 from penstock._graph._ordered._build import outermost_batch
 from penstock._graph._verify import need_count, parse_bytes, refuse
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
@@ -88,7 +88,9 @@ def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
         refuse(
             node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
         )
-    if batch.size % shard.count:
+    if isinstance(batch, Bucket):
+        _check_buckets(batch, shard)
+    elif batch.size % shard.count:
         raise UsageError(
             f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
         )
@@ -100,13 +102,23 @@ def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
                 "Say Shard(rank, count, uneven=True) if the training loop copes with that.",
             )
         return
-    _check_last_batch(batch, program, shard)
+    if program.batch is not None:
+        _check_last_batch(program.batch, program, shard)
     for step in program.above:
         if isinstance(step, Map) and isinstance(step.on_error, Substitute):
             refuse(
                 node,
                 f"on_error=Substitute(…) of step {step.name!r} stands above batch(), where it can't be cut into ranks. "
                 "Use it before batch().",
+            )
+
+
+def _check_buckets(batch: Bucket, shard: Shard) -> None:
+    for boundary, rows in zip(batch.bucketing.boundaries, batch.bucketing.rows, strict=True):
+        if rows % shard.count:
+            raise UsageError(
+                "the rows of every bucket must divide by the number of ranks; got "
+                f"{rows} rows in the bucket up to {boundary} on {shard.count} ranks. Choose others."
             )
 
 

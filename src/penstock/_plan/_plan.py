@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
 
 Place: TypeAlias = Literal["inline", "threads"]
 
@@ -104,3 +104,11 @@ class Plan:
         if isinstance(batch, Bucket):
             return max(batch.bucketing.rows)
         return 1 if batch is None else batch.size
+
+    @property
+    def remainder(self) -> Remainder:
+        """What becomes of a last batch that isn't full."""
+        batch = self.program.batch
+        if isinstance(batch, Bucket):
+            return "keep" if batch.bucketing.keep_short else "drop"
+        return "keep" if batch is None else batch.remainder

@@ -5,7 +5,7 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Stream
@@ -21,6 +21,8 @@ from penstock.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_MOST_LEAVES: Final = 64  # each takes slots of the ring; beyond, reading ahead for all would take more memory
 
 
 class OrderedStream:
@@ -76,8 +78,10 @@ class OrderedStream:
         """Whether reading has begun, or will never."""
         return self._closed or self._chunks is not None
 
-    def first_read(self) -> tuple[Leaf, int]:
-        """Return the leaf, where there is only one, and the number in its course with which reading will begin."""
+    def first_read(self) -> tuple[Leaf, int] | None:
+        """Return the leaf and the number in its course with which reading will begin; None where there are several."""
+        if len(leaves_of(self._plan.node)) > 1:
+            return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
 
     @property
@@ -110,6 +114,6 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
 
 
 def can_read_ahead(plan: Plan) -> bool:
-    """Return whether there is one leaf alone, for which workers can read ahead."""
+    """Return whether workers can read ahead: there are leaves that they can compute, and not too many."""
     leaves = leaves_of(plan.node)
-    return len(leaves) == 1 and not isinstance(leaves[0], Stream)
+    return len(leaves) <= _MOST_LEAVES and not all(isinstance(leaf, Stream) for leaf in leaves)

@@ -26,7 +26,15 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 class JobQueue(Generic[AnyJob]):
     """The jobs of one stream, in order."""
 
-    def __init__(self, crew: Crew, make_job: Callable[[], AnyJob | None], window: int, memory: int | None) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        make_job: Callable[[], AnyJob | None],
+        window: int,
+        memory: int | None,
+        *,
+        alone: bool = True,
+    ) -> None:
         """Start computing ahead.
 
         Args:
@@ -34,6 +42,7 @@ class JobQueue(Generic[AnyJob]):
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
             window: how many jobs may be in the making or ready.
             memory: a bound in bytes on slots' memory; None for no bound.
+            alone: whether no other queue uses the crew. Then workers arm jobs too; else only the consumer does.
         """
         self._crew = crew
         self._make_job = make_job
@@ -45,8 +54,9 @@ class JobQueue(Generic[AnyJob]):
         self._ended = False
         crew.check()
         with crew.owned():
-            crew.arm_more = self._arm_ahead
-            crew.most_idle = window + 1
+            if alone:
+                crew.arm_more = self._arm_ahead
+                crew.most_idle = window + 1
             self._arm_ahead()
 
     def next_job(self) -> AnyJob | None:

@@ -1,11 +1,16 @@
 """What a loader remembers of its events: counts for ever, the events themselves up to a bound."""
 
 import threading
+import warnings
 from collections import OrderedDict
 
+from penstock._graph._length import is_indexable
+from penstock._graph._nodes import Filter, Map, Node
 from penstock.events import Event, Skipped, Substituted
 
 _MOST_EVENTS = 1000
+_WASTED_ELEMENTS = 10_000
+_WASTED_SHARE = 0.99
 
 
 class Recorder:
@@ -15,6 +20,10 @@ class Recorder:
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Event] = OrderedDict()
         self._counts: dict[tuple[type[Event], str], int] = {}
+        # What follows is the consumer's thread's alone.
+        self.filtered = 0
+        self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
+        self._has_warned = False
 
     def observe(self, event: Event) -> None:
         """Remember an event."""
@@ -35,6 +44,20 @@ class Recorder:
             own = isinstance(self._events.get((step, epoch, position)), Substituted)
             return self._counts.get((Substituted, step), 0) - own
 
+    def start_epoch(self) -> None:
+        """Begin to look anew at how much filters leave out."""
+        self._since_start = {}
+
+    def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
+        """Count what filters kept and left out; warn, once, where they leave out almost all of what is read."""
+        self.filtered += dropped
+        before = self._since_start.get(id(node), (0, 0))
+        kept, dropped = before[0] + kept, before[1] + dropped
+        self._since_start[id(node)] = kept, dropped
+        if dropped >= _WASTED_ELEMENTS and dropped > _WASTED_SHARE * (kept + dropped) and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
+
     def total(self, kind: type[Substituted] | type[Skipped]) -> int:
         """Return how many events of a kind there were."""
         with self._lock:
@@ -44,3 +67,21 @@ class Recorder:
         """Return the latest events, oldest first."""
         with self._lock:
             return tuple(self._events.values())
+
+
+def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
+    names: list[str] = []
+    below = node
+    while isinstance(below, Map | Filter) and not is_indexable(below):
+        if isinstance(below, Filter):
+            names.append(repr(below.name))
+        below = below.parent
+    steps = f"step {names[0]}" if len(names) == 1 else f"steps {' and '.join(reversed(names))}"
+    remedy = "Use filter(…, index=path) there"
+    if not is_indexable(below):
+        remedy = "Filter below the steps that can only be read in order, with filter(…, index=path)"
+    return (
+        f"{steps} left out {dropped:,} of {kept + dropped:,} elements so far in this epoch: nearly all that is read is "
+        f"thrown away. {remedy}: the predicate is then called once for each element, and what it leaves out is not "
+        "read again."
+    )

@@ -1,5 +1,7 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
+from dataclasses import replace
+
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._ordered._leaf import read_inline
@@ -27,13 +29,14 @@ class Runtime:
     def open_stream(self, course: Course) -> Stream:
         """Return the batches of a course."""
         plan = self._plan
+        self.recorder.start_epoch()
         if plan.place == "inline" or (isinstance(plan.program, Ordered) and not can_read_ahead(plan)):
             return self._inline(course)
         if self._crew is None:
             merges = plan.limits.num_batch_workers or plan.prefetch
             self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
         stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
-        return stream(plan, self._crew, course, self._context())
+        return stream(plan, self._crew, course, self._consumer_context())
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
@@ -81,7 +84,11 @@ class Runtime:
         plan = self._plan
         if isinstance(plan.program, Batches):
             return InlineStream(plan, course, self._learned, self._context())
-        return OrderedStream(plan, course, self._context(), read_inline)
+        return OrderedStream(plan, course, self._consumer_context(), read_inline)
+
+    def _consumer_context(self) -> Context:
+        """Return the context of the thread that takes elements in: it counts what filters left out, workers don't."""
+        return replace(self._context(), filtered=self.recorder.count_filtered)
 
     def _context(self) -> Context:
         return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
+from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
 from penstock._plan._plan import Batches, Plan
@@ -22,13 +23,13 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
-from penstock.errors import InternalError
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
 _LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
+_MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
 
@@ -118,29 +119,38 @@ class _Cutter:
 
 
 class ThreadReader:
-    """Reads the one leaf of an ordered dataset: threads compute blocks of positions ahead."""
+    """Reads the leaves of an ordered dataset: threads compute blocks of positions ahead, for each leaf in use."""
 
     def __init__(self, plan: Plan, crew: Crew) -> None:
         crew.check()
         self._plan = plan
         self._crew = crew
-        self._queue: JobQueue[SpanJob] | None = None
-        self._begun: int | None = None
+        self._queues: dict[int, JobQueue[SpanJob]] = {}
+        self._leaves = len(leaves_of(plan.node))
+        self._begun: tuple[Leaf, int] | None = None
 
     def begin(self, leaf: Leaf, start: int) -> None:
         """Start computing ahead of the call that asks for it."""
-        self.close()
-        cutter = _SpanCutter(self._plan, leaf, self._crew, start)
-        self._queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory)
-        self._begun = start
+        self._open(leaf, start)
+        self._begun = (leaf, start)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it computes ahead of the call that asks for it."""
+        return self._begun is not None
+
+    def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
+        self._close(leaf.number)
+        cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
+        queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory, alone=self._leaves == 1)
+        self._queues[leaf.number] = queue
+        return queue
 
     def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
         """Yield the leaf's chunks from a number in its course on."""
-        if self._queue is None or self._begun != start:
-            self.begin(leaf, start)
-        queue, self._begun = self._queue, None
-        if queue is None:
-            raise InternalError("a queue was just made")
+        begun, self._begun = self._begun, None
+        is_open = begun is not None and (begun[0].course, begun[0].epoch, begun[1]) == (leaf.course, leaf.epoch, start)
+        queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
         try:
             while (job := queue.next_job()) is not None:
                 if job.failed:
@@ -151,20 +161,20 @@ class ThreadReader:
         finally:
             queue.close()
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it computes ahead of the call that asks for it."""
-        return self._begun is not None
-
     def is_ready(self) -> bool:
-        """Return whether the next chunk would come without waiting."""
-        return self._queue is None or self._queue.is_ready()
+        """Return whether the next chunk of every leaf would come without waiting."""
+        return all(queue.is_ready() for queue in self._queues.values())
+
+    def _close(self, number: int) -> None:
+        queue = self._queues.pop(number, None)
+        if queue is not None:
+            queue.close()
 
     def close(self) -> None:
         """Give up what is computed ahead."""
-        if self._queue is not None:
-            self._queue.close()
-        self._queue = self._begun = None
+        for number in list(self._queues):
+            self._close(number)
+        self._begun = None
 
 
 class ThreadOrderedStream(OrderedStream):
@@ -181,8 +191,8 @@ class ThreadOrderedStream(OrderedStream):
     def is_ready(self) -> bool:
         if self.has_more_at_hand:
             return True
-        if not self.has_begun and not self._reader.is_ahead:
-            self._reader.begin(*self.first_read())  # so that there is something to wait for
+        if not self.has_begun and not self._reader.is_ahead and (first := self.first_read()) is not None:
+            self._reader.begin(*first)  # so that there is something to wait for
         return self._reader.is_ready()
 
     def close(self) -> None:
@@ -193,8 +203,9 @@ class ThreadOrderedStream(OrderedStream):
 class _SpanCutter:
     """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int) -> None:
+    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int, leaves: int) -> None:
         self._leaf = leaf
+        self._most = max(_MOST_POSITIONS // leaves, 1)
         self._learned = crew.learned
         self._start = start
         self._end = leaf.course.total
@@ -208,7 +219,7 @@ class _SpanCutter:
             return None
         seconds = self._learned.row_seconds
         by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
-        count = min(max(self._rows, by_time, 2 * self._workers), 1 << 14)
+        count = min(max(self._rows, by_time, 2 * self._workers), self._most)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))

@@ -1,8 +1,34 @@
-"""How elements of about one size are put into batches: the description, without the doing."""
+"""How elements of about one size are put into batches: the description, and the bucket of a size."""
 
-from collections.abc import Callable
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
+
+from penstock.batching._pad import Pad
+from penstock.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True)
+class LengthOf:
+    """The size of an element is the length of one of its leaves."""
+
+    leaf: str
+
+    def __call__(self, element: Any, /) -> int:  # noqa: ANN401 - a user's element
+        """Return the length of the leaf.
+
+        Raises:
+            GraphError: the element has no such leaf, or that has no length.
+        """
+        try:
+            return len(element[self.leaf])
+        except (TypeError, KeyError, IndexError):
+            found = f"a dict of {list(element)}" if isinstance(element, dict) else f"a {type(element).__qualname__}"
+            raise GraphError(
+                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an array, "
+                "or give a function that returns an element's size."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +48,53 @@ class Bucketing:
     rows: tuple[int, ...]
     merge: tuple[Callable[[list[Any]], Any], ...]
     keep_short: bool = True
+
+    def bucket(self, element: Any) -> int:  # noqa: ANN401 - a user's element
+        """Return the number of an element's bucket.
+
+        Raises:
+            GraphError: its size is no whole number, or above the last boundary.
+        """
+        size = self.size(element)
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+            raise GraphError(f"size must return a whole number; got {size!r}")
+        number = bisect.bisect_left(self.boundaries, size.__index__())
+        if number == len(self.boundaries):
+            raise GraphError(
+                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. Raise "
+                "it, cut the element in .map, or leave it out with .filter."
+            )
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class PadToBucket:
+    """The merge of batches whose rows are all of one bucket, each padded as its bucket says."""
+
+    bucketing: Bucketing
+
+    def __call__(self, elements: Sequence[Any], /) -> Any:  # noqa: ANN401 - a batch
+        """Return the batch.
+
+        Raises:
+            GraphError: the elements are of several buckets.
+        """
+        number = self.bucketing.bucket(elements[0])
+        for element in elements:
+            check_bucket(self.bucketing, element, number, "of a batch")
+        return self.bucketing.merge[number](list(elements))
+
+
+def check_bucket(bucketing: Bucketing, element: Any, number: int, which: str) -> None:  # noqa: ANN401 - a user's
+    """Raise where an element isn't of the bucket that was planned."""
+    if bucketing.bucket(element) != number:
+        raise GraphError(
+            f"elements must have the sizes that bucket() was told; one {which} has {bucketing.size(element)}, and was "
+            f"planned for the bucket up to {bucketing.boundaries[number]}. Give the lengths of the dataset as it is "
+            "before bucket(), in its order."
+        )
+
+
+def merges(boundaries: Sequence[int], pad: Pad) -> tuple[Pad, ...]:
+    """Return the merge of each bucket: padding to its boundary."""
+    return tuple(Pad(boundary, pad.fill, pad.mask) for boundary in boundaries)

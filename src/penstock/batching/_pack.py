@@ -215,7 +215,7 @@ def plan_packing(
         return plan_of_sequences(Pieces(*placed[:3]), placed.sequence, count)
     if how != "best_fit":
         raise UsageError(f"how must be 'best_fit' or 'split'; got how={how!r}. Choose one of them.")
-    pieces = _whole_pieces(lengths, capacity, long)
+    pieces = whole_pieces(lengths, capacity, long)
     order = _longest_first(pieces.length, bins)
     assigned = assign_best_fit(pieces.length[order], capacity, bins=bins, most_documents=most_documents).bins
     count = int(assigned.max(initial=-1)) + 1
@@ -224,7 +224,7 @@ def plan_packing(
     return plan_of_sequences(pieces, _by_first_piece(sequence, count), count)
 
 
-def _whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
+def whole_pieces(lengths: Integers, capacity: Capacity, long: Long) -> Pieces:
     """Return the pieces of at most `capacity`; their lengths have the axes that `lengths` has.
 
     Raises:
@@ -308,7 +308,7 @@ def fill_rows(
     """
     _check_outputs(plan, out, segment_ids, positions)
     pieces = plan.document, plan.offset, plan.length, plan.bounds
-    targets = out, _token(padding, out.dtype), segment_ids, positions
+    targets = out, padding_token(padding, out.dtype), segment_ids, positions
     try:
         if isinstance(documents, JoinedDocuments):
             _fill_joined(documents, pieces, targets)
@@ -373,7 +373,7 @@ def _check_outputs(
             )
 
 
-def _token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+def padding_token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the padding as an array of one token; only a float may be rounded to it.
 
     Raises:

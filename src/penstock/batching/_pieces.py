@@ -131,6 +131,19 @@ class PackingPlan:
         pieces = np.repeat(begins - bounds[:-1], counts) + np.arange(int(bounds[-1]))
         return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
 
+    def span(self, first: int, stop: int) -> "PackingPlan":
+        """Return the plan of the sequences [first, stop), in which each piece is of a document of its own, from 0.
+
+        Example:
+            >>> plan = PackingPlan(np.array([7, 5, 7]), np.array([0, 0, 2]), np.array([2, 1, 1]), np.array([0, 1, 3]))
+            >>> plan.span(1, 2).document.tolist(), plan.span(1, 2).offset.tolist()
+            ([0, 1], [0, 2])
+        """
+        bounds = self.bounds[first : stop + 1]
+        pieces = slice(int(bounds[0]), int(bounds[-1]))
+        offset, length = self.offset[pieces], self.length[pieces]
+        return _plan(np.arange(len(offset)), offset, length, bounds - bounds[0])
+
     def renumbered(self) -> tuple[NDArray[np.int64], "PackingPlan"]:
         """Return the documents that have pieces, ascending, and the plan in which they are numbered from 0.
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock._graph._blocks import merge_block
+from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Batch, Element
-from penstock._graph._ordered._chunk import Chunk, Marks, Token, groups
+from penstock._graph._ordered._chunk import Chunk, Group, Marks, Pending, Token
 from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock.batching import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,24 @@ class BatchStage:
         return self.below.start()
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        for group in groups(self.below.run(token), self.size):
-            if len(group.elements) == self.size or self.step.remainder != "drop":
-                yield group.chunk(merge_block(self.step, group.elements, self.size))
+        pending = Pending()
+        for chunk in self.below.run(token):
+            if chunk.stacked is not None and len(chunk.elements) == self.size and pending.count == 0 and self._stacks:
+                batch = with_mask(self.step, chunk.stacked, self.size, self.size)
+                yield Chunk([batch], chunk.marks[:1], chunk.starts[:1], chunk.afters[-1:], [chunk.marks])
+                continue
+            pending.add(chunk)
+            while pending.count >= self.size:
+                yield self._merged(pending.take(self.size))
+        if pending.count and self.step.remainder != "drop":
+            yield self._merged(pending.take(pending.count))
+
+    def _merged(self, group: Group) -> Chunk:
+        return group.chunk(merge_block(self.step, group.elements, self.size))
+
+    @property
+    def _stacks(self) -> bool:
+        return isinstance(self.step.merge, Stack)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)

@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     parents_of,
 )
 from penstock._graph._ordered._batch import BatchStage
+from penstock._graph._ordered._bucket import BucketStage
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._each import FilterStage, MapStage
 from penstock._graph._ordered._join import ChainStage, ZipStage
@@ -36,6 +37,7 @@ from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count
 from penstock._graph._ordered._legs import Leg, LegsStage
 from penstock._graph._ordered._limit import LimitStage
 from penstock._graph._ordered._mix import OrderedMixStage
+from penstock._graph._ordered._pack import PackStage
 from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
 from penstock._graph._ordered._stage import Stage
@@ -70,10 +72,10 @@ def leaves_of(node: Node) -> list[Node]:
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one."""
+    """Return the batch that ranks share, if there is one: what packing makes of batches is no part of them."""
     while not isinstance(node, Batch | Bucket):
         below = parents_of(node)
-        if len(below) != 1:
+        if len(below) != 1 or isinstance(node, Pack):
             return None
         node = below[0]
     return node
@@ -92,7 +94,7 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     """Return the top stage of a node, over the legs of one rank."""
     batch = outermost_batch(node)
     top = node if not isinstance(batch, Batch) else batch.parent
-    opener = _Opener(opening, None if isinstance(batch, Batch) else batch)
+    opener = _Opener(opening, batch)
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
@@ -148,10 +150,10 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """Opens nodes; `shared` is the bucket whose batches the ranks share, if that is the outermost batch."""
+    """Opens nodes; `outermost` is the batch that the ranks share, if there is one."""
 
     opening: Opening
-    shared: Bucket | None
+    outermost: Batch | Bucket | None
 
     def open_leg(self, node: Node, leg: Leg) -> Stage:
         """Return a node's stage over one leg."""
@@ -169,7 +171,10 @@ class _Opener:
         if isinstance(node, OrderedMix | Chain | Zip):
             return self._join(node, leg, first, share)
         below = self._open(parents_of(node)[0], leg, first, share)
-        return _Opened(self.step(node, below), below.leaves)
+        stage = self.step(node, below)
+        if isinstance(stage, BucketStage) and leg.token is not None:
+            stage = replace(stage, keep_short=True)  # what was held open must all come out
+        return _Opened(stage, below.leaves)
 
     def _join(self, node: OrderedMix | Chain | Zip, leg: Leg, first: int, share: int) -> _Opened:
         stages: list[Stage] = []
@@ -191,17 +196,25 @@ class _Opener:
             case Map():
                 return MapStage(node, stage, leaves, self.opening.context)
             case Filter():
-                return FilterStage(node, stage, leaves)
+                return FilterStage(node, stage, leaves, self.opening.context)
             case Unbatch() | FlatMap():
-                return RowsStage(node, stage, leaves)
+                return RowsStage(node, stage, leaves, self.opening.context)
             case Batch():
+                if isinstance(stage, PackStage):
+                    stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
             case WindowShuffle():
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():
                 return LimitStage(node, stage)
-            case Pack() | Bucket():
-                raise InternalError("not yet")
+            case Pack():
+                batch = self.outermost
+                is_batched = isinstance(batch, Batch) and batch.parent is node
+                return PackStage(node, stage, leaves, batch.size // self.opening.ranks if is_batched else 0)
+            case Bucket():
+                ranks = self.opening.ranks if node is self.outermost else 1
+                rows = tuple(count // ranks for count in node.bucketing.rows)
+                return BucketStage(node, rows, node.bucketing.keep_short, stage, leaves)
             case _:
                 raise InternalError(f"{type(node).__name__} is not a step that is read in order")
 

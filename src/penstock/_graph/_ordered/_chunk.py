@@ -37,8 +37,10 @@ class Chunk(NamedTuple):
     marks: Marks
     starts: Sequence[Token]
     afters: Sequence[Token]
-    rows: list[Marks] | None = None
+    rows: Sequence[Marks] | None = None
     """Of batches: the marks of each one's rows."""
+    stacked: Element | None = None
+    """Of elements that are the rows of one piece of memory: what stacking all of them would give."""
 
     def part(self, start: int, stop: int) -> "Chunk":
         """Return the elements [start, stop)."""

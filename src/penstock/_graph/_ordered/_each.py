@@ -56,7 +56,7 @@ class MapStage:
 
 def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
     if not any(result is DROPPED for result in results):
-        return chunk._replace(elements=results)
+        return chunk._replace(elements=results, stacked=None)
     kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
     return chunk.pick(kept, [result for result in results if result is not DROPPED])
 
@@ -68,6 +68,7 @@ class FilterStage:
     step: Filter
     below: Stage
     leaves: Mapping[int, Whence]
+    context: Context
 
     def start(self) -> Token:
         return self.below.start()
@@ -82,8 +83,10 @@ class FilterStage:
                         kept.append(index)
                 except Exception as error:
                     error.add_note(whereabouts(self.step, places.place(index)))
+                    self.context.filtered(self.step, len(kept), index - len(kept))
                     yield _picked(chunk, kept)
                     raise
+            self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
             yield _picked(chunk, kept)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:

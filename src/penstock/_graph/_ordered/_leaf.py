@@ -120,6 +120,7 @@ class Leaf:
         if block.kept is not None:
             positions = positions[block.kept]
             numbers = Picked(numbers, block.kept.tolist())
+            self.context.filtered(self.node, len(block.elements), block.filtered)
         afters = (
             range(start + 1, stop + 1)
             if block.kept is None

@@ -4,19 +4,20 @@ A token is (the parent element's start, how many of its rows came before), and w
 element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from penstock._graph._apply import whereabouts
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at
+from penstock._graph._flat import flat_block
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock._graph._ordered._stage import Point, Stage
 from penstock._graph._seed_position import ROWS_BITS
 from penstock.batching._rows import split_rows
-from penstock.errors import GraphError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class RowsStage:
     step: Unbatch | FlatMap
     below: Stage
     leaves: Mapping[int, Whence]
+    context: Context
 
     def start(self) -> Token:
         return (self.below.start(), 0)
@@ -33,16 +35,24 @@ class RowsStage:
     def run(self, token: Token, /) -> Iterator[Chunk]:
         skip = token[1]
         for chunk in self.below.run(token[0]):
-            places = MarkPlaces(self.leaves, chunk.marks)
-            for number, element in enumerate(chunk.elements):
-                rows = self._split(element, places, number)
+            for number, rows in enumerate(self._split_in_turn(chunk)):
                 yield self._chunk(rows, skip, chunk.marks[number], (chunk.starts, chunk.afters, number))
                 skip = 0
 
-    def _split(self, element: Element, places: MarkPlaces, number: int) -> list[Element]:
+    def _split_in_turn(self, chunk: Chunk) -> Iterator[list[Element]]:
+        """Yield the rows of each element of a chunk; those before a failing one come first."""
+        try:
+            split = self._split(chunk.elements, chunk.marks)
+        except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+            for number, element in enumerate(chunk.elements):
+                yield self._split([element], chunk.marks[number : number + 1])[0]
+        else:
+            yield from split
+
+    def _split(self, elements: list[Element], marks: Marks) -> list[list[Element]]:
         if isinstance(self.step, Unbatch):
-            return split_rows(element)
-        return flat(self.step, element, lambda: whereabouts(self.step, places.place(number)))
+            return list(map(split_rows, elements))
+        return flat_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
 
     def _chunk(
         self,
@@ -70,11 +80,7 @@ class RowsStage:
             return [], no_marks()
         parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
         elements, marks = self.below.reproduce(parents)
-        places = MarkPlaces(self.leaves, marks)
-        split = {
-            parent: (self._split(element, places, number), marks[number])
-            for number, (parent, element) in enumerate(zip(parents, elements, strict=True))
-        }
+        split = dict(zip(parents, zip(self._split(elements, marks), marks, strict=True), strict=True))
         found: list[Element] = []
         found_marks: list[Marks] = []
         for token in tokens:
@@ -89,20 +95,3 @@ class RowsStage:
 
     def is_drained(self, token: Token, /) -> bool:
         return token[1] == 0 and self.below.is_drained(token[0])
-
-
-def flat(step: FlatMap, element: Element, where: Callable[[], str]) -> list[Element]:
-    """Return the list that the step's function makes of an element."""
-    try:
-        made = step.function(element)
-    except StopIteration as error:
-        raise RuntimeError(f"the function of step {step.name!r} raised StopIteration") from error
-    except Exception as error:
-        error.add_note(where())
-        raise
-    if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
-        raise GraphError(
-            f"the function of flat_map must return a list of elements; step {step.name!r} returned a "
-            f"{type(made).__name__} {where()}. Return a list, with one element or none if need be."
-        )
-    return list(made)

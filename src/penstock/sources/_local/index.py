@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._progress import Progress
 from penstock.errors import SourceError
 from penstock.sources._gather import map_file
 from penstock.sources._local.files import LocalFile, look_at, raise_source_error
-from penstock.sources._local.progress import Progress
 from penstock.sources._local.scans import Scan
 
 _HEADER_BYTES: Final = 256

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -9,33 +10,46 @@ SHOWN_AFTER_SECONDS: Final = 0.5
 _REDRAWN_AFTER_SECONDS: Final = 0.1
 
 
+def gigabytes(count: int) -> str:
+    """Return a number of bytes as text."""
+    return f"{count / 1e9:.2f} GB"
+
+
+def counted(count: int) -> str:
+    """Return a number of things as text."""
+    return f"{count:,}"
+
+
 class Progress:
-    """Shows how much of some bytes is done, on stderr if that is a terminal, from half a second on.
+    """Shows how much of something is done, on stderr if that is a terminal, from half a second on.
 
     Args:
         label: what is done, as in "indexing lines".
-        total_bytes: how much there is to do.
+        total: how much there is to do, in bytes or whatever `advance` counts.
         enabled: False shows nothing.
+        amount: how a number of these is written.
     """
 
-    def __init__(self, label: str, total_bytes: int, *, enabled: bool) -> None:
+    def __init__(
+        self, label: str, total: int, *, enabled: bool = True, amount: Callable[[int], str] = gigabytes
+    ) -> None:
         self._label = label
-        self._total_bytes = total_bytes
-        self._done_bytes = 0
+        self._total = total
+        self._amount = amount
+        self._done = 0
         self._enabled = enabled and sys.stderr is not None and sys.stderr.isatty()
         self._next_seconds = time.monotonic() + SHOWN_AFTER_SECONDS
         self._shown = False
 
-    def advance(self, done_bytes: int) -> None:
-        """Count `done_bytes` more as done."""
-        self._done_bytes += done_bytes
+    def advance(self, done: int) -> None:
+        """Count so much more as done."""
+        self._done += done
         if not self._enabled or time.monotonic() < self._next_seconds:
             return
         self._next_seconds = time.monotonic() + _REDRAWN_AFTER_SECONDS
         self._shown = True
-        share = self._done_bytes / max(1, self._total_bytes)
-        done, total = self._done_bytes / 1e9, self._total_bytes / 1e9
-        sys.stderr.write(f"\r{self._label}: {share:4.0%} of {total:.2f} GB ({done:.2f} GB)")
+        share = self._done / max(1, self._total)
+        sys.stderr.write(f"\r{self._label}: {share:4.0%} of {self._amount(self._total)} ({self._amount(self._done)})")
         sys.stderr.flush()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,141 @@
+"""What packing means where documents come in order: plain Python, one document at a time. The definition."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from penstock._graph._apply import Place
+from penstock._graph._nodes import Element, Pack
+from penstock._graph._seed_position import row_seed_position
+from penstock.batching._documents import Form, extra_names, form_of, lengths_of
+from penstock.batching._packing import Packing
+from penstock.errors import GraphError
+
+Placed = tuple[Element, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive tokens of a document."""
+
+    document: Element
+    place: Place
+    offset: int
+    lengths: tuple[int, ...]
+    """One, or one for each feature."""
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A sequence that may still get documents."""
+
+    room: tuple[int, ...]
+    pieces: list[_Piece] = field(default_factory=list)
+
+    def fits(self, piece: _Piece) -> bool:
+        return all(length <= room for length, room in zip(piece.lengths, self.room, strict=True))
+
+    def add(self, piece: _Piece) -> None:
+        self.pieces.append(piece)
+        self.room = tuple(room - length for length, room in zip(piece.lengths, self.room, strict=True))
+
+
+def packed(step: Pack, below: Iterator[Placed]) -> Iterator[Placed]:
+    """Yield the sequences that documents make, each with the place of its first piece."""
+    packing = step.packing
+    rooms = tuple(room for _, room in packing.features)
+    form: Form | None = None
+    opened: list[_Sequence] = []
+    place_piece = _best_fit if packing.how == "best_fit" else _end_to_end
+    for document, place in below:
+        try:
+            form = form or form_of(packing, document)
+            lengths = tuple(np.atleast_1d(lengths_of(packing, form, [document])[0]).tolist())
+        except GraphError as error:
+            error.add_note(where_read("pack()", place))
+            raise
+        for piece in _pieces(packing, document, place, lengths):
+            for sequence in place_piece(packing, rooms, opened, piece):
+                yield _filled(packing, form, sequence)
+    for sequence in opened:
+        if form is not None:
+            yield _filled(packing, form, sequence)
+
+
+def _pieces(packing: Packing, document: Element, place: Place, lengths: tuple[int, ...]) -> Iterator[_Piece]:
+    """Yield what a document is packed as: for "best_fit" pieces that fit into a sequence, for "split" all of it."""
+    rooms = [room for _, room in packing.features]
+    if not any(lengths):
+        return
+    if packing.how == "split" or all(length <= room for length, room in zip(lengths, rooms, strict=True)):
+        yield _Piece(document, place, 0, lengths)
+    elif packing.long == "split":
+        for offset in range(0, lengths[0], rooms[0]):
+            yield _Piece(document, place, offset, (min(rooms[0], lengths[0] - offset),))
+
+
+def _best_fit(packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece) -> Iterator[_Sequence]:
+    """Put a piece where it leaves least room, the oldest sequence first, and yield those that close."""
+    fitting = [sequence for sequence in opened if sequence.fits(piece)]
+    if fitting:
+        chosen = min(fitting, key=lambda sequence: sum(sequence.room))
+    else:
+        chosen = _Sequence(rooms)
+        if len(opened) == packing.bins and piece.lengths != rooms:
+            fullest = min(opened, key=lambda sequence: sum(sequence.room))
+            opened.remove(fullest)
+            yield fullest
+        opened.append(chosen)
+    chosen.add(piece)
+    if not any(chosen.room):
+        opened.remove(chosen)
+        yield chosen
+
+
+def _end_to_end(
+    packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece
+) -> Iterator[_Sequence]:
+    """Lay a document behind the last one, cut where sequences end, and yield those that are full."""
+    del packing
+    left = piece.lengths[0]
+    while left:
+        if not opened:
+            opened.append(_Sequence(rooms))
+        length = min(left, opened[0].room[0])
+        opened[0].add(replace(piece, offset=piece.lengths[0] - left, lengths=(length,)))
+        left -= length
+        if opened[0].room == (0,):
+            yield opened.pop()
+
+
+def _filled(packing: Packing, form: Form, sequence: _Sequence) -> Placed:
+    """Return a sequence's arrays, and its first piece's place."""
+    element: dict[str, Any] = {}
+    extras = extra_names(packing, form.features)
+    for number, (name, dtype) in enumerate(zip(form.features, form.dtypes, strict=True)):
+        column = 0 if packing.is_shared else number
+        room = packing.features[column][1]
+        element[name] = np.full(room, packing.padding(name), dtype)
+        ids, positions = np.zeros(room, np.int32), np.zeros(room, np.int32)
+        at = 0
+        for segment, piece in enumerate(sequence.pieces, start=1):
+            length = piece.lengths[column]
+            tokens = piece.document if form.leaves == 0 else piece.document[name]
+            element[name][at : at + length] = tokens[piece.offset : piece.offset + length]
+            ids[at : at + length] = segment
+            positions[at : at + length] = range(length)
+            at += length
+        if number < len(extras):
+            element |= zip(extras[number], (ids, positions), strict=True)
+    for name in packing.meta:
+        element[name] = [piece.document[name] for piece in sequence.pieces]
+    first = sequence.pieces[0]
+    cut = first.offset // packing.features[0][1]
+    return element, replace(first.place, seed=row_seed_position(first.place.seed, cut))
+
+
+def where_read(verb: str, place: Place) -> str:
+    """Return what a note says of the element that an error is about."""
+    return f"in {verb} at epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}"

@@ -1,0 +1,276 @@
+"""What a packing takes from documents, and the sequences it makes of them.
+
+A document is an array of tokens with one axis, or a dict of such arrays, its *features*, and of leaves that are carried
+along. All documents of a dataset have one *form*: the same leaves, and a dtype for each feature.
+"""
+
+import itertools
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batching._pack import fill_rows, padding_token
+from penstock.batching._packing import Packing
+from penstock.batching._pieces import PackingPlan
+from penstock.errors import GraphError, InternalError, UsageError
+
+Element: TypeAlias = Any  # user data
+BARE: Final = "tokens"
+"""The name of the feature of documents that are bare arrays."""
+
+_MOST_ROWS: Final = 64
+_BLOCK_BYTES: Final = 1 << 21
+
+_dtype = attrgetter("dtype")
+_ndim = attrgetter("ndim")
+
+
+class Form(NamedTuple):
+    """What all documents of a dataset have in common."""
+
+    features: tuple[str, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    leaves: int
+    """How many leaves there are, those that are carried along included; 0 for bare arrays."""
+
+
+def form_of(packing: Packing, document: Element) -> Form:
+    """Return the form that a document has.
+
+    Raises:
+        GraphError: it can't be packed.
+    """
+    if not _is_dict(document):
+        if not packing.is_shared or packing.meta:
+            named = [name for name, _ in packing.features if name] + list(packing.meta)
+            raise GraphError(
+                f"documents must be dicts, for their leaves {named} to be found; got a {type(document).__qualname__}. "
+                "Return a dict from .map, or name no leaves."
+            )
+        return Form((BARE,), (_dtype_of(packing, BARE, document, "a document"),), 0)
+    features = _features(packing, document)
+    dtypes = tuple(_dtype_of(packing, name, document[name], f"the leaf {name!r}") for name in features)
+    return Form(features, dtypes, len(document))
+
+
+def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtype[Any]:
+    """Return the dtype of a document's tokens, which their padding is a value of."""
+    dtype = _array(tokens, what).dtype
+    fill = packing.padding(name)
+    try:
+        padding_token(fill, dtype)
+    except UsageError:
+        raise GraphError(
+            f"fill must be a value of {dtype}, the dtype of {name!r}; got {fill!r}. Choose another."
+        ) from None
+    return dtype
+
+
+def _features(packing: Packing, document: dict[Any, Any]) -> tuple[str, ...]:
+    missing = [name for name in packing.meta if name not in document]
+    if packing.is_shared:
+        features = tuple(name for name in document if name not in packing.meta)
+        strange: list[Any] = []
+    else:
+        features = tuple(name for name, _ in packing.features)
+        missing += [name for name in features if name not in document]
+        strange = [name for name in document if name not in features and name not in packing.meta]
+    if missing:
+        raise GraphError(
+            f"documents must have the leaves {missing}; got a dict of {list(document)}. Correct the names."
+        )
+    if strange:
+        raise GraphError(
+            f"the leaves {strange} of documents are neither packed nor carried along. Give them a length, name them in "
+            "meta=, or leave them out in .map."
+        )
+    made = {name for names in extra_names(packing, features) for name in names}
+    if not features or made & set(document):
+        raise GraphError(
+            f"documents need at least one leaf to pack, and none named {sorted(made)}, which packing adds; got a dict "
+            f"of {list(document)}. Rename leaves in .map."
+        )
+    return features
+
+
+def extra_names(packing: Packing, features: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names of the segment ids and positions that are added for each feature; one pair where it serves all.
+
+    The names are Grain's.
+    """
+    if packing.is_shared:
+        return [("segment_ids", "positions")]
+    return [(f"{name}_segment_ids", f"{name}_positions") for name in features]
+
+
+def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> NDArray[np.int64]:
+    """Return the lengths of documents: int64 (documents,), or (documents, features) where features have their own.
+
+    Raises:
+        GraphError: one of them has another form.
+    """
+    columns = columns_of(form, documents)
+    for name, column, dtype in zip(form.features, columns, form.dtypes, strict=True):
+        if not (_are_arrays(column) and set(map(_ndim, column)) <= {1} and _have_dtype(column, dtype)):
+            _refuse(column, dtype, name)
+    lengths = [np.fromiter(map(len, column), np.int64, len(column)) for column in columns]
+    if not packing.is_shared:
+        table = np.stack(lengths, axis=1)
+        _check_whole(packing, table)
+        return table
+    for name, other in zip(form.features[1:], lengths[1:], strict=True):
+        if not np.array_equal(lengths[0], other):
+            number = int((lengths[0] != other).argmax())
+            raise GraphError(
+                f"all packed leaves of a document must have one length; got {lengths[0][number]} for "
+                f"{form.features[0]!r} and {other[number]} for {name!r}. Give pack() a length for each leaf, as in "
+                f"pack({{{form.features[0]!r}: …, {name!r}: …}}), or name one of them in meta=."
+            )
+    return lengths[0]
+
+
+def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
+    """Return the arrays of each feature.
+
+    Raises:
+        GraphError: a document has other leaves.
+    """
+    if form.leaves == 0:
+        return [list(documents)]
+    try:
+        if set(map(len, documents)) <= {form.leaves} and all(map(_is_dict, documents)):
+            return [[document[name] for document in documents] for name in form.features]
+    except (KeyError, TypeError):
+        pass
+    odd = next(d for d in documents if not _is_dict(d) or len(d) != form.leaves or not set(form.features) <= set(d))
+    raise GraphError(
+        f"all documents must have the same leaves; the first has {form.leaves} with {list(form.features)} among them, "
+        f"and another is {_described(odd)}. Make them alike in .map."
+    )
+
+
+def filled(packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element]) -> dict[str, Any]:
+    """Return the sequences of a plan as columns: arrays with a row for each, of new memory; lists for what is carried.
+
+    Args:
+        packing: what was told.
+        form: of the documents.
+        plan: its documents are indices into `documents`.
+        documents: of the form.
+
+    Raises:
+        UsageError: the padding is no value of a feature's dtype.
+    """
+    columns: dict[str, Any] = {}
+    extras = extra_names(packing, form.features)
+    rooms = dict(packing.features)
+    for number, (name, arrays) in enumerate(zip(form.features, columns_of(form, documents), strict=True)):
+        room = rooms.get(name, rooms.get("", 0))
+        columns[name], ids, positions = _empty_rows(len(plan), room, form.dtypes[number], adds=number < len(extras))
+        fill_rows(
+            plan if packing.is_shared else plan.feature(number),
+            arrays,
+            out=columns[name],
+            padding=packing.padding(name),
+            segment_ids=ids,
+            positions=positions,
+        )
+        if ids is not None and positions is not None:
+            columns |= zip(extras[number], (ids, positions), strict=True)
+    bounds = plan.bounds.tolist()
+    for name in packing.meta:
+        values = [documents[number][name] for number in plan.document.tolist()]
+        columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
+    return columns
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sequences of columns, each a dict of its rows."""
+    names = tuple(columns)
+    if len(names) == 3:  # the same by a quicker way, where there is one feature
+        first, second, third = names
+        return [{first: one, second: two, third: three} for one, two, three in zip(*columns.values(), strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _empty_rows(
+    count: int, room: int, dtype: np.dtype[Any], *, adds: bool
+) -> tuple[NDArray[Any], NDArray[np.int32] | None, NDArray[np.int32] | None]:
+    """Return memory for the tokens of so many rows and, if need be, for their segment ids and positions.
+
+    One piece of memory for all three: small ones would be given back and got anew, page by page, for every block.
+    """
+    shape, size = (count, room), 4 * count * room
+    if not adds:
+        return np.empty(shape, dtype), None, None
+    memory = np.empty(2 * size + count * room * dtype.itemsize, np.uint8)
+    ids, positions = (memory[start : start + size].view(np.int32).reshape(shape) for start in (0, size))
+    return memory[2 * size :].view(dtype).reshape(shape), ids, positions
+
+
+def most_rows(packing: Packing, form: Form) -> int:
+    """Return how many sequences may share their memory: few enough that keeping one keeps little."""
+    rooms = dict(packing.features)
+    widths = (rooms.get(name, rooms.get("", 0)) for name in form.features)
+    row_bytes = sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
+    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MOST_ROWS)
+
+
+def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
+    """Return which of `count` sequences share their memory, as spans: `rows` of them, the first ones `first`."""
+    cuts = [0, *range(min(first, count), count, rows), count] if count else []
+    return [(start, stop) for start, stop in itertools.pairwise(cuts) if start < stop]
+
+
+def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:
+    """Raise where a document with several lengths would have to be split."""
+    capacity = packing.capacity
+    too_long = (lengths > capacity).any(axis=1)
+    if packing.long == "split" and too_long.any():
+        raise GraphError(
+            f"a document whose leaves have lengths of their own can't be split; got {lengths[too_long.argmax()].tolist()} "
+            f'for {dict(packing.features)}. Say long="drop", or cut it in .map.'
+        )
+
+
+def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _array(value: object, what: str) -> NDArray[Any]:
+    if not isinstance(value, np.ndarray) or value.ndim != 1:
+        raise GraphError(
+            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name a leaf that "
+            "is to be carried along in meta=."
+        )
+    return cast("NDArray[Any]", value)
+
+
+def _are_arrays(column: list[Any]) -> bool:
+    kinds = set(map(type, column))
+    return kinds <= {np.ndarray} or all(issubclass(kind, np.ndarray) for kind in kinds)
+
+
+def _have_dtype(column: list[Any], dtype: np.dtype[Any]) -> bool:
+    dtypes: list[Any] = list(map(_dtype, column))
+    return set(map(id, dtypes)) <= {id(dtype)} or all(one == dtype for one in dtypes)
+
+
+def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:
+    """Raise for the first array that is none, or has another dtype."""
+    for value in column:
+        if _array(value, f"{name!r} of a document").dtype != dtype:
+            raise GraphError(
+                f"all documents must have one dtype; {name!r} is {dtype} in the first and {value.dtype} in another. "
+                "Convert them in .map."
+            )
+    raise InternalError("none of these documents is wrong")
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"a dict of {list(value)}" if _is_dict(value) else f"a {type(value).__qualname__}"

@@ -1,0 +1,1 @@
+"""What datasets promise, by examples that a user would try."""

@@ -1,0 +1,404 @@
+"""`filter(predicate, index=path)`: what a plain filter gives, with positions, computed once and kept in a file."""
+
+import errno
+import os
+import pickle
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import GraphError, UsageError
+from tests.dataset.functions import double, draw, is_odd, noisy
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """Is true of multiples of a number."""
+
+    of: int
+
+    def __call__(self, number: int) -> bool:
+        """Return whether the number is one."""
+        return number % self.of == 0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where an index is to be, in a folder of its own."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder / "verdicts"
+
+
+STEPS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "map": lambda dataset: dataset.map(double),
+    "shuffle": lambda dataset: dataset.shuffle(),
+    "slice": lambda dataset: dataset[1::2],
+    "repeat": lambda dataset: dataset.repeat(2),
+    "batches": lambda dataset: dataset.batch(3).unbatch(),
+    "fixed": lambda dataset: dataset.epoch(3),
+    "concatenated": lambda dataset: ps.concatenate([dataset, ps.range(5, seed=2).shuffle()]),
+    "mixed": lambda dataset: ps.mix(
+        {"one": ps.range(9, seed=2).shuffle(), "other": ps.concatenate([dataset, dataset])}
+    ),
+}
+
+
+@given(count=st.integers(1, 60), steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), of=st.integers(1, 4))
+def test_it_gives_what_a_plain_filter_gives(count: int, steps: list[str], of: int) -> None:
+    """The elements of epoch 0 are those of a plain filter, in its order; later epochs have the same, in some order."""
+    below: ps.Dataset = ps.range(count, seed=7)
+    for step in steps:
+        below = STEPS[step](below)
+    expected = [number for number in below if number % of == 0]
+    with tempfile.TemporaryDirectory() as folder:
+        index = os.path.join(folder, "verdicts")
+        made, loaded = (below.filter(Multiple(of), index=index) for _ in range(2))
+        assert os.listdir(folder) == ["verdicts"]
+    assert list(made) == expected == list(below.filter(Multiple(of)))
+    assert len(made) == len(expected)
+    assert [made[position] for position in range(len(made))] == expected
+    assert made == loaded == pickle.loads(pickle.dumps(made))
+    assert sorted(made.shuffle()) == sorted(expected)
+    for epoch in (1, 4):
+        assert sorted(made.epoch(epoch)) == sorted(expected)
+
+
+def test_nothing_may_be_filtered(path: Path) -> None:
+    """An empty dataset, and one of which nothing is kept, have an index too."""
+    for below in (ps.range(0), ps.range(1, 9)):
+        path.unlink(missing_ok=True)
+        made, loaded = (below.filter(Multiple(10), index=path) for _ in range(2))
+        assert (list(made), list(loaded), len(loaded)) == ([], [], 0)
+
+
+def test_it_may_be_sliced_and_split(path: Path) -> None:
+    """Above a shuffle too, the parts of it are disjoint and stay what they are in every epoch."""
+    dataset = ps.range(100, seed=1).shuffle().filter(is_odd, index=path)
+    parts = [dataset[:10], dataset[10:]]
+    for part, others in zip(parts, reversed(parts), strict=True):
+        assert set(part) == set(part.epoch(5))
+        assert not set(part.epoch(2)) & set(others.epoch(3))
+    assert list(parts[0].epoch(1)) != list(parts[0].epoch(2))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_random_maps_above_are_those_above_a_plain_filter(path: Path, *, shuffled: bool) -> None:
+    """An element's random numbers don't depend on whether its filter has an index, and no two elements share any."""
+    below = ps.range(40, seed=3).shuffle() if shuffled else ps.range(40, seed=3)
+    dataset = below.filter(is_odd, index=path).random_map(noisy)
+    assert list(dataset) == list(below.filter(is_odd).random_map(noisy))
+    draws = list(below.filter(is_odd, index=path).random_map(draw).repeat(3))
+    assert len(set(draws)) == len(draws) == 60
+
+
+def test_the_predicate_is_called_once_for_each_element(path: Path, tmp_path: Path) -> None:
+    """Later datasets and epochs load the verdicts, and never ask again."""
+    calls = str(tmp_path / "calls")
+
+    def logged(number: int) -> bool:
+        with open(calls, "ab", buffering=0) as log:
+            log.write(number.to_bytes(1, "big"))
+        return number % 3 == 0
+
+    for _ in range(3):
+        dataset = ps.range(50).filter(logged, index=path)
+        assert [list(dataset), len(dataset.epoch(2))] == [[*range(0, 50, 3)], 17]
+    assert sorted(Path(calls).read_bytes()) == [*range(50)]
+
+
+def test_it_is_shown_as_a_filter(path: Path) -> None:
+    """The step has its name, and says that it is indexed."""
+    dataset = ps.range(6).filter(is_odd, index=path, name="odd")
+    assert repr(dataset).splitlines()[0] == "filter(odd, indexed): 3"
+
+
+# ---------------------------------------------------------------------------------------------- the file
+
+
+def test_a_bit_for_each_element(path: Path) -> None:
+    """The file takes little more than one bit for each element."""
+    ps.range(80_000).filter(is_odd, index=str(path))
+    assert 10_000 < path.stat().st_size < 10_200
+
+
+def with_closure(limit: int) -> Callable[[int], bool]:
+    """Return a predicate whose code alone doesn't tell it from others."""
+    return lambda number: number < limit
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "part"),
+    [
+        (ps.range(20).map(double), ps.range(21).map(double), "source"),
+        (ps.range(20, seed=1).shuffle(), ps.range(20, seed=2).shuffle(), "order"),
+        (ps.range(20).map(double), ps.range(20).map(abs), "functions"),
+    ],
+)
+def test_an_index_of_another_dataset_is_replaced(path: Path, one: ps.Dataset, other: ps.Dataset, part: str) -> None:
+    """It is computed again, with one warning that says what differs; then it is found again."""
+    one.filter(Multiple(3), index=path)
+    with pytest.warns(UserWarning, match=f"another {part}") as caught:
+        dataset = other.filter(Multiple(3), index=path)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert list(dataset) == [number for number in other if number % 3 == 0]
+    assert other.filter(Multiple(3), index=path) == dataset
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_a_predicate_holds_tells_it_from_others(path: Path) -> None:
+    """Predicates of one code with other closures or attributes have other verdicts."""
+    for predicates in ([Multiple(2), Multiple(3)], [with_closure(4), with_closure(7)]):
+        path.unlink(missing_ok=True)
+        ps.range(20).filter(predicates[0], index=path)
+        with pytest.warns(UserWarning, match="another functions"):
+            dataset = ps.range(20).filter(predicates[1], index=path)
+        assert list(dataset) == [number for number in range(20) if predicates[1](number)]
+
+
+@given(data=st.data())
+def test_a_damaged_index_is_replaced(data: st.DataObject) -> None:
+    """Whatever byte after the first sixteen is changed or missing, it is noticed, told, and made good."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(folder, "verdicts")
+        ps.range(100).filter(is_odd, index=index)
+        whole = index.read_bytes()
+        place = data.draw(st.integers(16, len(whole) - 1))
+        changed = bytearray(whole)
+        changed[place] ^= data.draw(st.integers(1, 255))
+        index.write_bytes(data.draw(st.sampled_from([bytes(changed), whole[:place], whole + b"\0"])))
+        with pytest.warns(UserWarning, match="damaged"):
+            dataset = ps.range(100).filter(is_odd, index=index)
+        assert list(dataset) == [*range(1, 100, 2)]
+        assert index.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"weights of a model that took a month to train"])
+def test_a_foreign_file_is_left_alone(path: Path, content: bytes) -> None:
+    """A file that isn't an index is never overwritten."""
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"another kind.*remove"):
+        ps.range(5).filter(is_odd, index=path)
+    assert path.read_bytes() == content
+    assert os.listdir(path.parent) == [path.name]
+
+
+def never(number: int) -> bool:
+    """Fail: the predicate must not be called."""
+    raise AssertionError(number)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_computing(path: Path) -> None:
+    """A missing folder or one without write access is a clear error, and no predicate is called."""
+    with pytest.raises(UsageError, match="can't be written: No such file"):
+        ps.range(5).filter(never, index=path / "below" / "it")
+    with pytest.raises(UsageError, match="can't be read"):
+        ps.range(5).filter(never, index=path.parent)
+    if os.geteuid():
+        path.parent.chmod(0o500)
+        with pytest.raises(UsageError, match="can't be written: Permission denied"):
+            ps.range(5).filter(never, index=path)
+        path.parent.chmod(0o700)
+
+
+def test_an_index_is_loaded_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading writes nothing."""
+    made = ps.range(9).filter(is_odd, index=path)
+    real_open = os.open
+
+    def read_only(name: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+        return real_open(name, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert ps.range(9).filter(is_odd, index=path) == made
+    with pytest.raises(UsageError, match="Read-only file system"):
+        ps.range(9).filter(never, index=path.with_name("another"))
+
+
+def test_a_full_disk_loses_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file can't be written after all, what was computed is used, with a warning, and nothing is left."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match="No space left.*not kept"):
+        assert list(ps.range(9).filter(is_odd, index=path)) == [1, 3, 5, 7]
+    assert not os.listdir(path.parent)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_file_systems_without_locks_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without locks it works too, and leaves nothing but the index."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    made = ps.range(9).filter(is_odd, index=path)
+    assert ps.range(9).filter(is_odd, index=path) == made
+    assert os.listdir(path.parent) == [path.name]
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def second(number: int, other: object) -> object:
+    """Return what is handed over besides the number."""
+    del number
+    return other
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        (ps.range(5).filter(is_odd), r"filter\(is_odd\) can only be read in order"),
+        (ps.range(5).repeat(), "has none. Use take"),
+        (ps.range(5).random_map(draw), r"random_map\(draw\) gives other elements"),
+        (ps.range(5).random_map(second, rng="seed").map(double), r"random_map\(second\) gives other elements"),
+        (ps.range(5).map_with_origin(second), r"map_with_origin\(second\) gives other elements"),
+        (ps.range(5).map(double, on_error=ps.Substitute()), r"map\(double.* gives other elements"),
+    ],
+)
+def test_datasets_without_lasting_elements_are_refused(path: Path, below: ps.Dataset, message: str) -> None:
+    """A dataset without positions, end, or elements that stay what they are is refused, with a remedy."""
+    with pytest.raises(GraphError, match=message):
+        below.filter(never, index=path)
+    assert not os.listdir(path.parent)
+
+
+def test_what_is_no_path_is_refused() -> None:
+    """`index` is a path."""
+    not_a_path: Any = 7
+    with pytest.raises(UsageError, match="index=7"):
+        ps.range(5).filter(is_odd, index=not_a_path)
+
+
+def fails_at_33(number: int) -> bool:
+    """Return whether the number is odd, if it isn't 33."""
+    if number == 33:
+        raise LookupError("thirty-three")
+    return number % 2 == 1
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+@pytest.mark.parametrize("step", ["filter", "map"])
+def test_an_error_of_the_user_is_raised_with_its_place(path: Path, step: str, *, there_before: bool) -> None:
+    """It comes as itself with step, position and key; no file is left half written, and an old one stays."""
+    if there_before:
+        ps.range(100)[10:].filter(is_odd, index=path)
+    before = path.read_bytes() if there_before else None
+    below = ps.range(100)[10:] if step == "filter" else ps.range(100)[10:].map(fails_at_33)
+    warnings.simplefilter("ignore")  # that the old one is replaced; pytest sets this back
+    with pytest.raises(LookupError, match="thirty-three") as raised:
+        below.filter(fails_at_33 if step == "filter" else bool, index=path)
+    assert raised.value.__notes__ == ["in step 'fails_at_33' at epoch 0, position 33, key 33"]
+    assert os.listdir(path.parent) == ([path.name] if there_before else [])
+    assert before is None or path.read_bytes() == before
+
+
+# ---------------------------------------------------------------------------------------------- progress, loaders
+
+
+class Terminal:
+    """Stands for stderr."""
+
+    def __init__(self) -> None:
+        """Hold what is written."""
+        self.written = ""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Keep the text."""
+        self.written += text
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_progress_is_shown_where_it_takes_long(path: Path, monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
+    """On a terminal the share that is done is shown, if it takes more than half a second."""
+    stderr = Terminal()
+    clock: Iterator[float] = iter(np.arange(0, 100, 0.6 if slow else 0.0001).tolist())
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        patched.setattr(time, "monotonic", lambda: next(clock))
+        ps.range(50).filter(is_odd, index=path)
+    assert stderr.written.endswith("filter is_odd: 100% of 50 (50)\n") == slow
+    assert bool(stderr.written) == slow
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_is_resumed_with_the_index_of_another_process(path: Path, num_workers: int) -> None:
+    """A loader over the loaded index goes on where one over the computed index stopped, over epochs and ranks."""
+
+    def make() -> ps.Dataset:
+        return ps.range(200, seed=5).shuffle().filter(Multiple(3), index=path).random_map(noisy).batch(8)
+
+    with ps.Loader(make()) as loader:
+        expected = [repr(batch) for _ in range(2) for batch in loader]
+    loader = ps.Loader(make(), num_workers=num_workers)
+    iterator = iter(loader)
+    seen = [repr(next(iterator)) for _ in range(4)]
+    state = loader.state_dict()
+    loader.close()
+    with ps.Loader(make(), num_workers=num_workers) as resumed:
+        resumed.load_state_dict(state)
+        assert seen + [repr(batch) for _ in range(2) for batch in resumed] == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_elements_left_out_are_counted(num_workers: int) -> None:
+    """`stats` tells how many elements predicates left out, wherever they stand; errors that are skipped are no part."""
+
+    def fails_at_sevens(number: int) -> int:
+        if number % 7 == 0:
+            raise ValueError(number)
+        return number
+
+    dataset = ps.range(700).filter(is_odd).map(fails_at_sevens, on_error="skip").batch(10).unbatch().filter(Multiple(3))
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        kept = sum(1 for _ in loader)
+        skipped = sum(1 for number in range(700) if number % 2 and number % 7 == 0)
+        assert kept == sum(1 for number in range(700) if number % 2 and number % 7 and number % 3 == 0)
+        assert (loader.stats()["skipped"], loader.stats()["filtered"]) == (skipped, 700 - kept - skipped)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("where", ["leaf", "fold"])
+def test_a_filter_that_leaves_out_nearly_everything_is_told(num_workers: int, where: str) -> None:
+    """One warning a loader names the step, the counts and the remedy."""
+    below: ps.Dataset = ps.range(30_000)
+    if where == "fold":
+        below = below.filter(bool).batch(2).unbatch()
+    dataset = below.filter(Multiple(1000), name="thousands").batch(2)
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        with pytest.warns(UserWarning, match=r"'thousands' left out 1\d,\d{3} of 1.*index=path") as caught:
+            first = [batch.tolist() for batch in loader]
+        assert len(caught) == 1
+        assert [batch.tolist() for batch in loader] == first
+
+
+@pytest.mark.parametrize(("count", "of"), [(9_000, 1000), (30_000, 50)])
+def test_a_filter_that_keeps_enough_is_not_told(count: int, of: int) -> None:
+    """Below ten thousand elements, or where one in a hundred is kept, nothing is said."""
+    with ps.Loader(ps.range(count).filter(Multiple(of))) as loader:
+        assert sum(1 for _ in loader) == count // of

@@ -1,0 +1,142 @@
+"""Several processes want the index of one filter: one computes, the others wait; whoever dies leaves it whole."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import logging, os, signal, sys, threading
+import penstock as ps
+
+logging.basicConfig(level=logging.INFO, format="%(message).7s", stream=sys.stdout)
+role, path, calls = sys.argv[1:]
+
+def is_kept(number):
+    with open(calls, "ab", buffering=0) as log:
+        log.write(b"x")
+    if number == 500 and os.environ["ROLE"] == "slow":
+        print("inside", flush=True)
+        sys.stdin.readline()
+    return number % 3 == 0
+
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+os.environ["ROLE"] = role
+if role in ("fsync", "replace"):
+    setattr(os, role, die)
+if role == "endless":
+    dataset = ps.range(10**9).map(lambda number: number or print("inside", flush=True)).filter(bool, index=path)
+dataset = ps.range(1000, seed=1).shuffle().filter(is_kept, index=path)
+print(list(dataset) == [number for number in ps.range(1000, seed=1).shuffle() if number % 3 == 0], len(dataset))
+"""
+RIGHT = ["True 334"]
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks and signals")
+
+
+class Processes:
+    """Starts the program above with roles."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start nothing yet."""
+        self.path = folder / "made" / "verdicts"
+        self.path.parent.mkdir()
+        self.calls = folder / "calls"
+        self.program = folder / "program.py"
+        self.program.write_text(PROGRAM)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, role: str) -> "subprocess.Popen[str]":
+        """Start one."""
+        command = [sys.executable, str(self.program), role, str(self.path), str(self.calls)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.started.append(process)
+        return process
+
+    def run(self, role: str) -> tuple[int, list[str], str]:
+        """Return the exit code, the lines and the errors of one, when it has ended."""
+        process = self.start(role)
+        lines, errors = process.communicate()
+        return process.returncode, lines.splitlines(), errors
+
+    def count_calls(self) -> int:
+        """Return how often the predicate was called by all."""
+        return self.calls.stat().st_size
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Give a starter of processes, and end them all."""
+    started = Processes(tmp_path)
+    yield started
+    for process in started.started:
+        process.kill()
+        process.communicate()
+
+
+def next_line(process: "subprocess.Popen[str]") -> str:
+    """Return the next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_one_computes_and_others_wait(processes: Processes) -> None:
+    """Ranks that start together agree, the predicate is called once an element, and nothing but the index is left."""
+    first = processes.start("slow")
+    assert next_line(first) == "inside"
+    others = [processes.start("fast") for _ in range(2)]
+    assert [next_line(other) for other in others] == ["waiting"] * 2
+    outputs = [process.communicate("go\n") for process in (first, *others)]
+    assert [(lines.splitlines()[-1:], errors) for lines, errors in outputs] == [(RIGHT, "")] * 3
+    assert processes.count_calls() == 1000
+    assert os.listdir(processes.path.parent) == ["verdicts"]
+    assert processes.run("fast") == (0, RIGHT, "")
+    assert processes.count_calls() == 1000
+
+
+def test_a_killed_process_lets_the_next_go_on(processes: Processes) -> None:
+    """While it waits for one that is killed in the middle, another goes on: it computes the index itself."""
+    first = processes.start("slow")
+    assert next_line(first) == "inside"
+    other = processes.start("fast")
+    assert next_line(other) == "waiting"
+    assert not processes.path.exists()
+    first.kill()
+    assert other.communicate() == ("True 334\n", "")
+    assert os.listdir(processes.path.parent) == ["verdicts"]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_kill_while_writing_leaves_the_old_or_none(processes: Processes, moment: str, *, there_before: bool) -> None:
+    """Killed before the file is whole on disk, or before it is renamed: the next run finds what was there before."""
+    old = b""
+    if there_before:
+        assert processes.run("fast")[0] == 0
+        old = processes.path.read_bytes()[:-1] + b"?"  # damaged, so that it is written again
+        processes.path.write_bytes(old)
+    assert processes.run(moment)[0] == -signal.SIGKILL
+    assert processes.path.exists() == there_before
+    assert not there_before or processes.path.read_bytes() == old
+    code, lines, errors = processes.run("fast")
+    assert (code, lines, "damaged" in errors) == (0, RIGHT, there_before)
+    assert os.listdir(processes.path.parent) == ["verdicts"]
+
+
+def test_an_interrupt_ends_it_quietly(processes: Processes) -> None:
+    """Ctrl-C raises KeyboardInterrupt in the caller alone, at once, and leaves nothing behind."""
+    process = processes.start("endless")
+    assert next_line(process) == "inside"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode in {-signal.SIGINT, 130}
+    assert errors.count("Traceback") == 1
+    assert errors.strip().endswith("KeyboardInterrupt")
+    assert not os.listdir(processes.path.parent)

@@ -1,0 +1,64 @@
+"""Documents that tell where each of their tokens is from, and stages read in chunks of any sizes."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._ordered._build import Opening, first_leg, open_stages
+from penstock._graph._ordered._chunk import Chunk, Token
+from penstock._graph._ordered._leaf import Leaf
+from tests.equivalence.definition import digest
+
+Step = tuple[Any, Token, Token]
+"""An element's digest, and the tokens before and after it."""
+
+
+def documents(lengths: list[int]) -> list[NDArray[np.int64]]:
+    """Return documents whose tokens tell which document and place they are from."""
+    return [np.arange(length) + 1000 * number + 1 for number, length in enumerate(lengths)]
+
+
+def bare(lengths: list[int]) -> ps.Dataset:
+    """Return documents that are bare arrays."""
+    return ps.read(documents(lengths))
+
+
+def all_tokens(lengths: list[int]) -> Counter[int]:
+    """Return every token of the documents."""
+    return Counter(token for document in documents(lengths) for token in document.tolist())
+
+
+def read_by(sizes: list[int]) -> Callable[[Leaf, int], Iterator[Chunk]]:
+    """Return a reader of a leaf whose chunks have the sizes given, over and over."""
+
+    def read(leaf: Leaf, start: int) -> Iterator[Chunk]:
+        number = 0
+        while start < leaf.course.total:
+            stop = min(start + sizes[number % len(sizes)], leaf.course.total)
+            yield leaf.chunk(start, stop, leaf.evaluate(start, stop, leaf.context))
+            start, number = stop, number + 1
+
+    return read
+
+
+def follow(
+    dataset: ps.Dataset, sizes: list[int], token: Token = None, ranks: tuple[int, int] = (0, 1), every: int = 1
+) -> list[Step]:
+    """Return what follows a token, read in chunks of the sizes given, on one rank of several.
+
+    Only every so-many-th token is asked for: the others are None.
+    """
+    opening = Opening(0, ranks[1], read_by(sizes), Context())
+    stage = open_stages(dataset.node, (first_leg(dataset.node, *ranks),), opening)
+    found: list[Step] = []
+    for chunk in stage.run(stage.start() if token is None else token):
+        for number, element in enumerate(chunk.elements):
+            asked = len(found) % every == 0
+            tokens = (chunk.starts[number], chunk.afters[number]) if asked else (None, None)
+            found.append((digest(element), *tokens))
+    return found

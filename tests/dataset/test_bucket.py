@@ -1,0 +1,188 @@
+"""Bucketing: every element once, batches of one bucket and one shape, wherever reading goes on."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order
+from penstock.batching import Pad
+from tests.dataset.packing import all_tokens, bare, follow
+from tests.equivalence.definition import close_all, concatenated, digest, digests, outcomes, ranks_of
+
+LENGTHS = st.lists(st.integers(1, 12), max_size=60)
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+BOUNDARIES = [3, 7, 12]
+Verb = Callable[[ps.Dataset], ps.Dataset]
+
+BUCKETINGS: list[Verb] = [
+    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=4),
+    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=[6, 3, 2], remainder="drop"),
+    lambda dataset: dataset.map(lambda t: {"t": t, "n": len(t)}).bucket(
+        "t", BOUNDARIES, rows=3, pad=Pad(fill=-1, mask="m")
+    ),
+    lambda dataset: dataset.filter(lambda tokens: len(tokens) % 4 != 1).bucket(len, BOUNDARIES, rows=2),
+    lambda dataset: dataset.flat_map(lambda tokens: [tokens, tokens[:1]]).bucket(len, BOUNDARIES, rows=5),
+    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=2).random_map(lambda batch, rng: (batch, rng.random())),
+    lambda dataset: dataset.bucket(len, BOUNDARIES, rows=2).unbatch(),
+]
+
+
+@given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES)
+def test_bucketing_equals_the_definition(lengths: list[int], bucketing: Verb, sizes: list[int]) -> None:
+    """However elements come in chunks, the batches are those of the definition, byte for byte."""
+    dataset = bucketing(bare(lengths))
+    expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context())]
+    assert [element for element, *_ in follow(dataset, sizes)] == expected
+    with ps.Loader(dataset) as loader:
+        assert digests(loader) == expected
+
+
+@given(LENGTHS, st.sampled_from(BUCKETINGS), SIZES, SIZES)
+def test_bucketing_goes_on_from_every_token(
+    lengths: list[int], bucketing: Verb, sizes: list[int], others: list[int]
+) -> None:
+    """From the token before or after any batch follows what would have followed, tokens included."""
+    dataset = bucketing(bare(lengths))
+    whole = follow(dataset, sizes)
+    for number, (_, start, after) in enumerate(whole):
+        assert follow(dataset, others, start) == whole[number:]
+        assert follow(dataset, others, after) == whole[number + 1 :]
+
+
+@given(LENGTHS, st.booleans(), st.sampled_from([4, [6, 3, 2]]))
+def test_batches_have_the_shape_of_their_bucket(lengths: list[int], planned: bool, rows: int | list[int]) -> None:
+    """A batch has rows of one bucket, as many as told or, at the end, fewer, and every element comes once."""
+    batches = list(bare(lengths).bucket(len, BOUNDARIES, rows=rows, lengths=lengths if planned else None))
+    found: Counter[int] = Counter()
+    short: Counter[int] = Counter()
+    for batch in batches:
+        number = BOUNDARIES.index(batch.shape[1])
+        least = [0, *BOUNDARIES][number]
+        counts = (batch > 0).sum(axis=1)
+        assert (counts > least).all()
+        most = rows if isinstance(rows, int) else rows[number]
+        assert len(batch) <= most
+        short[number] += len(batch) < most
+        found.update(batch[batch > 0].tolist())
+    assert found == all_tokens(lengths)
+    assert max(short.values(), default=0) <= 1
+
+
+@given(LENGTHS, st.integers(0, 1000), st.sampled_from([1, 2, 4]))
+def test_ranks_cut_planned_batches(lengths: list[int], seed: int, ranks: int) -> None:
+    """Planned batches of one number of rows are those of one rank, cut by rows, and all ranks have as many."""
+    dataset = ps.read([np.full(n, n) for n in lengths], seed=seed)
+    batches = dataset.bucket(len, BOUNDARIES, rows=4, lengths=lengths, remainder="drop").shuffle()
+    loaders = ranks_of(batches, ranks)
+    for _ in range(2):
+        parts = list(zip(*loaders, strict=True))
+        assert len(parts) == sum(n // 4 for n in Counter(np.searchsorted(BOUNDARIES, lengths).tolist()).values())
+        assert all(len({part.shape for part in row}) <= 1 for row in parts)
+    first = ranks_of(batches, ranks)
+    assert digests(concatenated(row) for row in zip(*first, strict=True)) == digests(batches)
+    close_all(loaders + first)
+
+
+@given(LENGTHS, st.sampled_from(["keep", "drop"]), st.sampled_from([3, [5, 2, 1]]), st.integers(0, 2))
+def test_planned_buckets_are_indexable(lengths: list[int], remainder: Any, rows: int | list[int], workers: int) -> None:
+    """Planned batches have positions and can be shuffled; a loader gives the definition's bytes."""
+    dataset = bare(lengths).bucket(len, BOUNDARIES, rows=rows, lengths=lengths, remainder=remainder).shuffle()
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
+
+
+@given(LENGTHS, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 3), st.booleans())
+def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, new: int, steps: int, drop: bool) -> None:
+    """The states of all old ranks, dealt to others, leave every element to come once; at most the last ones drop."""
+    dataset = bare(lengths).bucket(len, BOUNDARIES, rows=4, remainder="drop" if drop else "keep")
+    seen: Counter[int] = Counter()
+    states: list[Any] = []
+    for rank in range(old):
+        with ps.Loader(dataset, shard=ps.Shard(rank, old, uneven=True)) as loader:
+            batches = iter(loader)
+            for _ in range(steps):
+                batch = next(batches, None)
+                seen.update([] if batch is None else batch[batch > 0].tolist())
+            states.append(loader.state_dict())
+    if any(state["epoch"] for state in states):
+        return  # a rank is done already
+    for rank in range(new):
+        with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
+            loader.load_state_dict(states if old != new else states[rank])
+            for batch in loader if loader.epoch == 0 else ():
+                seen.update(batch[batch > 0].tolist())
+    missing = all_tokens(lengths) - seen
+    assert not seen - all_tokens(lengths)
+    assert len({token // 1000 for token in missing}) <= (new * 3 * (4 // new - 1) if drop else 0)
+
+
+def test_errors_name_the_element() -> None:
+    """An element above the last boundary is named with its size, and batches before it come first."""
+    dataset = bare([1, 2, 9, 1]).bucket(len, [2, 8], rows=2)
+    for each in (dataset, ps.Loader(dataset)):
+        elements = iter(each)
+        assert next(elements).shape == (2, 2)
+        with pytest.raises(ps.errors.GraphError, match=r"last boundary, 8; got one of size 9") as caught:
+            next(elements)
+        assert "position 2" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("rows", [2, [2, 1]])
+def test_planned_sizes_must_be_the_real_ones(rows: Any) -> None:
+    """An element of another bucket than was planned is an error that says so."""
+    dataset = bare([1, 2, 3]).bucket(len, [2, 8], rows=rows, lengths=[1, 2, 2])
+    with pytest.raises(ps.errors.GraphError, match="sizes that bucket.. was told"):
+        list(dataset)
+    dropped = bare([1, 3]).bucket(len, [2, 8], rows=2, lengths=[1, 1], remainder="drop")
+    with pytest.raises(ps.errors.GraphError, match="sizes that bucket.. was told"):
+        list(dropped)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 3}, "takes a function"),
+        ({"boundaries": []}, "boundaries must be at least one"),
+        ({"boundaries": [4, 4]}, "ascending"),
+        ({"rows": 0}, "rows must be at least 1"),
+        ({"rows": [1, 2, 3]}, "one for each of the 2 buckets"),
+        ({"remainder": "pad"}, "remainder must be"),
+        ({"pad": Pad(length=3)}, "Leave its length out"),
+        ({"lengths": [1]}, "one value for each of the 3"),
+        ({"lengths": [1, 9, 2]}, "got 9 at position 1"),
+    ],
+)
+def test_arguments_of_bucket(arguments: dict[str, Any], message: str) -> None:
+    """Wrong arguments are refused where they are given."""
+    with pytest.raises(ps.errors.UsageError, match=message):
+        bare([1, 2, 3]).bucket(**{"size": len, "boundaries": [2, 4], "rows": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (ps.range(3).bucket("tokens", [4], rows=1), "length of the leaf 'tokens'"),
+        (ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1), "dict of"),
+        (ps.range(3).bucket(float, [4], rows=1), "whole number; got 0.0"),
+    ],
+)
+def test_sizes_that_cannot_be_told(dataset: ps.Dataset, message: str) -> None:
+    """An element without a size is told by the rule."""
+    with pytest.raises(ps.errors.GraphError, match=message):
+        list(dataset)
+
+
+def test_rows_divide_by_the_ranks() -> None:
+    """The rows of every bucket divide by the number of ranks, or the bucket is named."""
+    dataset = bare([1]).bucket(len, [2, 8], rows=[4, 3])
+    with pytest.raises(ps.errors.UsageError, match="3 rows in the bucket up to 8 on 2 ranks"):
+        ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
+    with pytest.raises(ps.errors.GraphError, match="another order in every epoch"):
+        bare([1, 2]).shuffle().bucket(len, [2], rows=1, lengths=[1, 2])

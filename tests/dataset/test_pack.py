@@ -1,0 +1,261 @@
+"""Packing: every token of every document once, the same bytes as the plain definition, wherever reading goes on."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order
+from tests.dataset.packing import all_tokens, bare, documents, follow
+from tests.equivalence.definition import digest, digests, outcomes
+
+How = Literal["best_fit", "split"]
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+LENGTHS = st.lists(st.integers(0, 12), max_size=60)
+CAPACITIES = st.integers(1, 9)
+Verb = Callable[[ps.Dataset], ps.Dataset]
+
+
+def tokens_of(sequences: Any) -> Counter[int]:
+    """Return every token of data in the sequences."""
+    found: Counter[int] = Counter()
+    for sequence in sequences:
+        found.update(sequence["tokens"][sequence["segment_ids"] > 0].tolist())
+    return found
+
+
+def with_labels(lengths: list[int]) -> ps.Dataset:
+    """Return documents of two features of one length and a leaf to carry along."""
+    return bare(lengths).map(lambda tokens: {"tokens": tokens, "labels": tokens.astype(np.float32), "id": len(tokens)})
+
+
+def with_targets(lengths: list[int]) -> ps.Dataset:
+    """Return documents of two features whose lengths differ."""
+    return bare(lengths).map(lambda tokens: {"inputs": tokens, "targets": tokens[: (len(tokens) + 1) // 2].copy()})
+
+
+PACKINGS: list[Verb] = [
+    lambda dataset: dataset.pack(7),
+    lambda dataset: dataset.pack(7, long="drop", fill=-1),
+    lambda dataset: dataset.pack(5, how="split", fill=9),
+    lambda dataset: dataset.filter(lambda tokens: len(tokens) % 4 != 1).pack(6),
+    lambda dataset: dataset.map(lambda t: {"tokens": t, "n": len(t)}).pack(8, meta=["n"], fill={"tokens": 3}),
+    lambda dataset: dataset.map(lambda t: {"a": t, "b": t[::2]}).pack({"a": 9, "b": 4}, long="drop"),
+    lambda dataset: dataset.flat_map(lambda tokens: [tokens, tokens[1:], tokens[:1]]).pack(9),
+    lambda dataset: dataset.window_shuffle(5).pack(8),
+    lambda dataset: dataset.pack(6).random_map(lambda s, rng: {**s, "draw": rng.random()}),
+]
+
+
+@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, st.integers(1, 3))
+def test_packing_equals_the_definition(lengths: list[int], packing: Verb, sizes: list[int], ranks: int) -> None:
+    """However documents come in chunks, every rank's sequences are those of the definition, byte for byte."""
+    dataset = packing(bare(lengths))
+    for rank in range(ranks):
+        expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
+        assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
+
+
+@given(LENGTHS, st.sampled_from(PACKINGS), SIZES, SIZES)
+def test_packing_goes_on_from_every_token(
+    lengths: list[int], packing: Verb, sizes: list[int], others: list[int]
+) -> None:
+    """From the token before or after any sequence follows what would have followed, tokens included."""
+    whole = follow(packing(bare(lengths)), sizes)
+    for number, (_, start, after) in enumerate(whole):
+        assert follow(packing(bare(lengths)), others, start) == whole[number:]
+        assert follow(packing(bare(lengths)), others, after) == whole[number + 1 :]
+
+
+@given(st.lists(st.integers(0, 900), min_size=30, max_size=300), st.sampled_from(["best_fit", "split"]))
+def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> None:
+    """Where 64 sequences are open and some close for others' sake, stage and definition still agree."""
+    dataset = bare(lengths).pack(1000, how=how)
+    expected = digests(dataset)
+    found = follow(dataset, [100])
+    assert [element for element, *_ in found] == expected
+    for _, _, after in found[:: max(len(found) // 3, 1)]:
+        at = [token for *_, token in found].index(after)
+        assert [element for element, *_ in follow(dataset, [37], after)] == expected[at + 1 :]
+
+
+@given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
+def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, planned: bool) -> None:
+    """No token is lost or repeated, segments count up from 1, and positions count up within each."""
+    sequences = list(bare(lengths).pack(capacity, how=how, lengths=lengths if planned else None))
+    assert tokens_of(sequences) == all_tokens(lengths)
+    for sequence in sequences:
+        ids, positions, tokens = (sequence[name] for name in ("segment_ids", "positions", "tokens"))
+        assert ids.dtype == positions.dtype == np.int32
+        assert tokens.shape == ids.shape == positions.shape == (capacity,)
+        used = int((ids > 0).sum())
+        assert not ids[used:].any() and not positions[used:].any() and not tokens[used:].any()
+        for segment in range(1, int(ids.max(initial=0)) + 1):
+            assert np.array_equal(positions[ids == segment], np.arange((ids == segment).sum()))
+            assert (np.diff(tokens[ids == segment]) == 1).all()
+
+
+@given(LENGTHS, CAPACITIES)
+def test_documents_that_fit_stay_whole(lengths: list[int], capacity: int) -> None:
+    """With best fit, a document that fits into a sequence is in one, and a dropped one in none."""
+    for planned in (None, lengths):
+        sequences = list(bare(lengths).pack(capacity, long="drop", lengths=planned))
+        expected = [token for document in documents(lengths) if len(document) <= capacity for token in document]
+        assert tokens_of(sequences) == Counter(expected)
+        owners = [set((s["tokens"][s["segment_ids"] > 0] // 1000).tolist()) for s in sequences]
+        assert sum(map(len, owners)) == sum(0 < length <= capacity for length in lengths)
+
+
+@given(LENGTHS)
+def test_features_share_their_segments(lengths: list[int]) -> None:
+    """Features of one length lie side by side, each with its own padding, and carried leaves come in their order."""
+    sequences = list(with_labels(lengths).pack(12, meta=["id"], fill={"labels": -1}))
+    for sequence in sequences:
+        assert list(sequence) == ["tokens", "segment_ids", "positions", "labels", "id"]
+        used = sequence["segment_ids"] > 0
+        assert np.array_equal(sequence["tokens"][used], sequence["labels"][used])
+        assert (sequence["labels"][~used] == -1).all() and not sequence["tokens"][~used].any()
+        counts = np.bincount(sequence["segment_ids"][used])[1:].tolist()
+        assert sequence["id"] == counts
+
+
+@given(LENGTHS, st.booleans())
+def test_features_with_their_own_lengths(lengths: list[int], planned: bool) -> None:
+    """Features of differing lengths have segments of their own, and a document's number is the same in both."""
+    dataset = with_targets(lengths)
+    table = {"inputs": lengths, "targets": [(length + 1) // 2 for length in lengths]} if planned else None
+    for sequence in dataset.pack({"inputs": 12, "targets": 7}, lengths=table):
+        assert "segment_ids" not in sequence
+        for segment in range(1, sequence["inputs_segment_ids"].max() + 1):
+            inputs = sequence["inputs"][sequence["inputs_segment_ids"] == segment]
+            targets = sequence["targets"][sequence["targets_segment_ids"] == segment]
+            assert np.array_equal(inputs[: len(targets)], targets)
+
+
+@given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.data())
+def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, new: int, data: st.DataObject) -> None:
+    """The states of all old ranks, dealt to other ranks, leave every token to come exactly once."""
+    dataset = bare(lengths).pack(8).batch(6)
+    seen: Counter[int] = Counter()
+    states = []
+    steps = data.draw(st.integers(0, 3))
+    for rank in range(old):
+        with ps.Loader(dataset, shard=ps.Shard(rank, old, uneven=True)) as loader:
+            batches = iter(loader)
+            for _ in range(steps):
+                batch = next(batches, None)
+                if batch is not None:
+                    seen += tokens_of([batch])
+            states.append(loader.state_dict())
+    if len({state["epoch"] for state in states}) > 1 or states[0]["epoch"] > 0:
+        return  # some rank is done already
+    for rank in range(new):
+        with ps.Loader(dataset, shard=ps.Shard(rank, new, uneven=True)) as loader:
+            loader.load_state_dict(states if old != new else states[rank])
+            if loader.epoch == 0:
+                seen += tokens_of(loader)
+    assert seen == all_tokens(lengths)
+
+
+@given(LENGTHS, CAPACITIES, st.integers(0, 2))
+def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers: int) -> None:
+    """A planned pack has a length and positions, can be shuffled, and a loader gives the definition's bytes."""
+    dataset = bare(lengths).pack(capacity, lengths=np.array(lengths, np.uint16)).shuffle()
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
+    assert sorted(map(repr, digests(dataset))) == sorted(
+        map(repr, digests(bare(lengths).pack(capacity, lengths=lengths)))
+    )
+
+
+def test_full_sequences_are_nearly_full() -> None:
+    """Documents of mixed lengths leave 2 % of padding at most, and planned ones hardly any."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(5.9, 1, 2000), 1, 20_000).astype(int).tolist()
+    for planned, least in ((None, 0.98), (lengths, 0.995)):
+        sequences = list(bare(lengths).pack(2048, lengths=planned))
+        assert sum(lengths) / (2048 * len(sequences)) > least - (0.02 if planned is None else 0)
+
+
+def test_pieces_of_a_document_draw_their_own_randomness() -> None:
+    """Sequences that begin with pieces of one document have random streams of their own."""
+    dataset = bare([40]).pack(8).random_map(lambda sequence, rng: rng.random())
+    draws = list(dataset)
+    assert len(set(draws)) == len(draws) == 5
+
+
+def test_errors_name_the_document_and_come_after_what_was_before() -> None:
+    """A document that can't be packed is named, and sequences that closed before it come first."""
+    dataset = ps.read([np.zeros(4), np.zeros(4), np.zeros((2, 2)), np.zeros(4)]).pack(4)
+    for each in (dataset, ps.Loader(dataset)):
+        elements = iter(each)
+        assert len(next(elements)["tokens"]) == len(next(elements)["tokens"]) == 4
+        with pytest.raises(ps.errors.GraphError, match=r"one axis; .* shape \(2, 2\)") as caught:
+            next(elements)
+        assert "position 2" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: ps.range(3).pack(4), "arrays with one axis"),
+        (lambda: ps.read([np.zeros(2), np.zeros(2, np.int8)]).pack(4), "one dtype"),
+        (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
+        (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),
+        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack(4), "in meta="),
+        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack({"a": 4}), r"\['b'\] .* neither packed nor carried"),
+        (lambda: ps.read([{"a": np.zeros(2)}]).pack(4, meta=["b"]), r"must have the leaves \['b'\]"),
+        (lambda: ps.read([{"positions": np.zeros(2)}]).pack(4), "which packing adds"),
+        (lambda: ps.read([{"a": np.zeros(5)}]).pack({"a": 4}), "can't be split"),
+        (lambda: ps.read([{"a": np.zeros(2)}, {"b": np.zeros(2)}]).pack(4), "same leaves"),
+        (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "fill must be a value of uint8"),
+        (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, planned were 3"),
+    ],
+)
+def test_documents_that_cannot_be_packed(made: Callable[[], ps.Dataset], message: str) -> None:
+    """Each kind of unfit document is told by its rule, in the loader too."""
+    dataset = made()
+    with pytest.raises(ps.errors.UsageError, match=message):
+        list(dataset)
+    with ps.Loader(dataset) as loader, pytest.raises(ps.errors.UsageError, match=message):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0}, "length must be at least 1"),
+        ({"length": {}}, "length must be a number"),
+        ({"length": 4, "how": "first_fit"}, "how must be"),
+        ({"length": 4, "long": "keep"}, "long must be"),
+        ({"length": 4, "meta": "url"}, "meta must be a sequence"),
+        ({"length": {"a": 4}, "meta": ["a"]}, "either packed or carried"),
+        ({"length": {"a": 4}, "fill": {"b": 1}}, "fill must be for"),
+        ({"length": {"a": 4}, "how": "split"}, "need one length"),
+        ({"length": 4, "how": "split", "long": "drop"}, "no document is too long"),
+        ({"length": 4, "lengths": [1, 2]}, "one value for each of the 3"),
+        ({"length": 4, "lengths": [1, -2, 3]}, "not be negative; got -2 at position 1"),
+        ({"length": 4, "lengths": [1.0, 2.0, 3.0]}, "whole numbers"),
+        ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict where length is one"),
+        ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
+    ],
+)
+def test_arguments_of_pack(arguments: dict[str, Any], message: str) -> None:
+    """Wrong arguments are refused where they are given."""
+    with pytest.raises(ps.errors.UsageError, match=message):
+        ps.range(3).pack(**arguments)
+
+
+def test_planning_needs_a_fixed_order() -> None:
+    """Lengths go by position, so a dataset in another order every epoch is refused, with the remedy."""
+    documents_ = bare([1, 2, 3])
+    with pytest.raises(ps.errors.GraphError, match="another order in every epoch"):
+        documents_.shuffle().pack(4, lengths=[1, 2, 3])
+    with pytest.raises(ps.errors.GraphError, match="in order"):
+        documents_.filter(bool).pack(4, lengths=[1, 2, 3])
+    assert len(documents_.shuffle().epoch(0).pack(6, lengths=[len(d) for d in documents_.shuffle().epoch(0)])) == 1

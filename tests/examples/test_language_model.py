@@ -1,0 +1,115 @@
+"""`examples/language_model.py`, the script of the tutorial: it learns, resumes exactly and finds its records."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Return the script, imported."""
+    spec = importlib.util.spec_from_file_location("language_model_under_test", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def texts(script: ModuleType) -> dict[str, list[tuple[str, Any]]]:
+    """Return the documents of a few modules."""
+    found: dict[str, list[tuple[str, Any]]] = script.load_texts(12)
+    return found
+
+
+def run(checkpoint: Path, *options: str) -> list[str]:
+    """Run the script on a few modules; return the lines that it printed."""
+    command = [sys.executable, str(SCRIPT), "--checkpoint", str(checkpoint), "--modules", "12", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_docstrings_are_found_at_every_depth(script: ModuleType) -> None:
+    """Those of the module, its classes and its functions; code without any gives nothing."""
+    code = '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
+    assert script.docstrings(code) == "One.\n\nTwo.\n\nThree."
+    assert script.docstrings("x = 1") == ""
+
+
+def test_sequences_hold_the_documents_and_nothing_else(script: ModuleType, texts: dict[str, Any]) -> None:
+    """Every piece of a row is a run of one document's bytes, and the shares of the parts are exact."""
+    dataset = script.describe(texts)
+    everything = [tokens.tobytes() for documents in texts.values() for _, tokens in documents]
+    with ps.Loader(dataset) as loader:
+        for step in range(2):
+            batch = loader.batch_at(step)
+            assert batch["tokens"].shape == (script.ROWS, script.LENGTH)
+            for tokens, segments in zip(batch["tokens"], batch["segment_ids"], strict=True):
+                for segment in range(1, segments.max() + 1):
+                    piece = tokens[segments == segment].tobytes()
+                    assert any(piece in document for document in everything)
+        parts = [loader.origin(step, row).component for step in range(3) for row in range(script.ROWS)]
+    assert {part: parts.count(part) for part in set(parts)} == {"code": 32, "prose": 16}
+
+
+def test_contexts_end_at_the_documents_beginning(script: ModuleType) -> None:
+    """A byte's context is what stands before it in its own document, nearest first."""
+    tokens = np.array([[11, 12, 13, 21, 22, 0]], np.uint8)
+    positions = np.array([[0, 1, 2, 0, 1, 0]], np.int32)
+    nothing = script.NOTHING
+    nearest = [[nothing, nothing], [11, nothing], [12, 11], [nothing, nothing], [21, nothing], [nothing, nothing]]
+    contexts = script.contexts_of(tokens, positions)
+    assert contexts[0, :, :2].tolist() == nearest
+    assert (contexts[0, :, 2:] == nothing).all()
+
+
+def test_a_step_goes_down_the_gradient(script: ModuleType, texts: dict[str, Any]) -> None:
+    """The slope of each weight is the loss's, as differences of the loss tell it."""
+    batch = {name: leaf[:2, :40] for name, leaf in script.describe(texts)[0].items()}
+    chance = np.random.default_rng(1)  # noqa: TID251 - a test's own seed
+    model = {name: array.astype(np.float64) for name, array in script.new_model().items()}
+    model["second"] = chance.normal(0, 0.1, model["second"].shape)
+    _, slopes = script.gradients_of(batch, model)
+
+    def loss_with(name: str, place: tuple[int, int], change: float) -> float:
+        changed = model | {name: model[name].copy()}
+        changed[name][place] += change
+        loss: float = script.gradients_of(batch, changed)[0]
+        return loss
+
+    for name, slope in slopes.items():
+        place = divmod(int(np.abs(slope).argmax()), slope.shape[1])
+        measured = (loss_with(name, place, 1e-5) - loss_with(name, place, -1e-5)) / 2e-5
+        assert slope[place] == pytest.approx(measured, rel=1e-4)
+
+
+def test_losses_of_bytes_have_the_batchs_mean(script: ModuleType, texts: dict[str, Any]) -> None:
+    """The mean over all bytes of data is the loss that is trained on."""
+    batch, model = script.describe(texts)[0], script.new_model()
+    losses = script.losses_of(batch, model)
+    assert losses[batch["segment_ids"] > 0].mean() == pytest.approx(script.gradients_of(batch, model)[0], rel=1e-5)
+    assert not losses[batch["segment_ids"] == 0].any()
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
+    """Stopped between two saves, and gone on in a new process with another number of workers: the same weights."""
+    straight = run(tmp_path / "straight.npz", "--steps", "60", "--num-workers", "0")
+    first = run(tmp_path / "cut.npz", "--steps", "60", "--stop-after", "27", "--num-workers", "2")
+    second = run(tmp_path / "cut.npz", "--steps", "60", "--num-workers", "1")
+    assert not first[-1].startswith("the weights")
+    assert second[0] == "going on at step 20"
+    assert straight[-1].startswith("the weights' SHA-256 is ")
+    assert second[-3:] == straight[-3:]
+    means = [float(line.split()[2]) for line in straight if line.startswith("step ")]
+    assert means[-1] < means[0] < 8

@@ -1,0 +1,105 @@
+"""A scan calls its function for all ranges, on threads, and gives the results in order."""
+
+import contextlib
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._workers._scan import Task, scan
+
+
+def listed(start: int, stop: int) -> list[int]:
+    """Return the positions of a range."""
+    return list(range(start, stop))
+
+
+@given(total=st.integers(0, 3_000), num_threads=st.integers(1, 5))
+def test_results_come_in_order(total: int, num_threads: int) -> None:
+    """The ranges follow each other from 0 to the total, each with its own result."""
+    positions: list[int] = []
+    for start, stop, result in scan(total, lambda: listed, num_threads):
+        assert start == len(positions) < stop
+        assert result == list(range(start, stop))
+        positions += result
+    assert positions == list(range(total))
+
+
+@given(total=st.integers(1, 2_000), num_threads=st.integers(1, 4), data=st.data())
+def test_an_error_comes_in_its_place(total: int, num_threads: int, data: st.DataObject) -> None:
+    """All results before the failing range come first; then the error itself."""
+    failing = data.draw(st.integers(0, total - 1))
+    last = 0
+
+    def follow() -> None:
+        nonlocal last
+        for start, stop, _ in scan(total, lambda: task, num_threads):
+            assert start == last
+            last = stop
+
+    def task(start: int, stop: int) -> None:
+        if start <= failing < stop:
+            raise LookupError(start)
+
+    with pytest.raises(LookupError) as raised:
+        follow()
+    assert raised.value.args == (last,)
+    assert last <= failing
+
+
+def test_each_thread_has_a_task_of_its_own() -> None:
+    """`make_task` is called in the thread whose ranges its task computes; its error arrives too."""
+    makers: list[tuple[str, str]] = []
+
+    def make_task() -> Task[None]:
+        maker = threading.current_thread().name
+
+        def task(start: int, stop: int) -> None:
+            assert start < stop
+            makers.append((maker, threading.current_thread().name))
+
+        return task
+
+    for _ in scan(500, make_task, 3):
+        pass
+    assert makers
+    assert all(maker == user for maker, user in makers)
+
+    def fail() -> Task[None]:
+        raise LookupError("no task")
+
+    with pytest.raises(LookupError, match="no task"):
+        next(scan(5, fail, 2))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_work_in_flight_is_bounded(num_threads: int) -> None:
+    """However slowly results are taken, only a few ranges a thread are begun ahead of them."""
+    lock = threading.Lock()
+    begun = 0
+
+    def task(start: int, stop: int) -> None:
+        nonlocal begun
+        del start, stop
+        with lock:
+            begun += 1
+
+    for taken, _ in enumerate(scan(20_000, lambda: task, num_threads), 1):
+        with lock:
+            assert begun <= taken + 4 * num_threads
+
+
+def test_closing_ends_the_threads() -> None:
+    """When the generator is closed no further range is begun, and no thread is left, which the leak check sees."""
+    last = threading.Event()
+
+    def task(start: int, stop: int) -> None:
+        del start
+        if stop == 1_000_000:
+            last.set()
+
+    with contextlib.closing(scan(1_000_000, lambda: task, 2)) as results:
+        next(results)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-scan")]
+    assert not last.is_set()
