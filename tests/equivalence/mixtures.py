@@ -12,6 +12,7 @@ from tests.equivalence.graphs import (
     SEEDS,
     add_one,
     batched,
+    flat_sum,
     indexable,
     jitter,
     keeps_two_of_three,
@@ -46,6 +47,11 @@ class Mixture:
     def mixed(self) -> ps.Dataset:
         """The mixture itself."""
         return ps.mix(self.parts, self.schedule, stop=self.stop, measure=self.measure, seed=self.seed)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a verb above it holds elements of the mixture open, that a restore takes from it again."""
+        return any(verb in HOLDING for verb in self.above)
 
     @property
     def dataset(self) -> ps.Dataset:
@@ -99,9 +105,11 @@ def indexable_mixtures(draw: st.DrawFn) -> Mixture:
     return Mixture(parts, draw(schedules(names)), stop, tuple(above), seed=draw(SEEDS))
 
 
-UNGROUPED: list[Verb] = [
+ONE_BY_ONE: list[Verb] = [
     lambda dataset: dataset.map(add_one),
     lambda dataset: dataset.filter(keeps_two_of_three),
+]
+HOLDING: list[Verb] = [
     lambda dataset: dataset.flat_map(copies),
     lambda dataset: dataset.window_shuffle(3),
     lambda dataset: dataset.window_shuffle(8),
@@ -117,7 +125,7 @@ def ordered_mixtures(draw: st.DrawFn) -> Mixture:
     for name in names:
         part = named(draw(indexable()), name)
         parts[name] = part.filter(keeps_two_of_three) if draw(st.booleans()) else part
-    above = draw(st.lists(st.sampled_from(UNGROUPED), max_size=3))
+    above = draw(st.lists(st.sampled_from([*ONE_BY_ONE, *HOLDING]), max_size=3))
     if draw(st.booleans()):
         above = [JITTERED, *above]
     return Mixture(parts, draw(schedules(names)), "all", tuple(above), measure=weight_of, seed=draw(SEEDS))
@@ -125,25 +133,49 @@ def ordered_mixtures(draw: st.DrawFn) -> Mixture:
 
 @st.composite
 def enough(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset], least: int) -> ps.Dataset:
-    """Draw a dataset, and add integers to it if it has too few elements."""
+    """Draw a dataset of so many elements, if need be by going through it several times."""
     dataset = draw(one)
-    return dataset if len(dataset) >= least else ps.concatenate({"drawn": dataset, "more": ps.range(least)})
+    count = len(dataset)
+    if count == 0:
+        return ps.range(least)
+    return dataset if count >= least else dataset.repeat(-(-least // count))
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[ps.Dataset, list[int]]:
+    """Draw arrays of several lengths, each with numbers of its own, and say the lengths."""
+    lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=40))
+    return ps.read([np.arange(count) + 100 * number for number, count in enumerate(lengths)], seed=3), lengths
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> ps.Dataset:
-    """Draw a dataset over a table: windows of episodes, something kept, or rows of batches."""
-    match draw(st.integers(0, 2)):
+    """Draw a dataset over a table: windows, packed sequences or buckets, something kept, or rows of batches."""
+    dataset, lengths = draw(documents())
+    match draw(st.integers(0, 4)):
         case 0:
-            lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12))
-            episodes = [{"state": np.arange(count) + 100 * number} for number, count in enumerate(lengths)]
             partial: Any = draw(st.sampled_from(["drop", "pad"]))
             length, stride = draw(st.integers(1, 5)), draw(st.integers(1, 4))
-            return ps.read(episodes, seed=3).windows(length, stride, lengths=lengths, partial=partial).shuffle()
+            return dataset.windows(length, stride, lengths=lengths, partial=partial).shuffle()
         case 1:
             return draw(sources()).map(uniform).cache().shuffle().random_map(jitter)
+        case 2:
+            return dataset.pack(draw(st.integers(1, 9)), lengths=lengths).shuffle()
+        case 3:
+            return dataset.bucket(len, [3, 12], rows=draw(st.integers(1, 4)), lengths=lengths).shuffle()
         case _:
             return draw(indexable()).map(uniform).batch(draw(st.integers(1, 5))).unbatch()
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> ps.Dataset:
+    """Draw what is packed or put in buckets as it comes."""
+    dataset, _ = draw(documents())
+    dataset = dataset.filter(lambda document: flat_sum(document) % 3 != 0) if draw(st.booleans()) else dataset
+    dataset = dataset.repeat(2) if draw(st.booleans()) else dataset
+    if draw(st.booleans()):
+        return dataset.pack(draw(st.integers(1, 9)), how=draw(st.sampled_from(["best_fit", "split"])))
+    return dataset.bucket(len, [3, 12], rows=12, remainder=draw(st.sampled_from(["keep", "drop"])))
 
 
 def any_indexable() -> st.SearchStrategy[ps.Dataset]:
