@@ -6,8 +6,10 @@ again wherever it goes back to.
 """
 
 import json
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from hypothesis import reject, settings
@@ -286,15 +288,17 @@ class DealtMachine(RuleBasedStateMachine):
 
     def reached(self, mixture: Mixture) -> int:
         """Return a position of the mixture that no rank has read beyond; of an epoch that was dealt, any."""
-        furthest = 0
-        for rank, at in enumerate(self.ats if self.deal.is_whole else []):
-            while len(self.rows_up_to(mixture, furthest, rank)) < at.row:
-                furthest += 1
-        return furthest
+        if not self.deal.is_whole:
+            return 0
+        positions = range(1 << 10)  # more than any of these mixtures has
+        return max(
+            bisect_left(positions, at.row, key=partial(self.rows_up_to, mixture, rank))
+            for rank, at in enumerate(self.ats)
+        )
 
-    def rows_up_to(self, mixture: Mixture, position: int, rank: int) -> list[str]:
-        """Return what becomes of a rank's elements of a mixture before a position."""
-        return rows_of(mixture.over(mixture.mixed.limit(position)), self.epoch, rank, self.ranks)
+    def rows_up_to(self, mixture: Mixture, rank: int, position: int) -> int:
+        """Return how many rows become of a rank's elements of a mixture before a position."""
+        return len(rows_of(mixture.over(mixture.mixed.limit(position)), self.epoch, rank, self.ranks))
 
     def teardown(self) -> None:
         """Close what is open."""
