@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.macro.tokens import compile_c
-from benchmarks.scenario import Contestant, Goal, Measurement, Output, Scenario, per_second
+from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role, Scenario, per_second
 
 UNIT = per_second("tokens")
 CLAIM = "every document once"
@@ -64,7 +64,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the limit, a loop as one writes it by hand, ours as documents come and planned, and rivals."""
+    """Return the scenario: the limit, a loop written by hand, ours as documents come and planned, and rivals."""
     work = Work(500 if bench.smoke else 50_000)
     lengths = np.diff(work.starts)
     documents = ps.read(work)
@@ -83,7 +83,9 @@ def build(bench: Bench) -> Scenario:
     )
 
 
-def contestant(work: Work, name: str, role: Any, sequences: Callable[[], Sequences], goal: Goal | None = None) -> Contestant:
+def contestant(
+    work: Work, name: str, role: Role, sequences: Callable[[], Sequences], goal: Goal | None = None
+) -> Contestant:
     """Return what makes sequences, or batches of them, measured in tokens of data."""
 
     def run(repeats: int) -> Measurement:
@@ -125,10 +127,8 @@ def first_fit(work: Work) -> Iterator[dict[str, NDArray[Any]]]:
     opened: list[list[NDArray[np.uint16]]] = []
     for number in range(len(work)):
         document = work[number]
-        for place, room in enumerate(rooms):
-            if room >= len(document):
-                break
-        else:
+        place = next((place for place, room in enumerate(rooms) if room >= len(document)), None)
+        if place is None:
             if len(rooms) == BINS:
                 rooms.pop(0)
                 yield _written(work, opened.pop(0))

@@ -14,12 +14,14 @@ from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to
 from penstock._graph._nodes import Origin, Substitute
 from penstock._graph._per_worker import PerWorker
 from penstock._loader import Loader, LoaderIterator
+from penstock._plan._explain import Explanation
 from penstock._plan._plan import Limits, Shard
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Dataset",
+    "Explanation",
     "Limits",
     "Loader",
     "LoaderIterator",

@@ -129,22 +129,30 @@ def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
         raise ValueError(f"expected a whole number from 0 to 2**62, found {_short(value)}")
     return value
 
 
-def _tuples(value: Any) -> Token:  # noqa: ANN401 - any JSON value may stand in a damaged state
+def _tuples(value: object) -> Token:
     """Return a token from its JSON form."""
     if value is None or isinstance(value, str):
         return value
-    return tuple(map(_tuples, value)) if isinstance(value, list) else _count(value)
+    return tuple(map(_tuples, value)) if _is_list(value) else _count(value)
 
 
 def _lists(token: Token) -> Token:
     """Return the JSON form of a token."""
-    return list(map(_lists, token)) if isinstance(token, tuple) else token
+    return list(map(_lists, token)) if _is_tuple(token) else token
 
 
 def _short(value: object) -> str:

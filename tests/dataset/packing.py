@@ -59,6 +59,6 @@ def follow(
     for chunk in stage.run(stage.start() if token is None else token):
         for number, element in enumerate(chunk.elements):
             asked = len(found) % every == 0
-            tokens = (chunk.starts[number], chunk.afters[number]) if asked else (None, None)
-            found.append((digest(element), *tokens))
+            start, after = (chunk.starts[number], chunk.afters[number]) if asked else (None, None)
+            found.append((digest(element), start, after))
     return found

@@ -137,7 +137,6 @@ ORDERED: dict[str, Case] = {
         "select()": lambda: ODD.select([0]),
         "split()": lambda: ODD.split({"a": 1}),
         "subset()": lambda: ODD.subset(1),
-        "repeat()": lambda: ODD.repeat(),
         "epoch()": lambda: ODD.epoch(0),
         "reindex()": lambda: ODD.reindex(ps.sampling.Slice(0, 1, 1)),
     }.items()

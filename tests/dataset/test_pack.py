@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -14,6 +14,9 @@ from penstock._graph._apply import Context
 from penstock._graph._in_order import in_order
 from tests.dataset.packing import all_tokens, bare, documents, follow
 from tests.equivalence.definition import digest, digests, outcomes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 How = Literal["best_fit", "split"]
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
@@ -85,19 +88,44 @@ def test_many_documents_equal_the_definition(lengths: list[int], how: How) -> No
         assert [element for element, *_ in follow(dataset, [37], after)] == expected[at + 1 :]
 
 
+@given(st.lists(st.integers(0, 90), max_size=300), SIZES, st.integers(1, 12), st.sampled_from(["best_fit", "split"]))
+def test_tokens_are_the_same_however_rarely_they_are_asked_for(
+    lengths: list[int], sizes: list[int], every: int, how: How
+) -> None:
+    """A token says the same whether those before it were asked for or not."""
+    dataset = bare(lengths).pack(100, how=how)
+    assert follow(dataset, sizes, every=every)[::every] == follow(dataset, sizes)[::every]
+
+
+@given(LENGTHS, st.integers(1, 9), SIZES, st.sampled_from(["keep", "drop", "pad"]), st.integers(1, 2))
+def test_batches_of_sequences(
+    lengths: list[int], size: int, sizes: list[int], remainder: Literal["keep", "drop", "pad"], ranks: int
+) -> None:
+    """Batches of sequences are stacks of them, with their mask, also where they are the memory that was filled."""
+    sequences = bare(lengths).pack(7)
+    dataset = sequences.batch(size * ranks, remainder=remainder, mask="is_data")
+    for rank in range(ranks):
+        rows = [element for element, _ in in_order(sequences.node, 0, Context(), rank, ranks)]
+        expected = digests(ps.read(rows).batch(size, remainder=remainder, mask="is_data")) if rows else []
+        found = follow(dataset, sizes, ranks=(rank, ranks))
+        assert [element for element, *_ in found] == expected
+        for number, (_, start, _) in enumerate(found):
+            assert follow(dataset, [3], start, ranks=(rank, ranks)) == found[number:]
+
+
 @given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
-def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, planned: bool) -> None:
+def test_every_token_comes_once(lengths: list[int], capacity: int, how: How, is_planned: object) -> None:
     """No token is lost or repeated, segments count up from 1, and positions count up within each."""
-    sequences = list(bare(lengths).pack(capacity, how=how, lengths=lengths if planned else None))
+    sequences = list(bare(lengths).pack(capacity, how=how, lengths=lengths if is_planned else None))
     assert tokens_of(sequences) == all_tokens(lengths)
     for sequence in sequences:
         ids, positions, tokens = (sequence[name] for name in ("segment_ids", "positions", "tokens"))
         assert ids.dtype == positions.dtype == np.int32
         assert tokens.shape == ids.shape == positions.shape == (capacity,)
         used = int((ids > 0).sum())
-        assert not ids[used:].any() and not positions[used:].any() and not tokens[used:].any()
+        assert not any(array[used:].any() for array in (ids, positions, tokens))
         for segment in range(1, int(ids.max(initial=0)) + 1):
-            assert np.array_equal(positions[ids == segment], np.arange((ids == segment).sum()))
+            assert np.array_equal(positions[ids == segment], np.arange(int((ids == segment).sum())))
             assert (np.diff(tokens[ids == segment]) == 1).all()
 
 
@@ -120,21 +148,22 @@ def test_features_share_their_segments(lengths: list[int]) -> None:
         assert list(sequence) == ["tokens", "segment_ids", "positions", "labels", "id"]
         used = sequence["segment_ids"] > 0
         assert np.array_equal(sequence["tokens"][used], sequence["labels"][used])
-        assert (sequence["labels"][~used] == -1).all() and not sequence["tokens"][~used].any()
+        assert (sequence["labels"][~used] == -1).all()
+        assert not sequence["tokens"][~used].any()
         counts = np.bincount(sequence["segment_ids"][used])[1:].tolist()
         assert sequence["id"] == counts
 
 
 @given(LENGTHS, st.booleans())
-def test_features_with_their_own_lengths(lengths: list[int], planned: bool) -> None:
+def test_features_with_their_own_lengths(lengths: list[int], is_planned: object) -> None:
     """Features of differing lengths have segments of their own, and a document's number is the same in both."""
     dataset = with_targets(lengths)
-    table = {"inputs": lengths, "targets": [(length + 1) // 2 for length in lengths]} if planned else None
+    table = {"inputs": lengths, "targets": [(length + 1) // 2 for length in lengths]} if is_planned else None
     for sequence in dataset.pack({"inputs": 12, "targets": 7}, lengths=table):
         assert "segment_ids" not in sequence
         for segment in range(1, sequence["inputs_segment_ids"].max() + 1):
-            inputs = sequence["inputs"][sequence["inputs_segment_ids"] == segment]
-            targets = sequence["targets"][sequence["targets_segment_ids"] == segment]
+            inputs: NDArray[np.int64] = sequence["inputs"][sequence["inputs_segment_ids"] == segment]
+            targets: NDArray[np.int64] = sequence["targets"][sequence["targets_segment_ids"] == segment]
             assert np.array_equal(inputs[: len(targets)], targets)
 
 
@@ -143,7 +172,7 @@ def test_nothing_is_lost_over_a_change_of_ranks(lengths: list[int], old: int, ne
     """The states of all old ranks, dealt to other ranks, leave every token to come exactly once."""
     dataset = bare(lengths).pack(8).batch(6)
     seen: Counter[int] = Counter()
-    states = []
+    states: list[Any] = []
     steps = data.draw(st.integers(0, 3))
     for rank in range(old):
         with ps.Loader(dataset, shard=ps.Shard(rank, old, uneven=True)) as loader:
@@ -176,7 +205,8 @@ def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers:
 
 def test_full_sequences_are_nearly_full() -> None:
     """Documents of mixed lengths leave 2 % of padding at most, and planned ones hardly any."""
-    lengths = np.clip(np.random.default_rng(0).lognormal(5.9, 1, 2000), 1, 20_000).astype(int).tolist()
+    spread = ps.range(2000).random_map(lambda _, rng: int(np.clip(rng.lognormal(5.9, 1), 1, 20_000)))
+    lengths: list[int] = list(spread)
     for planned, least in ((None, 0.98), (lengths, 0.995)):
         sequences = list(bare(lengths).pack(2048, lengths=planned))
         assert sum(lengths) / (2048 * len(sequences)) > least - (0.02 if planned is None else 0)
@@ -184,7 +214,7 @@ def test_full_sequences_are_nearly_full() -> None:
 
 def test_pieces_of_a_document_draw_their_own_randomness() -> None:
     """Sequences that begin with pieces of one document have random streams of their own."""
-    dataset = bare([40]).pack(8).random_map(lambda sequence, rng: rng.random())
+    dataset = bare([40]).pack(8).random_map(lambda _, rng: rng.random())
     draws = list(dataset)
     assert len(set(draws)) == len(draws) == 5
 
@@ -259,3 +289,11 @@ def test_planning_needs_a_fixed_order() -> None:
     with pytest.raises(ps.errors.GraphError, match="in order"):
         documents_.filter(bool).pack(4, lengths=[1, 2, 3])
     assert len(documents_.shuffle().epoch(0).pack(6, lengths=[len(d) for d in documents_.shuffle().epoch(0)])) == 1
+
+
+def test_sequences_of_one_cut_document_share_no_random_stream() -> None:
+    """Planned sequences that begin with pieces of the same long document draw different random numbers."""
+    documents = ps.read([np.arange(64)], seed=3)
+    sequences = documents.pack(8, lengths=[64]).random_map(lambda sequence, rng: (len(sequence), rng.random()))
+    drawn = [number for _, number in sequences]
+    assert len(drawn) == len(set(drawn)) == 8

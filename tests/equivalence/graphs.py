@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.equivalence.kinds import is_dict
+from tests.equivalence.kinds import is_dict, is_list_or_tuple
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
 SEEDS = st.integers(-(2**63), 2**63)
@@ -18,7 +18,7 @@ def add_one(element: Any) -> Any:
     """Return a new element with every number one larger, and every text a little longer."""
     if is_dict(element):
         return {key: add_one(value) for key, value in element.items()}
-    if isinstance(element, tuple):
+    if is_list_or_tuple(element):
         return tuple(map(add_one, element))
     return f"{element}+1" if isinstance(element, str) else element + 1
 
@@ -46,7 +46,7 @@ def flat_sum(element: Any) -> int:
         return sum(flat_sum(value) for value in element.values())
     if isinstance(element, str):
         return zlib.crc32(element.encode()) % 1_000_003
-    if isinstance(element, tuple):
+    if is_list_or_tuple(element):
         return sum(flat_sum(value) for value in element)
     return int(np.sum(np.asarray(element, np.float64)) * 1000) % 1_000_003
 

@@ -1,7 +1,7 @@
 """Random datasets of the whole algebra: mixtures, tables, windows, and steps that are read in order over them."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from tests.equivalence.graphs import (
 
 NAMES = ("web", "code", "books")
 WEIGHTS = st.sampled_from([0.5, 1, 2, 3])
+STOPS: st.SearchStrategy[Literal["first", "all"]] = st.sampled_from(("first", "all"))
 
 
 def copies(element: Any) -> list[Any]:
@@ -82,7 +83,7 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
     size = len(dataset)
     match draw(st.integers(0, 7)):
         case 0:
-            dataset = ps.mix(named, draw(weights(list(named))), stop=draw(st.sampled_from(["first", "all"])))
+            dataset = ps.mix(named, draw(weights(list(named))), stop=draw(STOPS))
         case 1:
             filled = {name: part for name, part in named.items() if len(part)} or {"only": ps.range(5)}
             dataset = ps.mix(filled, stop="never").take(draw(st.integers(0, 120)))
@@ -100,8 +101,12 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
             fixed = dataset.epoch(0)
             counts = [flat_sum(element) % 4 for element in fixed]
             dataset = fixed.flat_map(copies, counts=counts)
-    if len(dataset) > 400:
-        dataset = dataset.take(400)
+    return draw(finished(dataset.take(400) if len(dataset) > 400 else dataset))
+
+
+@st.composite
+def finished(draw: st.DrawFn, dataset: ps.Dataset) -> ps.Dataset:
+    """Draw a last step above a joint."""
     match draw(st.integers(0, 4)):
         case 0:
             return dataset.random_map(jitter)
@@ -154,7 +159,7 @@ def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
             named = draw(parts(indexable() | ordered))
             indexed = all(length(part.node) is not None for part in named.values())
             measure = weight_of if dealable and indexed else draw(st.sampled_from([None, weight_of]))
-            stop = "all" if dealable else draw(st.sampled_from(["first", "all"]))
+            stop: Literal["first", "all"] = "all" if dealable else draw(STOPS)
             return ps.mix(named, draw(weights(list(named))), measure=measure, stop=stop)
         case 1:
             return ps.concatenate(draw(parts(ordered)))

@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
     "uneven": not_built(
         NUMBERS.filter(is_odd).batch(2),
         "filter(is_odd).batch(2): how many batches each rank gets is only known after reading",
-        "Say Shard(rank, count, uneven=True)",
+        "say Shard(rank, count, uneven=True)",
         shard=ps.Shard(0, 2),
     ),
     "substitute above a batch": not_built(

@@ -118,6 +118,65 @@ def elements(numbers: ps.Dataset[int], texts: ps.Dataset[str]) -> None:
     assert_type(numbers.filter(lambda number: number % 2, name="odd"), ps.Dataset[int])
 
 
+def copies(number: int) -> list[str]:
+    """Return a text for each unit."""
+    return ["one"] * number
+
+
+def counted() -> Iterator[int]:
+    """Yield a few numbers."""
+    yield from range(3)
+
+
+class Lengths:
+    """What a worker makes for itself."""
+
+    def __call__(self, text: str) -> int:
+        """Return how long a text is."""
+        return len(text)
+
+
+def several(numbers: ps.Dataset[int], texts: ps.Dataset[str], episodes: ps.Dataset[Labelled]) -> None:
+    """Lists of elements say what they hold; windows, caches and steps that are read in order keep the type."""
+    assert_type(numbers.flat_map(copies), ps.Dataset[str])
+    assert_type(numbers.flat_map(copies, counts=[1, 2]), ps.Dataset[str])
+    assert_type(numbers.flat_map(lambda number: (number, number)), ps.Dataset[int])
+    assert_type(episodes.windows(3, 2, lengths=[5, 4], partial="pad", mask="real"), ps.Dataset[Labelled])
+    assert_type(episodes.cache(), ps.Dataset[Labelled])
+    assert_type(texts.cache("cached", size="20GB", version="1"), ps.Dataset[str])
+    assert_type(texts.sample([1, 2.5], 9), ps.Dataset[str])
+    assert_type(texts.sample(np.ones(3)), ps.Dataset[str])
+    assert_type(texts.balance(["cat", "dog"]), ps.Dataset[str])
+    assert_type(texts.balance(np.arange(3), 9), ps.Dataset[str])
+    assert_type(texts.window_shuffle(100).limit(3).repeat(), ps.Dataset[str])
+    assert_type(numbers.batch(2).rebatch(3, remainder="drop"), ps.Dataset[NDArray[np.int64]])
+    assert_type(texts.map(ps.PerWorker(Lengths)), ps.Dataset[int])
+    assert_type(ps.PerWorker(Lengths)("four"), int)
+
+
+def joining(numbers: ps.Dataset[int], texts: ps.Dataset[str], named: dict[str, ps.Dataset[str]]) -> None:
+    """What is joined has the type of its parts."""
+    assert_type(ps.mix(named), ps.Dataset[str])
+    assert_type(ps.mix({"web": texts, "code": texts}, {"web": 3, "code": 0.5}, stop="never"), ps.Dataset[str])
+    assert_type(ps.mix({"web": texts}, {0: {"web": 1}, 100: {"web": 2}}, measure=len, seed=3), ps.Dataset[str])
+    assert_type(ps.concatenate([numbers, numbers]), ps.Dataset[int])
+    assert_type(ps.concatenate(named), ps.Dataset[str])
+    assert_type(ps.interleave((texts, texts)), ps.Dataset[str])
+    assert_type(ps.interleave(named, seed=1), ps.Dataset[str])
+    assert_type(ps.zip({"text": texts, "number": numbers}), ps.Dataset[Any])
+    assert_type(ps.zip([texts, numbers], unequal="shortest"), ps.Dataset[Any])
+    assert_type(ps.stream(["a", "b"]), ps.Dataset[str])
+    assert_type(ps.stream(counted, seed=2), ps.Dataset[int])
+    assert_type(ps.stream(lambda: ["a"]), ps.Dataset[str])
+
+
+def looking(numbers: ps.Dataset[int]) -> None:
+    """An explanation is a value of texts."""
+    assert_type(numbers.explain(evaluate=False), ps.Explanation)
+    assert_type(numbers.explain().sections, tuple[tuple[str, tuple[str, ...]], ...])
+    assert_type(str(numbers.explain()), str)
+
+
 def sum_of(numbers: list[int]) -> float:
     """Return a batch that is one number."""
     return float(sum(numbers))

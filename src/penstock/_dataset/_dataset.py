@@ -18,6 +18,7 @@ from penstock._graph._in_order import elements
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, chain
 from penstock._graph._verify import finite_length, need_count, need_end, need_indexable
+from penstock._plan._explain import Explanation, explain
 from penstock.batching._leaf import element_spec
 from penstock.sampling import Slice
 
@@ -65,6 +66,20 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
         """
         first = next(iter(self), None)
         return None if first is None else element_spec(first)
+
+    def explain(self, *, evaluate: bool = True) -> Explanation:
+        """Return what the dataset is and how it will be read, in words: who computes what, how ranks end, and more.
+
+        Args:
+            evaluate: compute the first element, to tell its structure; an error that this raises is shown.
+
+        Example:
+            >>> import penstock as ps
+            >>> sections = dict(ps.range(10).shuffle().batch(4).explain().sections)
+            >>> print(sections["ranks"][0])
+            2 ranks end on the same step: each row's position is known
+        """
+        return explain(self._node, evaluate=evaluate)
 
     @property
     def fingerprint(self) -> dict[str, str]:

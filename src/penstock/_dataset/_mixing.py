@@ -71,7 +71,6 @@ def mix(
     seed = need_integer("seed", seed)
     schedule = _schedule(names, weights)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
-    verb = f"mix({{{', '.join(names)}}})"
     if measure is None and all(map(is_indexable, nodes)):
         lengths = tuple(length(node) or 0 for node in nodes)
         if stop == "never" and 0 in lengths:
@@ -79,11 +78,13 @@ def mix(
                 f'stop="never" repeats every part, and {names[lengths.index(0)]!r} is empty. Leave it out.'
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
-        return Dataset(Mix(nodes, names, rule, seed, verb))
+        return Dataset(Mix(nodes, names, rule, seed, "mix"))
     if stop == "never":
         nodes = tuple(repeated(node, None) for node in nodes)
     ending: Literal["first", "all"] = "all" if stop == "all" else "first"
-    return Dataset(OrderedMix(nodes, names, schedule, ending, seed, verb, cast("Callable[[Any], int] | None", measure)))
+    return Dataset(
+        OrderedMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
+    )
 
 
 def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -107,7 +108,7 @@ def concatenate(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed:
     if not all(map(is_indexable, nodes)):
         return Dataset(Chain(nodes, names, seed))
     rule = Concatenation(tuple(length(node) or 0 for node in nodes))
-    return Dataset(Mix(nodes, names, rule, seed, f"concatenate({', '.join(names)})"))
+    return Dataset(Mix(nodes, names, rule, seed, "concatenate"))
 
 
 def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: int = 0) -> Dataset[T]:
@@ -128,7 +129,7 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
     names, nodes = _named(parts)
     nodes = tuple(prefixed(node, name) for node, name in zip(nodes, names, strict=True))
     seed = need_integer("seed", seed)
-    verb = f"interleave({', '.join(names)})"
+    verb = "interleave"
     if all(map(is_indexable, nodes)):
         return Dataset(Mix(nodes, names, RoundRobin(tuple(length(node) or 0 for node in nodes)), seed, verb))
     return Dataset(OrderedMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
@@ -183,12 +184,14 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
         raise UsageError(f"datasets are joined from a dict of them or a list; got {type(parts).__qualname__}")
     if not pairs:
         raise UsageError("at least one dataset is needed to join any; got none")
+    nodes: list[Node] = []
     for name, part in pairs:
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f'a part\'s name must be a str of at least one character and no "/"; got {name!r}')
         if not isinstance(part, Dataset):
             raise UsageError(f"part {name!r} must be a Dataset; got {type(part).__qualname__}")
-    return tuple(name for name, _ in pairs), tuple(part.node for _, part in pairs)
+        nodes.append(part.node)
+    return tuple(name for name, _ in pairs), tuple(nodes)
 
 
 def _schedule(names: tuple[str, ...], weights: object) -> Schedule:

@@ -158,8 +158,8 @@ class PackingVerbs(Verbs[T_co]):
         sizes = _column("lengths", lengths, count)
         if sizes.size and sizes.max() > bucketing.boundaries[-1]:
             raise UsageError(
-                f"lengths must not be above the last boundary, {bucketing.boundaries[-1]}; got {sizes.max()} at position "
-                f"{sizes.argmax()}. Raise it, or choose the others with .select."
+                f"lengths must not be above the last boundary, {bucketing.boundaries[-1]}; got {sizes.max()} at "
+                f"position {sizes.argmax()}. Raise it, or choose the others with .select."
             )
         return self._planned_buckets(bucketing, sizes, f"bucket({_size_text(size)}, {list(boundaries)}, lengths=…)")
 
@@ -239,7 +239,7 @@ def _size_text(size: str | Callable[[Any], int]) -> str:
 def _features(length: int | Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     if not isinstance(length, Mapping):
         return (("", need_count("length", length, 1)),)
-    if not length or not all(isinstance(name, str) and name for name in length):
+    if not length or not all(length):
         raise UsageError(f"length must be a number of tokens, or a dict from leaves to such numbers; got {length!r}")
     return tuple((name, need_count(f"length[{name!r}]", room, 1)) for name, room in length.items())
 
@@ -247,20 +247,24 @@ def _features(length: int | Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 def _fills(fill: float | Mapping[str, float], length: int | Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     if not isinstance(fill, Mapping):
         return (("", fill),)
-    strange = [name for name in fill if isinstance(length, Mapping) and name not in length]
-    if strange:
+    if isinstance(length, Mapping) and not set(fill) <= set(length):
+        strange = [name for name in fill if name not in length]
         raise UsageError(f"fill must be for leaves that are packed, {list(length)}; got fill for {strange}")
     return tuple(fill.items())
 
 
-def _names(meta: object, length: int | Mapping[str, int]) -> tuple[str, ...]:
-    names = tuple(meta) if isinstance(meta, Sequence) and not isinstance(meta, str) else (None,)
-    if not all(isinstance(name, str) for name in names):
+def _names(meta: Sequence[str], length: int | Mapping[str, int]) -> tuple[str, ...]:
+    names = tuple(meta)
+    if isinstance(meta, str) or not all(map(_is_text, names)):
         raise UsageError(f'meta must be a sequence of names, such as meta=["url"]; got meta={meta!r}')
     both = [name for name in names if isinstance(length, Mapping) and name in length]
     if both:
         raise UsageError(f"a leaf is either packed or carried along; got {both} in length and in meta")
-    return tuple(str(name) for name in names)
+    return names
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
 
 
 def _check(packing: Packing) -> None:
@@ -278,11 +282,15 @@ def _check(packing: Packing) -> None:
 
 
 def _table(lengths: Lengths | Mapping[str, Lengths], packing: Packing, count: int) -> NDArray[np.int64]:
-    """Return the lengths of `count` documents: int64 (documents,), or (documents, features)."""
+    """Return the lengths of `count` documents: int64 (documents,), or (documents, features).
+
+    Raises:
+        UsageError: they aren't.
+    """
     if isinstance(lengths, Mapping) != (not packing.is_shared):
         raise UsageError(
             "lengths must be a dict where length is one, with the same names, and an array where it is a number; got "
-            f"{type(lengths).__name__} for length={dict(packing.features) if not packing.is_shared else packing.capacity}"
+            f"{type(lengths).__name__} for length={packing.capacity if packing.is_shared else dict(packing.features)}"
         )
     if not isinstance(lengths, Mapping):
         return _column("lengths", lengths, count)

@@ -94,11 +94,16 @@ def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: i
         >>> list(ps.stream(lambda: (number**2 for number in range(4))).map(float))
         [0.0, 1.0, 4.0, 9.0]
     """
+    _need_stream(iterable)
+    return Dataset(Stream(iterable, need_integer("seed", seed)))
+
+
+def _need_stream(iterable: object) -> None:
+    kind = type(iterable).__qualname__
     if isinstance(iterable, Iterator):
         raise UsageError(
-            f"a stream must be able to begin again; a {type(iterable).__qualname__} can be iterated over only once. "
+            f"a stream must be able to begin again; a {kind} can be iterated over only once. "
             "Pass a function that makes it, such as stream(lambda: …)."
         )
     if not callable(iterable) and not isinstance(iterable, Iterable):
-        raise UsageError(f"stream takes an iterable, or a function that makes one; got {type(iterable).__qualname__}")
-    return Dataset(Stream(iterable, need_integer("seed", seed)))
+        raise UsageError(f"stream takes an iterable, or a function that makes one; got {kind}")

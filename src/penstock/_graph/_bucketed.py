@@ -1,5 +1,6 @@
 """What bucketing means where elements come in order: plain Python, one element at a time. The definition."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 from penstock._graph._apply import Place
@@ -14,7 +15,7 @@ def bucketed(step: Bucket, below: Iterator[Placed]) -> Iterator[Placed]:
     told = step.bucketing
     waiting: list[list[Placed]] = [[] for _ in told.boundaries]
     for element, place in below:
-        number = bucket_of(step, element, lambda at=place: at)
+        number = bucket_of(step, element, functools.partial(_same, place))
         waiting[number].append((element, place))
         if len(waiting[number]) == told.rows[number]:
             yield _merged(step, number, waiting[number])
@@ -22,6 +23,10 @@ def bucketed(step: Bucket, below: Iterator[Placed]) -> Iterator[Placed]:
     for number, rows in enumerate(waiting):
         if rows and told.keep_short:
             yield _merged(step, number, rows)
+
+
+def _same(place: Place) -> Place:
+    return place
 
 
 def _merged(step: Bucket, number: int, rows: list[Placed]) -> Placed:

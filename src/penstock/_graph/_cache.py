@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from penstock._graph._code import code_identity
@@ -26,28 +27,22 @@ def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]],
         compute: returns those of the elements that the store doesn't hold, given their numbers in `positions`.
     """
     store: ElementStore = step.store
-    elements = [_load(step, store, position) for position in positions]
+    elements = [_asked(step, partial(store.get, position)) for position in positions]
     absent = [number for number, element in enumerate(elements) if element is MISSING]
     if absent:
         for number, element in zip(absent, compute(absent), strict=True):
             elements[number] = element
-            _keep(step, store, positions[number], element)
+            _asked(step, partial(store.put, positions[number], element))
     return elements
 
 
-def _load(step: Cache, store: ElementStore, position: int) -> Element | Missing:
+def _asked(step: Cache, ask: Callable[[], Element | Missing]) -> Element | Missing:
+    """Return what the store says, or `MISSING` where it failed."""
     try:
-        return store.get(position)
-    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element can be computed
+        return ask()
+    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element is there or can be computed
         _tell(step, error)
         return MISSING
-
-
-def _keep(step: Cache, store: ElementStore, position: int, element: Element) -> None:
-    try:
-        store.put(position, element)
-    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element is there
-        _tell(step, error)
 
 
 def _tell(step: Cache, error: Exception) -> None:

@@ -44,7 +44,7 @@ from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
 _MOST_NAMES = 4  # of a joint's parts, in a chain
-_MOST_PARTS = 16  # of them, in a tree
+MOST_PARTS = 16  # of them, in a tree
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
@@ -95,7 +95,8 @@ def verb_text(node: Node) -> str:
             return f"limit({count})"
         case Stream(iterable=iterable, times=times):
             extra = "" if times == 1 else f", times={times}"
-            return f"stream({source_text(iterable)}{extra})"
+            text = function_name(iterable) if is_function(iterable) else source_text(iterable)
+            return f"stream({text}{extra})"
         case _:
             assert_never(node)
 
@@ -132,6 +133,11 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
+def is_function(target: object) -> TypeGuard[Callable[..., Any]]:
+    """Return whether something is called, rather than iterated over."""
+    return callable(target) and not hasattr(target, "__iter__")
+
+
 def _is_partial(function: object) -> "TypeGuard[functools.partial[Any]]":
     return isinstance(function, functools.partial)
 
@@ -146,26 +152,31 @@ def length_text(node: Node) -> str:
 
 def tree_text(node: Node) -> str:
     """Return the dataset as a tree, the last step on top, each with its length; below a joint, its parts by name."""
-    return "\n".join(_tree_lines(node, 0, ""))
+    return "\n".join(line for line, _ in tree_lines(node))
 
 
-def _tree_lines(node: Node, depth: int, name: str) -> list[str]:
+def tree_lines(node: Node) -> list[tuple[str, Node | None]]:
+    """Return the lines of the tree, each with the step that it shows; None where parts are left out."""
+    return _tree_lines(node, 0, "")
+
+
+def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | None]]:
     """Return the lines of a part of the tree that begins `depth` steps below the top; `name` is the part's, if any."""
-    lines: list[str] = []
+    lines: list[tuple[str, Node | None]] = []
     for step in reversed(chain(node)):
         verb = verb_text(step)
         if verb:
             level = depth + len(lines)
-            lines.append(f"{'  ' * level}{'└ ' if level else ''}{name}{verb}: {length_text(step)}")
+            lines.append((f"{'  ' * level}{'└ ' if level else ''}{name}{verb}: {length_text(step)}", step))
             name = ""
     base = foot(node)
     if not isinstance(base, Read | Stream):
         below = depth + len(lines)
         names = base.names or tuple(map(str, range(len(base.parts))))
-        for part_name, part in list(zip(names, base.parts, strict=True))[:_MOST_PARTS]:
+        for part_name, part in list(zip(names, base.parts, strict=True))[:MOST_PARTS]:
             lines += _tree_lines(part, below, f"{part_name}: ")
-        if len(names) > _MOST_PARTS:
-            lines.append(f"{'  ' * below}└ … {len(names) - _MOST_PARTS} more parts")
+        if len(names) > MOST_PARTS:
+            lines.append((f"{'  ' * below}└ … {len(names) - MOST_PARTS} more parts", None))
     return lines
 
 
@@ -177,19 +188,19 @@ def html_text(node: Node, first: list[Element]) -> str:
         first: the first elements; the structure is that of the first of them, and image-like leaves are drawn.
     """
     rows = "".join(
-        f"<tr><td><code>{_escaped(path or 'element')}</code></td><td>{_escaped(leaf)}</td></tr>"
-        for path, leaf in (_leaf_texts(first[0]) if first else ())
+        f"<tr><td><code>{escaped(path or 'element')}</code></td><td>{escaped(leaf)}</td></tr>"
+        for path, leaf in (leaf_texts(first[0]) if first else ())
     )
     images = "".join(_image(leaf) for element in first for leaf in flatten(element)[0])
-    return f"<pre>{_escaped(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
+    return f"<pre>{escaped(tree_text(node))}</pre><table>{rows}</table><div>{images}</div>"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return what `html.escape` does; that module brings every name of HTML with it, a twentieth of our import."""
     return text.translate(_HTML)
 
 
-def _leaf_texts(element: Element) -> list[tuple[str, str]]:
+def leaf_texts(element: Element) -> list[tuple[str, str]]:
     """Return the path of each leaf of an element, and what the leaf is."""
     leaves, structure = flatten(element)
     return [(path, _leaf_text(leaf)) for path, leaf in zip(leaf_paths(structure), leaves, strict=True)]

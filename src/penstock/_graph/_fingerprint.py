@@ -9,7 +9,7 @@ So a run may go on with another schedule from then on, or with one more componen
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, assert_never
 
@@ -177,7 +177,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None) -> _Texts:
     return texts
 
 
-def _digest(texts: Any) -> str:  # noqa: ANN401 - an iterable of strings
+def _digest(texts: Iterable[str]) -> str:
     hasher = hashlib.blake2b(digest_size=8)
     for text in texts:
         hasher.update(f"{len(text)}:{text}".encode())

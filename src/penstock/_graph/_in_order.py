@@ -150,14 +150,14 @@ def _mixed(step: OrderedMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
 
 
 def _zipped(step: Zip, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
-    end = object()
     while True:
-        row = [next(part, end) for part in parts]
-        if any(one is end for one in row):
-            if step.unequal == "error" and any(one is not end for one in row):
+        following = [next(part, None) for part in parts]
+        row = [one for one in following if one is not None]
+        if len(row) < len(parts):
+            if step.unequal == "error" and row:
                 raise GraphError("zip needs parts of equal lengths")
             return
-        yield joined(step, [one[0] for one in row]), within(row[0][1], step.names[0])
+        yield joined(step, [element for element, _ in row]), within(row[0][1], step.names[0])
 
 
 def _streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[Placed]:

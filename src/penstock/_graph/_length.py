@@ -95,16 +95,25 @@ def is_endless(node: Node) -> bool:
             return is_endless(parent)
         case Mix(parts=parts, rule=rule):
             if isinstance(rule, WeightedMixture):
-                return rule.endless or (any if rule.stop == "all" else all)(map(is_endless, parts))
+                return rule.endless or _never_ends(parts, rule.schedule, ends_with_first=rule.stop == "first")
             return any(map(is_endless, parts))
-        case OrderedMix(parts=parts, stop=stop):
-            return any(map(is_endless, parts)) if stop == "all" else all(map(is_endless, parts))
+        case OrderedMix(parts=parts, schedule=schedule, stop=stop):
+            return _never_ends(parts, schedule, ends_with_first=stop == "first")
         case Chain(parts=parts):
             return any(map(is_endless, parts))
         case Zip(parts=parts):
             return all(map(is_endless, parts))
         case _:
             assert_never(node)
+
+
+def _never_ends(
+    parts: tuple[Node, ...], schedule: tuple[tuple[int, tuple[int, ...]], ...], *, ends_with_first: bool
+) -> bool:
+    """Return whether every stretch of a mixture has, of the parts that it takes, one without end; or only such."""
+    endless = [is_endless(part) for part in parts]
+    enough = all if ends_with_first else any
+    return all(enough(each for each, weight in zip(endless, weights, strict=True) if weight) for _, weights in schedule)
 
 
 class RowsPerBatch(NamedTuple):

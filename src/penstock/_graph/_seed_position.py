@@ -100,7 +100,8 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
             episodes, starts, _ = table.locate(positions)
             return _with_ordinals(seed_position_block(parent, epochs, episodes), starts // table.stride)
         case Group(parent=parent, grouping=grouping):
-            return seed_position_block(parent, epochs, first_members(grouping, positions))
+            # Several groups may begin with pieces of one element, so each has its number as the ordinal.
+            return _with_ordinals(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
         case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:

@@ -11,8 +11,11 @@ from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, NoLengthError, UsageError
 
 MOST_POSITIONS = 1 << 62
-_UNITS = {"": 1, **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)}}
-_UNITS |= {f"{unit}IB": 1024**power for power, unit in enumerate("KMGT", 1)}
+_UNITS = {
+    "": 1,
+    **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
+    **{f"{unit}IB": 1024**power for power, unit in enumerate("KMGT", 1)},
+}
 
 
 def need_indexable(node: Node, verb: str, remedy: str) -> int:

@@ -53,14 +53,15 @@ class OrderedProgress:
         return Where(self._own_legs, self._stage(self._own_legs, 0).start())
 
     def _stage(self, legs: tuple[Leg, ...], epoch: int) -> Stage:
-        return open_stages(self._node, legs, Opening(epoch, self._plan.shard.count, read_inline, Context()))
+        opening = Opening(epoch, self._plan.shard.count, read_inline, Context(), self._plan.must_fill)
+        return open_stages(self._node, legs, opening)
 
     def current(self) -> Unit:
         return self._unit(self._next if self._last is None else self._last)
 
     def _unit(self, known: _Known) -> Unit:
         stage = self._stage(known.where.legs, known.epoch)
-        read = sum(point.index for point in stage.points(known.where.token) if point.index < 1 << 61)
+        read = sum(point.taken for point in stage.points(known.where.token) if point.taken < 1 << 61)
         return Unit(known.step, known.epoch, read, self._batch)
 
     def begin(self) -> Course:

@@ -24,7 +24,10 @@ class Point(NamedTuple):
 class Progress(Protocol):
     """The place in a dataset. Used by the consumer's thread alone."""
 
-    next_step: int
+    @property
+    def next_step(self) -> int:
+        """The number of the next batch."""
+        ...
 
     def current(self) -> Unit:
         """Return the batch last handed out, or, before there is one, the next."""

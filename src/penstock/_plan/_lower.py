@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from penstock._graph._describe import chain_text
-from penstock._graph._length import is_endless, length
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Substitute, walk
+from penstock._graph._length import length
+from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._ordered._build import outermost_batch
-from penstock._graph._verify import need_count, parse_bytes, refuse
+from penstock._graph._verify import need_count, parse_bytes
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
+from penstock._plan._ranks import check_ranks
 from penstock.errors import UsageError
 
 
@@ -29,10 +29,15 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         need_count("num_batch_workers", limits.num_batch_workers, 1)
     if place == "threads":
         _check_threads(node)
-    program = _batches(node) if length(node) is not None else Ordered(node, outermost_batch(node))
+    program = program_of(node)
     if shard.count > 1:
-        _check_ranks(node, program, shard)
+        check_ranks(node, program, shard)
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
+
+
+def program_of(node: Node) -> Batches | Ordered:
+    """Return which part of a dataset depends on the position alone."""
+    return _batches(node) if length(node) is not None else Ordered(node, outermost_batch(node))
 
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
@@ -80,55 +85,6 @@ def _batches(node: Node) -> Batches:
         return Batches(node, length(node) or 0, None, (), can_recut=True)
     can_recut = not any(isinstance(other, Reindex) for other in above)
     return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
-
-
-def _check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
-    batch = program.batch
-    if batch is None:
-        refuse(
-            node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
-        )
-    if isinstance(batch, Bucket):
-        _check_buckets(batch, shard)
-    elif batch.size % shard.count:
-        raise UsageError(
-            f"a global batch must divide by the number of ranks; got batch({batch.size}) on {shard.count} ranks"
-        )
-    if isinstance(program, Ordered):
-        if not shard.uneven:
-            refuse(
-                node,
-                "how many batches each rank gets is only known after reading, so ranks may end on different steps. "
-                "Say Shard(rank, count, uneven=True) if the training loop copes with that.",
-            )
-        return
-    if program.batch is not None:
-        _check_last_batch(program.batch, program, shard)
-    for step in program.above:
-        if isinstance(step, Map) and isinstance(step.on_error, Substitute):
-            refuse(
-                node,
-                f"on_error=Substitute(…) of step {step.name!r} stands above batch(), where it can't be cut into ranks. "
-                "Use it before batch().",
-            )
-
-
-def _check_buckets(batch: Bucket, shard: Shard) -> None:
-    for boundary, rows in zip(batch.bucketing.boundaries, batch.bucketing.rows, strict=True):
-        if rows % shard.count:
-            raise UsageError(
-                "the rows of every bucket must divide by the number of ranks; got "
-                f"{rows} rows in the bucket up to {boundary} on {shard.count} ranks. Choose others."
-            )
-
-
-def _check_last_batch(batch: Batch, program: Batches, shard: Shard) -> None:
-    short = program.total % batch.size
-    if batch.remainder == "keep" and 0 < short < shard.count and not is_endless(batch.parent):
-        raise UsageError(
-            f"the last batch of {chain_text(batch)} has {short} rows for {shard.count} ranks, so some would end a step "
-            'early. Use remainder="drop" or remainder="pad".'
-        )
 
 
 Workers = Literal["auto", "processes", "threads"]

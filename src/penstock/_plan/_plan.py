@@ -18,7 +18,8 @@ class Shard:
         rank: which part, in [0, count).
         count: how many parts there are.
         uneven: accept that ranks may end on different steps. It must be said for datasets whose length only
-            evaluating tells, such as filtered ones; there each rank takes every count-th record.
+            evaluating tells, such as filtered ones, unless `limit` or `repeat()` makes all ranks end together; there
+            each rank takes every count-th record.
 
     Example:
         >>> import penstock as ps
@@ -96,6 +97,11 @@ class Plan:
     def length(self) -> int:
         """Elements in an epoch of an indexable dataset, its outermost step applied."""
         return length(self.node) or 0
+
+    @property
+    def must_fill(self) -> bool:
+        """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
+        return self.shard.count > 1 and not self.shard.uneven
 
     @property
     def batch_size(self) -> int:

@@ -5,11 +5,12 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from penstock._graph._apply import Context, Place
-from penstock._graph._nodes import Element, Stream
-from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of, worker_leaves
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
@@ -20,9 +21,7 @@ from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-_MOST_LEAVES: Final = 64  # each takes slots of the ring; beyond, reading ahead for all would take more memory
+    from collections.abc import Iterator
 
 
 class OrderedStream:
@@ -97,9 +96,8 @@ class OrderedStream:
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
-        close: Callable[[], None] | None = getattr(chunks, "close", None)
-        if close is not None:
-            close()
+        if isinstance(chunks, Generator):
+            chunks.close()
 
     def close(self) -> None:
         self._closed = True
@@ -110,10 +108,10 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stag
     """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
     if not isinstance(plan.program, Ordered) or course.where is None:
         raise InternalError("an indexable dataset is not read in order")
-    return open_stages(plan.node, course.where.legs, Opening(course.first.epoch, plan.shard.count, read, context))
+    opening = Opening(course.first.epoch, plan.shard.count, read, context, plan.must_fill)
+    return open_stages(plan.node, course.where.legs, opening)
 
 
 def can_read_ahead(plan: Plan) -> bool:
     """Return whether workers can read ahead: there are leaves that they can compute, and not too many."""
-    leaves = leaves_of(plan.node)
-    return len(leaves) <= _MOST_LEAVES and not all(isinstance(leaf, Stream) for leaf in leaves)
+    return bool(worker_leaves(plan.node))

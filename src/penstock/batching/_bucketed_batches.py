@@ -1,6 +1,7 @@
 """Batches of elements of about one size, planned from the sizes of all elements: each can be made on its own."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class BucketedBatches:
         for element, bucket, position in zip(elements, buckets, part.document.tolist(), strict=True):
             check_bucket(self.bucketing, element, bucket, f"at position {position}")
         bounds = part.bounds.tolist()
-        spans = zip(bounds[:-1], bounds[1:], strict=True)
+        spans = itertools.pairwise(bounds)
         return [self.bucketing.merge[buckets[first]](list(elements[first:last])) for first, last in spans]
 
     def fingerprint(self) -> str:

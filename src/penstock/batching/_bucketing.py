@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from penstock._tree import Element
+from penstock.batching._merge import Batch
 from penstock.batching._pad import Pad
 from penstock.errors import GraphError
 
@@ -15,7 +17,7 @@ class LengthOf:
 
     leaf: str
 
-    def __call__(self, element: Any, /) -> int:  # noqa: ANN401 - a user's element
+    def __call__(self, element: Element, /) -> int:
         """Return the length of the leaf.
 
         Raises:
@@ -24,10 +26,11 @@ class LengthOf:
         try:
             return len(element[self.leaf])
         except (TypeError, KeyError, IndexError):
-            found = f"a dict of {list(element)}" if isinstance(element, dict) else f"a {type(element).__qualname__}"
+            leaves = list(element) if hasattr(element, "keys") else []
+            found = f"a dict of {leaves}" if leaves else f"a {type(element).__qualname__}"
             raise GraphError(
-                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an array, "
-                "or give a function that returns an element's size."
+                f"the length of the leaf {self.leaf!r} counts, and an element is {found}. Name a leaf that is an "
+                "array, or give a function that returns an element's size."
             ) from None
 
 
@@ -49,20 +52,20 @@ class Bucketing:
     merge: tuple[Callable[[list[Any]], Any], ...]
     keep_short: bool = True
 
-    def bucket(self, element: Any) -> int:  # noqa: ANN401 - a user's element
+    def bucket(self, element: Element) -> int:
         """Return the number of an element's bucket.
 
         Raises:
             GraphError: its size is no whole number, or above the last boundary.
         """
-        size = self.size(element)
+        size: Any = self.size(element)
         if isinstance(size, bool) or not isinstance(size, SupportsIndex):
             raise GraphError(f"size must return a whole number; got {size!r}")
         number = bisect.bisect_left(self.boundaries, size.__index__())
         if number == len(self.boundaries):
             raise GraphError(
-                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. Raise "
-                "it, cut the element in .map, or leave it out with .filter."
+                f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
+                "Raise it, cut the element in .map, or leave it out with .filter."
             )
         return number
 
@@ -73,7 +76,7 @@ class PadToBucket:
 
     bucketing: Bucketing
 
-    def __call__(self, elements: Sequence[Any], /) -> Any:  # noqa: ANN401 - a batch
+    def __call__(self, elements: Sequence[Element], /) -> Batch:
         """Return the batch.
 
         Raises:
@@ -85,8 +88,12 @@ class PadToBucket:
         return self.bucketing.merge[number](list(elements))
 
 
-def check_bucket(bucketing: Bucketing, element: Any, number: int, which: str) -> None:  # noqa: ANN401 - a user's
-    """Raise where an element isn't of the bucket that was planned."""
+def check_bucket(bucketing: Bucketing, element: Element, number: int, which: str) -> None:
+    """Raise where an element isn't of the bucket that was planned.
+
+    Raises:
+        GraphError: it isn't.
+    """
     if bucketing.bucket(element) != number:
         raise GraphError(
             f"elements must have the sizes that bucket() was told; one {which} has {bucketing.size(element)}, and was "

@@ -7,11 +7,12 @@ along. All documents of a dataset have one *form*: the same leaves, and a dtype 
 import itertools
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._tree import is_array
 from penstock.batching._pack import fill_rows, padding_token
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan
@@ -57,7 +58,11 @@ def form_of(packing: Packing, document: Element) -> Form:
 
 
 def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtype[Any]:
-    """Return the dtype of a document's tokens, which their padding is a value of."""
+    """Return the dtype of a document's tokens, which their padding is a value of.
+
+    Raises:
+        GraphError: the document is no array of one axis, or the padding no value of its dtype.
+    """
     dtype = _array(tokens, what).dtype
     fill = packing.padding(name)
     try:
@@ -226,12 +231,17 @@ def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
 
 
 def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:
-    """Raise where a document with several lengths would have to be split."""
+    """Raise where a document with several lengths would have to be split.
+
+    Raises:
+        GraphError: there is one.
+    """
     capacity = packing.capacity
     too_long = (lengths > capacity).any(axis=1)
     if packing.long == "split" and too_long.any():
         raise GraphError(
-            f"a document whose leaves have lengths of their own can't be split; got {lengths[too_long.argmax()].tolist()} "
+            "a document whose leaves have lengths of their own can't be split; got "
+            f"{lengths[too_long.argmax()].tolist()} "
             f'for {dict(packing.features)}. Say long="drop", or cut it in .map.'
         )
 
@@ -241,12 +251,12 @@ def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 
 
 def _array(value: object, what: str) -> NDArray[Any]:
-    if not isinstance(value, np.ndarray) or value.ndim != 1:
+    if not is_array(value) or value.ndim != 1:
         raise GraphError(
-            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name a leaf that "
-            "is to be carried along in meta=."
+            f"pack() takes arrays with one axis; {what} is {_described(value)}. Convert it in .map, or name in meta= a "
+            "leaf that is to be carried along."
         )
-    return cast("NDArray[Any]", value)
+    return value
 
 
 def _are_arrays(column: list[Any]) -> bool:
@@ -260,7 +270,12 @@ def _have_dtype(column: list[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:
-    """Raise for the first array that is none, or has another dtype."""
+    """Raise for the first array that is none, or has another dtype.
+
+    Raises:
+        GraphError: that one.
+        InternalError: there is none.
+    """
     for value in column:
         if _array(value, f"{name!r} of a document").dtype != dtype:
             raise GraphError(
@@ -271,6 +286,6 @@ def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:
 
 
 def _described(value: object) -> str:
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return f"an array of shape {value.shape}"
     return f"a dict of {list(value)}" if _is_dict(value) else f"a {type(value).__qualname__}"

@@ -52,9 +52,9 @@ class PackedDocuments:
         if not np.array_equal(found, planned):
             number = int((found != planned).reshape(len(found), -1).any(axis=1).argmax())
             raise GraphError(
-                f"documents must have the lengths that pack() was told; the one at position {plan.document[number]} has "
-                f"{found[number].tolist()}, planned were {planned[number].tolist()}. Give the lengths of the dataset as "
-                "it is before pack(), in its order."
+                "documents must have the lengths that pack() was told; the one at position "
+                f"{plan.document[number]} has {found[number].tolist()}, planned were {planned[number].tolist()}. Give "
+                "the lengths of the dataset as it is before pack(), in its order."
             )
         bounds = plan.bounds.tolist()
         made: list[Any] = []

@@ -318,9 +318,11 @@ def read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _plan(*arrays: NDArray[np.int64]) -> PackingPlan:
-    """Return the plan of arrays that are nobody else's, which spares it the copies."""
-    document, offset, length, bounds = map(read_only, arrays)
-    return PackingPlan(document, offset, length, bounds)
+    """Return the plan of arrays that are nobody else's and are right, which spares it the copies and the checks."""
+    plan = object.__new__(PackingPlan)
+    for name, array in zip(("document", "offset", "length", "bounds"), arrays, strict=True):
+        object.__setattr__(plan, name, read_only(array))
+    return plan
 
 
 def _repeat(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

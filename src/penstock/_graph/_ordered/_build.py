@@ -6,31 +6,36 @@ the end of a leg.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import (
     Batch,
     Bucket,
+    Cache,
     Chain,
     Filter,
     FlatMap,
+    Group,
     Limit,
     Map,
+    Mix,
     Node,
     OrderedMix,
     Pack,
     Read,
+    Reindex,
     Step,
     Stream,
     Unbatch,
+    Windows,
     WindowShuffle,
     Zip,
     parents_of,
 )
 from penstock._graph._ordered._batch import BatchStage
 from penstock._graph._ordered._bucket import BucketStage
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._chunk import Token, is_compound
 from penstock._graph._ordered._each import FilterStage, MapStage
 from penstock._graph._ordered._join import ChainStage, ZipStage
 from penstock._graph._ordered._leaf import Leaf, LeafCourse, Reader, Span, count_positions, is_leaf
@@ -40,13 +45,16 @@ from penstock._graph._ordered._mix import OrderedMixStage
 from penstock._graph._ordered._pack import PackStage
 from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
-from penstock._graph._ordered._stage import Stage
+from penstock._graph._ordered._stage import Stage, StepStage
 from penstock._graph._ordered._stream import StreamStage
 from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import InternalError
 
 _ENDLESS = 1 << 62
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
+
+MOST_LEAVES: Final = 64
+"""Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class Opening:
     ranks: int
     read: Reader
     context: Context
+    must_fill: bool = False
+    """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
 
 
 class _Opened(NamedTuple):
@@ -71,14 +81,38 @@ def leaves_of(node: Node) -> list[Node]:
     return [leaf for parent in parents_of(node) for leaf in leaves_of(parent)]
 
 
+def worker_leaves(node: Node) -> list[Node]:
+    """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
+    leaves = leaves_of(node)
+    return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MOST_LEAVES else []
+
+
 def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one: what packing makes of batches is no part of them."""
+    """Return the batch that ranks share, if there is one: not below a step that takes batches by their positions.
+
+    What packing makes of batches is no part of them.
+    """
     while not isinstance(node, Batch | Bucket):
         below = parents_of(node)
-        if len(below) != 1 or isinstance(node, Pack):
+        if len(below) != 1 or isinstance(node, Reindex | Windows | Group | Cache | Pack):
             return None
         node = below[0]
     return node
+
+
+def even_limit(node: Node) -> Limit | None:
+    """Return the limit on which all ranks end, if they have data enough: the least one above the outermost batch.
+
+    Above it there are only steps that leave no element out and add none.
+    """
+    if outermost_batch(node) is None:
+        return None
+    limits: list[Limit] = []
+    while isinstance(node, Limit | WindowShuffle | Cache) or (isinstance(node, Map) and node.on_error != "skip"):
+        if isinstance(node, Limit):
+            limits.append(node)
+        node = node.parent
+    return min(limits, key=lambda limit: limit.count, default=None)
 
 
 def first_leg(node: Node, rank: int, ranks: int) -> Leg:
@@ -94,7 +128,7 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     """Return the top stage of a node, over the legs of one rank."""
     batch = outermost_batch(node)
     top = node if not isinstance(batch, Batch) else batch.parent
-    opener = _Opener(opening, batch)
+    opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
@@ -112,7 +146,7 @@ def legs_of(stage: Stage, token: Token) -> tuple[LegsStage, Token]:
     """
     at = token
     while not isinstance(stage, LegsStage):
-        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and isinstance(at, tuple):
+        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and is_compound(at):
             at = at[0]
         if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
             raise InternalError("there is always a stage of legs")
@@ -130,10 +164,10 @@ def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
     legs, at = legs_of(stage, token)
     below, index = legs.stage(at[0]), at[1]
     while not isinstance(below, Leaf):
-        if not hasattr(below, "below"):
+        if not isinstance(below, StepStage):
             raise InternalError("there is a single leaf")
         below = below.below
-    while isinstance(index, tuple):
+    while is_compound(index):
         index = index[0]  # of every token's parts the first is the parent's
     return below, index
 
@@ -141,7 +175,7 @@ def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:
 def _steps_above(node: Node, batch: Batch) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
-        if isinstance(node, Read | Stream | Chain | Zip | OrderedMix) or not hasattr(node, "parent"):
+        if isinstance(node, Read | Stream | Mix | Chain | Zip | OrderedMix):
             raise InternalError("only single steps stand above the outermost batch")
         steps.append(node)
         node = node.parent
@@ -150,10 +184,17 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """Opens nodes; `outermost` is the batch that the ranks share, if there is one."""
+    """Opens nodes.
+
+    Attributes:
+        opening: what they are opened with.
+        outermost: the batch that the ranks share, if there is one.
+        even_limit: the limit that every rank must fill, if there is one.
+    """
 
     opening: Opening
     outermost: Batch | Bucket | None
+    even_limit: Limit | None
 
     def open_leg(self, node: Node, leg: Leg) -> Stage:
         """Return a node's stage over one leg."""
@@ -206,11 +247,12 @@ class _Opener:
             case WindowShuffle():
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():
-                return LimitStage(node, stage)
+                return LimitStage(node, stage, must_fill=node is self.even_limit)
             case Pack():
                 batch = self.outermost
-                is_batched = isinstance(batch, Batch) and batch.parent is node
-                return PackStage(node, stage, leaves, batch.size // self.opening.ranks if is_batched else 0)
+                if isinstance(batch, Batch) and batch.parent is node:
+                    return PackStage(node, stage, leaves, batch.size // self.opening.ranks)
+                return PackStage(node, stage, leaves)
             case Bucket():
                 ranks = self.opening.ranks if node is self.outermost else 1
                 rows = tuple(count // ranks for count in node.bucketing.rows)

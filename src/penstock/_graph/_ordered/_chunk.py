@@ -17,7 +17,7 @@ from penstock._graph._seed_position import SeedPositions
 from penstock.errors import InternalError
 
 Token: TypeAlias = Any
-"""An integer, a string, None, or a tuple of tokens."""
+"""An integer, a string, None, or a tuple of tokens; or a sequence of tokens, where a slice was asked for."""
 
 Marks: TypeAlias = NDArray[np.int64]
 """int64 of shape (elements, 6): which leaf of the graph an element comes from, the epoch and position there, and its
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
     def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
         """Return the elements whose numbers are `kept`, each replaced by one of `elements`."""
-        numbers = kept.tolist()
+        numbers: list[int] = kept.tolist()
         rows = None if self.rows is None else [self.rows[number] for number in numbers]
         return Chunk(elements, self.marks[kept], Picked(self.starts, numbers), Picked(self.afters, numbers), rows)
 
@@ -65,7 +65,7 @@ class Lazy(Sequence[Token]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a token, a slice a sequence of them
+    def __getitem__(self, index: int | slice) -> Token:
         if isinstance(index, slice):
             return Picked(self, range(*index.indices(self._count)))
         if not 0 <= index < self._count:
@@ -83,7 +83,7 @@ class Picked(Sequence[Token]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an integer gives a token, a slice a sequence of them
+    def __getitem__(self, index: int | slice) -> Token:
         if isinstance(index, slice):
             return Picked(self._tokens, self._numbers[index])
         return self._tokens[self._numbers[index]]
@@ -148,6 +148,11 @@ def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:
             yield pending.take(size)
     if pending.count:
         yield pending.take(pending.count)
+
+
+def is_compound(token: Token) -> bool:
+    """Return whether a token is made of others."""
+    return isinstance(token, tuple)
 
 
 def no_marks() -> Marks:

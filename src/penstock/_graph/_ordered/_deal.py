@@ -1,16 +1,15 @@
 """Going on with other ranks: the legs of every new rank, from where all old ranks stand; and legs in a state."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Batch, Limit, Node, Zip, walk
 from penstock._graph._ordered._build import Opening, legs_of, open_stages, outermost_batch
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._chunk import Token, is_compound
 from penstock._graph._ordered._leaf import LeafCourse, Span, is_leaf, read_inline
 from penstock._graph._ordered._legs import Leg, LegsStage, deal
 from penstock._graph._ordered._limit import LimitStage
-from penstock._graph._ordered._stage import Stage
+from penstock._graph._ordered._stage import Stage, StepStage
 from penstock.errors import StateError
 
 
@@ -53,12 +52,12 @@ def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Toke
     if isinstance(stage, LimitStage):
         below = [(one.below, at[0]) for one, at in old if isinstance(one, LimitStage)]
         return (_counted(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
-    if isinstance(stage, LegsStage) or not hasattr(stage, "below"):
+    if isinstance(stage, LegsStage) or not isinstance(stage, StepStage):
         return token
-    inner: Any = stage.below
-    if isinstance(token, tuple) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
+    inner = stage.below
+    if is_compound(token) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
         return token
-    return _counted(inner, token, [(one.below, at) for one, at in old if hasattr(one, "below")])
+    return _counted(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
 
 
 def _check_steps(node: Node) -> None:

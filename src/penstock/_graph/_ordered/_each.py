@@ -1,5 +1,6 @@
 """Functions and predicates of single elements, where they stand above a step that can only be read in order."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,12 +28,17 @@ class MapStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
-            try:
-                results = self._apply(chunk.elements, chunk.marks)
-            except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+            results = self._at_once(chunk)
+            if results is None:
                 yield from self._one_by_one(chunk)
             else:
                 yield _kept(chunk, results)
+
+    def _at_once(self, chunk: Chunk) -> list[Element] | None:
+        """Return the function of every element; None if one failed, which is then met one by one."""
+        with contextlib.suppress(Exception):
+            return self._apply(chunk.elements, chunk.marks)
+        return None
 
     def _apply(self, elements: list[Element], marks: Marks) -> list[Element]:
         return apply_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)

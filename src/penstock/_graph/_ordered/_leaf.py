@@ -4,6 +4,7 @@ A leaf goes through its *course*: runs of positions, given by arithmetic. A rank
 position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ _MOST_AT_ONCE: Final = 4096
 
 
 class Span(NamedTuple):
-    """Positions start, start + step, …: `count` of them."""
+    """Positions start, start + step, …: `total` of them."""
 
     start: int
     step: int
-    count: int
+    total: int
 
     def positions(self, first: int, stop: int) -> Integers:
         """Return the positions of its elements [first, stop)."""
@@ -37,7 +38,7 @@ class Span(NamedTuple):
 
     def rest(self, index: int) -> "Span":
         """Return what is left of it from its element `index` on."""
-        return Span(self.start + index * self.step, self.step, self.count - index)
+        return Span(self.start + index * self.step, self.step, self.total - index)
 
 
 class LeafCourse(NamedTuple):
@@ -50,27 +51,27 @@ class LeafCourse(NamedTuple):
     @property
     def total(self) -> int:
         """How many positions there are."""
-        return sum(span.count for span in self.spans)
+        return sum(span.total for span in self.spans)
 
     def positions(self, start: int, stop: int) -> Integers:
         """Return the positions of elements [start, stop) of the course."""
         parts: list[Integers] = []
         for span in self.spans:
-            first, last = max(start, 0), min(stop, span.count)
+            first, last = max(start, 0), min(stop, span.total)
             if first < last:
                 parts.append(span.positions(first, last))
-            start, stop = start - span.count, stop - span.count
+            start, stop = start - span.total, stop - span.total
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
     @property
     def end(self) -> int:
         """The least position behind all of the course."""
-        return max((span.start + (span.count - 1) * span.step + 1 for span in self.spans if span.count), default=0)
+        return max((span.start + (span.total - 1) * span.step + 1 for span in self.spans if span.total), default=0)
 
     def has(self, position: int) -> bool:
         """Return whether the course goes through a position."""
         return any(
-            (position - span.start) % span.step == 0 and 0 <= position - span.start < span.count * span.step
+            (position - span.start) % span.step == 0 and 0 <= position - span.start < span.total * span.step
             for span in self.spans
         )
 
@@ -78,14 +79,14 @@ class LeafCourse(NamedTuple):
         """Return the part of the course that was read up to a point, and the spans of the rest."""
         read: list[Span] = []
         left: list[Span] = []
-        index = point.index
+        index = point.taken
         for span in self.spans:
             if point.by_position:
-                index = -((span.start - point.index) // span.step)  # the first element at or behind it
-            first = min(max(index, 0), span.count)
-            read += [span._replace(count=first)] if first else []
-            left += [span.rest(first)] if first < span.count else []
-            index -= span.count
+                index = -((span.start - point.taken) // span.step)  # the first element at or behind it
+            first = min(max(index, 0), span.total)
+            read += [span._replace(total=first)] if first else []
+            left += [span.rest(first)] if first < span.total else []
+            index -= span.total
         return LeafCourse(tuple(read), self.snapshot), tuple(left)
 
 
@@ -164,9 +165,10 @@ def read_inline(leaf: Leaf, start: int) -> Iterator[Chunk]:
     while start < end:
         stop = min(start + size, end)
         began = time.perf_counter()
-        try:
+        block: Block | None = None
+        with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
             block = leaf.evaluate(start, stop, leaf.context)
-        except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+        if block is None:
             yield from one_by_one(leaf, start, stop)
         else:
             seconds = time.perf_counter() - began

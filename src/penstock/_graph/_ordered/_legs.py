@@ -112,10 +112,10 @@ def _dealt(spans: Sequence[Span], rank: int, ranks: int) -> tuple[Span, ...]:
     before = 0
     for span in spans:
         first = (rank - before) % ranks
-        count = len(range(first, span.count, ranks))
+        count = len(range(first, span.total, ranks))
         if count:
             found.append(Span(span.start + first * span.step, span.step * ranks, count))
-        before += span.count
+        before += span.total
     return tuple(found)
 
 
@@ -128,15 +128,15 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
             found += alike
             continue
         dense = max(span.start for span in alike) - step + 1  # from here on every position is in one of them
-        stop = min(span.start + span.count * step for span in alike)  # up to here too
+        stop = min(span.start + span.total * step for span in alike)  # up to here too
         if stop <= dense:
             found += alike
             continue
         for span in alike:
             early = len(range(span.start, dense, step))
             late = len(range(span.start, stop, step))
-            found += [span._replace(count=early)] if early else []
-            found += [Span(span.start + late * step, step, span.count - late)] if span.count > late else []
+            found += [span._replace(total=early)] if early else []
+            found += [Span(span.start + late * step, step, span.total - late)] if span.total > late else []
         found.append(Span(dense, 1, stop - dense))
     return sorted(found)
 

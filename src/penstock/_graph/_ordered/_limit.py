@@ -1,4 +1,7 @@
-"""The first elements of an ordered dataset. A token is (the parent's, how many came before)."""
+"""The first elements of an ordered dataset. A token is (the parent's, how many came before).
+
+Where several ranks are to end together, one that runs out of data before raises an error, again after every resume.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from penstock._graph._nodes import Element, Limit
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._stage import Point, Stage
+from penstock.errors import GraphError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +18,8 @@ class LimitStage:
 
     step: Limit
     below: Stage
+    must_fill: bool = False
+    """Whether having fewer elements is an error."""
 
     def start(self) -> Token:
         return (self.below.start(), 0)
@@ -28,6 +34,11 @@ class LimitStage:
             count += len(part.elements)
             if count >= self.step.count:
                 return
+        if self.must_fill:
+            raise GraphError(
+                f"all ranks must have what limit({self.step.count}) asks for, so that they end on the same step; this "
+                f"rank ran out of data after {count}. Lower the limit, or use repeat() before it."
+            )
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return self.below.reproduce([token[0] for token in tokens])
@@ -36,7 +47,7 @@ class LimitStage:
         return self.below.points(token[0])
 
     def is_drained(self, token: Token, /) -> bool:
-        return token[1] >= self.step.count or self.below.is_drained(token[0])
+        return token[1] >= self.step.count or (not self.must_fill and self.below.is_drained(token[0]))
 
 
 def _counted(chunk: Chunk, count: int) -> Chunk:

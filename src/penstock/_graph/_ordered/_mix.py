@@ -27,7 +27,7 @@ class _Taken(NamedTuple):
 
     part: int
     chunk: Chunk | None
-    index: int = 0
+    number: int = 0
     amount: int = 0
 
 
@@ -76,7 +76,7 @@ class OrderedMixStage:
 
     def _chunk(self, token: Token, log: list[_Taken]) -> Chunk:
         """Return the elements of a log that began at a token."""
-        found = [(number, entry.chunk, entry.index) for number, entry in enumerate(log) if entry.chunk is not None]
+        found = [(number, entry.chunk, entry.number) for number, entry in enumerate(log) if entry.chunk is not None]
         elements = [chunk.elements[index] for _, chunk, index in found]
         marks = np.concatenate([chunk.marks[index : index + 1] for _, chunk, index in found] or [no_marks()])
 

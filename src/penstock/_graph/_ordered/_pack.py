@@ -2,8 +2,8 @@
 
 A token is (a document's start, how many of its tokens are in sequences already, its `after` where that is not 0, the
 open sequences, oldest first). An open sequence is a tuple that has, of each piece in turn, its document's start, its
-offset and its length. The start is that of the document begun, or else what comes after the last one that went into a sequence. So a state holds
-positions only; the documents of open sequences are computed again.
+offset and its length. The start is that of the document begun, or else what comes after the last one that went into a
+sequence. So a state holds positions only; the documents of open sequences are computed again.
 """
 
 import itertools

@@ -1,7 +1,8 @@
 """The sequences that are open while documents are packed, from one block of documents to the next."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,8 +145,7 @@ class Packer:
         """Return what the tokens of this block's sequences are made from."""
         opened = self._open.tokens
         if self._log is not None and self._log.was_asked:
-            known = self._log.end()
-            opened = lambda: known  # noqa: E731 - shares what was made for the tokens before
+            opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares what was made before
         block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
         self._log = TokenLog(self._next, opened, block, (intake.starts, intake.afters))
         if len(placed.sequence):
@@ -162,20 +162,44 @@ def _chunk(
 ) -> Chunk:
     """Return the sequences [first, stop) of a block's plan."""
     plan, first, stop = span
-    elements, marks = documents
+    read, marks = documents
     bounds = plan.bounds[first : stop + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     numbers = plan.document[start:end]
-    columns = filled(packing, form, plan.span(first, stop), [elements[number] for number in numbers.tolist()])
-    every = marks[numbers]
-    own = every[bounds[:-1] - start]
+    columns = filled(packing, form, plan.span(first, stop), [read[number] for number in numbers.tolist()])
+    own = marks[plan.document[bounds[:-1]]]
     # A document that is cut begins several sequences, which must not share their random streams.
     own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[bounds[:-1]] // packing.features[0][1]
     count, cuts = stop - first, (bounds - start).tolist()
-    rows = Lazy(count, lambda index: every[cuts[index] : cuts[index + 1]])
+    rows = Lazy(count, lambda index: marks[numbers[cuts[index] : cuts[index + 1]]])
     starts = Lazy(count, lambda index: after(first + index - 1))
     afters = Lazy(count, lambda index: after(first + index))
-    return Chunk(rows_of(columns), own, starts, afters, rows, None if packing.meta else columns)
+    if packing.meta:
+        return Chunk(rows_of(columns), own, starts, afters, rows)
+    # Batches that are the whole chunk never look at its rows.
+    elements = cast("list[Element]", _Rows(columns, count))
+    return Chunk(elements, own, starts, afters, rows, columns)
+
+
+class _Rows(Sequence[Element]):
+    """The sequences of columns, taken apart when they are looked at."""
+
+    def __init__(self, columns: dict[str, Any], count: int) -> None:
+        self._columns = columns
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @functools.cached_property
+    def _rows(self) -> list[Element]:
+        return rows_of(self._columns)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Element:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Element]:
+        return iter(self._rows)
 
 
 def _fates(placed: _Placed) -> Integers:
@@ -227,7 +251,8 @@ def _kept(
     """
     elements, marks, old, new = documents
     used, numbers = np.unique(pieces.document, return_inverse=True)
-    chosen = used.tolist()
+    chosen: list[int] = used.tolist()
+    starts: list[tuple[Sequence[Token], int]]
     starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
     kept = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
     return _Open([elements[number] for number in chosen], marks[used], starts, kept, sequence, bins)
@@ -235,7 +260,7 @@ def _kept(
 
 def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
     """Return the open sequences that a token tells of."""
-    starts = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
+    starts: list[Token] = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
     elements, marks = reproduce(starts) if starts else ([], no_marks())
     numbers = {start: number for number, start in enumerate(starts)}
     flat = [
@@ -251,5 +276,5 @@ def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Op
     np.subtract.at(room, sequence, lengths)
     document, offset = (np.array([piece[part] for piece in flat], np.int64) for part in (0, 1))
     length = lengths[:, 0] if packing.is_shared else lengths
-    places = [(starts, number) for number in range(len(starts))]
+    places: list[tuple[Sequence[Token], int]] = [(starts, number) for number in range(len(starts))]
     return _Open(elements, marks, places, Pieces(document, offset, length), sequence, OpenBins(room, counts))

@@ -4,6 +4,7 @@ A token is (the parent element's start, how many of its rows came before), and w
 element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,13 +42,14 @@ class RowsStage:
 
     def _split_in_turn(self, chunk: Chunk) -> Iterator[list[Element]]:
         """Yield the rows of each element of a chunk; those before a failing one come first."""
-        try:
+        split: list[list[Element]] | None = None
+        with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
             split = self._split(chunk.elements, chunk.marks)
-        except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
-            for number, element in enumerate(chunk.elements):
-                yield self._split([element], chunk.marks[number : number + 1])[0]
-        else:
+        if split is not None:
             yield from split
+            return
+        for number, element in enumerate(chunk.elements):
+            yield self._split([element], chunk.marks[number : number + 1])[0]
 
     def _split(self, elements: list[Element], marks: Marks) -> list[list[Element]]:
         if isinstance(self.step, Unbatch):

@@ -21,16 +21,16 @@ _FEW: Final = 4  # sequences: where more close between two tokens, it pays to le
 
 
 class Next(NamedTuple):
-    """The next document: token `index` of `tokens` is its start, and that of `afters` its after if it was begun."""
+    """The next document: token `number` of `tokens` is its start, and that of `afters` its after if it was begun."""
 
     tokens: Sequence[Token]
-    index: int
+    number: int
     consumed: int = 0
     afters: Sequence[Token] = ()
 
     def token(self) -> tuple[Token, ...]:
         """Return the parts of the stage's token that say where reading goes on."""
-        return (self.tokens[self.index], self.consumed, self.afters[self.index] if self.consumed else None)
+        return (self.tokens[self.number], self.consumed, self.afters[self.number] if self.consumed else None)
 
 
 class Assigned(NamedTuple):

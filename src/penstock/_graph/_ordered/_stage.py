@@ -8,7 +8,7 @@ Guarantees, of every stage:
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from penstock.errors import InternalError
 
 
 class Point(NamedTuple):
-    """How far a leaf was read: everything before `index` was taken in, if only in part."""
+    """How far a leaf was read: its first `taken` positions were taken in, the last of them maybe in part."""
 
-    index: int
+    taken: int
     snapshot: Token = None
     """Of a stream: where to start reading it, at or before that."""
     by_position: bool = False
-    """Whether `index` is a position of the leaf, as for streams, rather than a number in its course."""
+    """Whether `taken` is a position of the leaf, as for streams, rather than a number in its course."""
 
 
 class Stage(Protocol):
@@ -48,6 +48,16 @@ class Stage(Protocol):
 
     def is_drained(self, token: Token, /) -> bool:
         """Return whether it is certain that nothing follows a token."""
+        ...
+
+
+@runtime_checkable
+class StepStage(Stage, Protocol):
+    """A stage over a single other one."""
+
+    @property
+    def below(self) -> Stage:
+        """The stage that it reads from."""
         ...
 
 

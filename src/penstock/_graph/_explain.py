@@ -1,0 +1,154 @@
+"""What can be said about a graph, line by line: its first element, its randomness, its mixtures, its caches."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from penstock._graph._apply import Context
+from penstock._graph._describe import MOST_PARTS, leaf_texts, length_text, verb_text
+from penstock._graph._in_order import elements
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import (
+    Cache,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Read,
+    Reindex,
+    Stream,
+    WindowShuffle,
+    parents_of,
+    walk,
+)
+from penstock._storage._disk_cache import DiskCache
+from penstock._storage._memory_cache import MemoryCache
+from penstock.sampling import WeightedMixture
+
+_NO_END = 1 << 61
+
+
+def reading_text(node: Node) -> str:
+    """Return whether a step's elements have positions, or from which step on they are read in order."""
+    if is_indexable(node):
+        return "has positions"
+    return "in order" if any(not is_indexable(parent) for parent in parents_of(node)) else "in order from here on"
+
+
+def element_lines(node: Node) -> list[str]:
+    """Return each leaf of the first element and what it is; or the error that evaluating it raised."""
+    try:
+        first = list(itertools.islice(elements(node, 0, 0, Context()), 1))
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is part of what is shown
+        notes: list[str] = getattr(error, "__notes__", [])
+        return [f"the first can't be computed: {type(error).__name__}: {error}", *notes]
+    if not first:
+        return ["there is none"]
+    return [f"{path}: {text}" if path else text for path, text in leaf_texts(first[0])]
+
+
+def random_lines(node: Node) -> list[str]:
+    """Return the seeds of the sources, and the name and seed of every random stream, with the step that draws it."""
+    found = dict.fromkeys(line for step in walk(node) for line in _random_line(step))
+    return [*_seed_lines(node), *found] if found else ["nothing is random"]
+
+
+def _random_line(step: Node) -> Iterator[str]:
+    match step:
+        case Map(name=name, seed=seed, form=form) if form != "none":
+            yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
+        case WindowShuffle(name=name, seed=seed):
+            yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
+        case Reindex(sampler=sampler, verb=verb, name=name):
+            own: object = getattr(sampler, "seed", None)
+            if own is not None:
+                yield f"{verb or 'the order above it'}: stream {name or 'reorder'!r}, seed {own}"
+        case Mix(rule=WeightedMixture() as rule):
+            yield f"{verb_text(step)}: the order of its parts, seed {rule.seed}"
+        case _:
+            return
+
+
+def mixture_lines(node: Node) -> list[str]:
+    """Return, for every mixture, the weights of its parts, what is expected of each, and when the first one ends."""
+    return [line for step in walk(node) if isinstance(step, Mix | OrderedMix) for line in _mixture_lines(step)]
+
+
+def _mixture_lines(step: Mix | OrderedMix) -> list[str]:
+    lines = [f"{verb_text(step)}: {_count_text(step)}, {_stop_text(step)}"]
+    if isinstance(step, OrderedMix):
+        return [*lines, *_weight_lines(step.names, step.schedule), "  which part ends first, only reading tells"]
+    if not isinstance(step.rule, WeightedMixture):
+        parts = [f"{name} {_count_text(part)}" for name, part in zip(step.names, step.parts, strict=True)]
+        return [*lines, f"  {_listed(parts)}"]
+    rule = step.rule
+    lines += _weight_lines(rule.names, rule.schedule)
+    if not rule.endless and len(rule) < _NO_END:
+        counts = zip(rule.names, rule.counts(len(rule)).tolist(), rule.lengths, strict=True)
+        lines.append(f"  an epoch takes {_listed([f'{name} {count:,} of {total:,}' for name, count, total in counts])}")
+    return [*lines, _first_end(rule)]
+
+
+def _count_text(node: Node) -> str:
+    text = length_text(node)
+    return text if not text[0].isdecimal() else f"{text} element{'s' * (text != '1')}"
+
+
+def _stop_text(step: Mix | OrderedMix) -> str:
+    if isinstance(step, OrderedMix):
+        return f"until the {'first' if step.stop == 'first' else 'last'} part ends"
+    if not isinstance(step.rule, WeightedMixture):
+        return "until the last part ends"
+    return {"first": "until the first part ends", "all": "until the last part ends", "never": "without end"}[
+        step.rule.stop
+    ]
+
+
+def _weight_lines(names: tuple[str, ...], schedule: tuple[tuple[int, tuple[int, ...]], ...]) -> list[str]:
+    lines: list[str] = []
+    for start, weights in schedule:
+        when = f"from element {start:,} on" if len(schedule) > 1 else "weights"
+        total = sum(weights)
+        pairs = zip(names, weights, strict=True)
+        shares = [f"{name} {weight} of {total} ({weight / total:.1%})" for name, weight in pairs]
+        lines.append(f"  {when}: {_listed(shares)}")
+    return lines
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - MOST_PARTS} more" if len(texts) > MOST_PARTS else ""
+    return ", ".join(texts[:MOST_PARTS]) + more
+
+
+def _first_end(rule: WeightedMixture) -> str:
+    """Return when a pass over the first part that ends is over."""
+    first = replace(rule, stop="first")
+    end = len(first)
+    if end >= _NO_END:
+        return "  no part ends"
+    taken = [any(weights[number] for _, weights in rule.schedule) for number in range(len(rule.names))]
+    counts = zip(rule.names, first.counts(end).tolist(), rule.lengths, taken, strict=True)
+    ended = [name for name, count, total, is_taken in counts if is_taken and count == total]
+    return f"  the first part to end is {' or '.join(map(repr, ended))}, after {end:,} elements"
+
+
+def _more(count: int) -> list[str]:
+    return [f"  … {count - MOST_PARTS} more parts"] if count > MOST_PARTS else []
+
+
+def cache_lines(node: Node) -> list[str]:
+    """Return how full every cache is."""
+    return [line for step in walk(node) if isinstance(step, Cache) for line in _cache_line(step)]
+
+
+def _cache_line(step: Cache) -> Iterator[str]:
+    if isinstance(step.store, MemoryCache | DiskCache):
+        kept, total = len(step.store), length(step) or 0
+        yield f"{verb_text(step)}: {kept:,} of {total:,} elements, {step.store.held_bytes:,} bytes are kept"
+
+
+def _seed_lines(node: Node) -> list[str]:
+    """Return the seed of every source, from which those of its random steps derive."""
+    found = [f"{verb_text(step)}: seed {step.seed}" for step in walk(node) if isinstance(step, Read | Stream)]
+    distinct = list(dict.fromkeys(found))
+    return [*distinct[:MOST_PARTS], *_more(len(distinct))]

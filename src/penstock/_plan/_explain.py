@@ -1,0 +1,230 @@
+"""Explaining a dataset: what it is, who computes what, what a state holds, and how ranks end, in words."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock._graph._describe import MOST_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
+from penstock._graph._explain import (
+    cache_lines,
+    element_lines,
+    mixture_lines,
+    random_lines,
+    reading_text,
+)
+from penstock._graph._length import is_endless
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Chain,
+    FlatMap,
+    Limit,
+    Node,
+    OrderedMix,
+    Pack,
+    Reindex,
+    Stream,
+    Unbatch,
+    WindowShuffle,
+    Zip,
+    walk,
+)
+from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves
+from penstock._plan._lower import program_of
+from penstock._plan._plan import Batches, Ordered
+from penstock._plan._ranks import Ranks, ranks_of
+from penstock.batching import Stack
+
+_MOST_RANKS = 64
+ANY_WORKER = "any worker"
+CONSUMER = "consumer's thread"
+
+Section: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What a dataset is and how it will be read, in words; `print` it, or show it in a notebook.
+
+    Attributes:
+        steps: for every line of the dataset's tree, the last step first: the line itself; whether the step's elements
+            have positions or are read in order; and who computes it.
+        sections: a title and lines of text, in turn: "plan", "element", "batches", "ranks", "state", "randomness", and
+            where there are any "mixtures" and "caches".
+
+    Example:
+        >>> import penstock as ps
+        >>> explanation = ps.range(10).filter(lambda number: number % 2).batch(2).explain()
+        >>> dict(explanation.sections)["element"]
+        ('int64 of shape (2,)',)
+    """
+
+    steps: tuple[tuple[str, str, str], ...]
+    sections: tuple[Section, ...]
+
+    def __str__(self) -> str:
+        widths = [max(len(row[column]) for row in self.steps) for column in range(2)]
+        tree = [f"{line:<{widths[0]}}   {reading:<{widths[1]}}   {who}".rstrip() for line, reading, who in self.steps]
+        margin = max(len(title) for title, _ in self.sections) + 3
+        rows = [
+            f"{'' if number else title:<{margin}}{line}".rstrip()
+            for title, lines in self.sections
+            for number, line in enumerate(lines)
+        ]
+        return "\n".join([*tree, "", *rows])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escaped(str(self))}</pre>"
+
+
+def explain(node: Node, *, evaluate: bool) -> Explanation:
+    """Return the explanation of a dataset; its first element is computed if `evaluate`."""
+    program = program_of(node)
+    caches = cache_lines(node)  # before an element is put into them
+    sections = {
+        "plan": _plan_lines(node, program),
+        "element": element_lines(node) if evaluate else ["not computed: evaluate=False"],
+        "batches": _batch_lines(program),
+        "ranks": _rank_lines(node, ranks_of(node, program)),
+        "state": _state_lines(node, program),
+        "randomness": random_lines(node),
+        "mixtures": mixture_lines(node),
+        "caches": caches,
+    }
+    return Explanation(
+        _steps(node, program), tuple((title, tuple(lines)) for title, lines in sections.items() if lines)
+    )
+
+
+def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str], ...]:
+    anywhere = _anywhere(node, program)
+    return tuple(
+        (line, "", "") if step is None else (line, reading_text(step), ANY_WORKER if id(step) in anywhere else CONSUMER)
+        for line, step in tree_lines(node)
+    )
+
+
+def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
+    """Return the identities of the steps that any worker may compute."""
+    leaves = [node] if isinstance(program, Batches) else worker_leaves(node)
+    return {id(step) for leaf in leaves for step in walk(leaf)}
+
+
+def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
+    if isinstance(program, Batches):
+        return ["everything is computed by any worker, in blocks: each element follows from its position alone"]
+    leaves = worker_leaves(node)
+    if not leaves:
+        are_many = len(leaves_of(node)) > MOST_LEAVES
+        why = f"there are more than {MOST_LEAVES} datasets below" if are_many else "a stream has no positions"
+        return [f"everything is computed in the consumer's thread, in order: {why}"]
+    anywhere = _anywhere(node, program)
+    in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
+    chains = list(dict.fromkeys(map(chain_text, leaves)))
+    return [
+        *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
+        *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
+        f"then in order, in the consumer's thread: {', '.join(in_order) or 'nothing'}",
+    ]
+
+
+def _batch_lines(program: Batches | Ordered) -> list[str]:
+    batch = program.batch
+    if batch is None:
+        return ["none: every element is a step"]
+    if isinstance(batch, Bucket):
+        return [f"of {', '.join(map(str, batch.bucketing.rows))} rows, by size; {verb_text(batch)}"]
+    merged = "" if isinstance(batch.merge, Stack) else f", merged by {function_name(batch.merge)}"
+    return [f"of {batch.size:,} rows over all ranks{merged}", _last_batch(batch, program)]
+
+
+def _last_batch(batch: Batch, program: Batches | Ordered) -> str:
+    if is_endless(batch.parent):
+        return "there is no last one"
+    short = program.total % batch.size if isinstance(program, Batches) else None
+    if short == 0:
+        return "all are full"
+    is_anywhere = isinstance(program, Batches) and any(isinstance(step, Reindex) for step in program.above)
+    last = "the short one, wherever the steps above put it," if is_anywhere else "the last"
+    if short is None:
+        what = {"keep": "may be short", "drop": "is dropped if it is short", "pad": "is padded if it is short"}
+    else:
+        what = {
+            "keep": f"has {_rows_text(short)}",
+            "drop": f"would have {_rows_text(short)} and is dropped",
+            "pad": f"has {_rows_text(short)} of data and {batch.size - short:,} of padding",
+        }
+    return f'{last} {what[batch.remainder]}: remainder="{batch.remainder}"'
+
+
+def _rank_lines(node: Node, ranks: Ranks) -> list[str]:
+    if not ranks.sizes:
+        return ["can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split"]
+    if ranks.uncut:
+        return [f"can't be cut: on_error=Substitute(…) of step {ranks.uncut!r} stands above batch(). Use it before"]
+    counts = [count for count in range(2, _MOST_RANKS + 1) if ranks.accepts(count, uneven=True)]
+    short = _short_lines(ranks)
+    if not counts:
+        return short or [f"one alone: no number up to {_MOST_RANKS} divides a batch of {_sizes_text(ranks)} rows"]
+    listed = ", ".join(map(str, counts[:-1])) + (" or " if len(counts) > 1 else "") + str(counts[-1])
+    if ranks.ending == "uneven":
+        return [
+            f"{listed} ranks may end on different steps: how many batches each gets is only known after reading",
+            "so say limit(n) after the batch, or repeat(), or Shard(rank, count, uneven=True)",
+        ]
+    limit = even_limit(node)
+    why = {
+        "positions": "each row's position is known",
+        "limit": "" if limit is None else f"after limit({limit.count}); one that has fewer raises an error",
+        "endless": "the data has no end",
+    }
+    return [f"{listed} ranks end on the same step: {why[ranks.ending]}", *short]
+
+
+def _short_lines(ranks: Ranks) -> list[str]:
+    if not ranks.short:
+        return []
+    return [
+        f'no more ranks than {ranks.short:,}: the last batch has {_rows_text(ranks.short)}. remainder="drop" or "pad" '
+        "lifts this"
+    ]
+
+
+def _rows_text(count: int) -> str:
+    return f"{count:,} row{'s' * (count != 1)}"
+
+
+def _sizes_text(ranks: Ranks) -> str:
+    return " and ".join(f"{size:,}" for size in ranks.sizes)
+
+
+def _state_lines(node: Node, program: Batches | Ordered) -> list[str]:
+    if isinstance(program, Batches):
+        return ["of constant size: the next step, and from where batches are counted; going there computes nothing"]
+    leaves = len(leaves_of(node))
+    where = "a position" if leaves == 1 else f"a position in each of {leaves} datasets below"
+    held = dict.fromkeys(line for step in walk(node) for line in _held_lines(step))
+    return [f"{where}; no data", *held]
+
+
+def _held_lines(step: Node) -> list[str]:
+    """Return what a step that is read in order adds to a state, and what is computed again after a restore."""
+    match step:
+        case Stream():
+            return [f"{verb_text(step)}: its own state; if it has none, what was read is read again"]
+        case Unbatch() | FlatMap(counts=None):
+            return [f"{verb_text(step)}: which row of an element comes next; that element is computed again"]
+        case WindowShuffle(size=size):
+            return [f"{verb_text(step)}: the place in a window; up to {size:,} elements are computed again"]
+        case Limit():
+            return [f"{verb_text(step)}: how many elements came before"]
+        case OrderedMix(parts=parts):
+            return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
+        case Chain(parts=parts) | Zip(parts=parts):
+            return [f"{verb_text(step)}: where each of {len(parts)} parts is"]
+        case Pack() | Bucket():
+            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again"]
+        case _:
+            return []

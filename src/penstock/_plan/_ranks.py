@@ -1,0 +1,101 @@
+"""Ranks: into how many a dataset's batches can be cut, and whether all of them then end on the same step."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock._graph._describe import chain_text
+from penstock._graph._length import is_endless
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute
+from penstock._graph._ordered._build import even_limit
+from penstock._graph._verify import refuse
+from penstock._plan._plan import Batches, Ordered, Shard
+from penstock.errors import UsageError
+
+Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What ranks share of a dataset, and how they end."""
+
+    sizes: tuple[int, ...]
+    """Rows of the global batches, each of which is cut; empty without a batch."""
+    ending: Ending
+    """Why all ranks end on the same step: by positions alone, by a limit, by having no end; or that they may not."""
+    short: int = 0
+    """Rows of a last batch that must be cut although it isn't full; 0 for none."""
+    uncut: str = ""
+    """The name of a step above the batch that can't be cut into ranks, if there is one."""
+
+    def accepts(self, count: int, *, uneven: bool = False) -> bool:
+        """Return whether the dataset can be run on `count` ranks."""
+        if count == 1:
+            return True
+        if not self.sizes or self.uncut or any(size % count for size in self.sizes):
+            return False
+        return not 0 < self.short < count and (uneven or self.ending != "uneven")
+
+
+def ranks_of(node: Node, program: Batches | Ordered) -> Ranks:
+    """Return what ranks share of a dataset."""
+    batch = program.batch
+    sizes = () if batch is None else _sizes(batch)
+    if isinstance(program, Ordered):
+        return Ranks(sizes, "endless" if is_endless(node) else "limit" if even_limit(node) is not None else "uneven")
+    above = (step.name for step in program.above if isinstance(step, Map) and isinstance(step.on_error, Substitute))
+    return Ranks(sizes, "positions", _short_rows(program), next(above, ""))
+
+
+def _sizes(batch: Batch | Bucket) -> tuple[int, ...]:
+    return batch.bucketing.rows if isinstance(batch, Bucket) else (batch.size,)
+
+
+def _short_rows(program: Batches) -> int:
+    batch = program.batch
+    if batch is None or batch.remainder != "keep" or is_endless(batch.parent):
+        return 0
+    return program.total % batch.size
+
+
+def check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
+    """Raise the error that says why a dataset can't be run on so many ranks, if it can't."""
+    ranks = ranks_of(node, program)
+    if ranks.accepts(shard.count, uneven=shard.uneven):
+        return
+    if not ranks.sizes:
+        refuse(
+            node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
+        )
+    if isinstance(program.batch, Bucket):
+        _check_buckets(program.batch, shard)
+    for size in ranks.sizes:
+        if size % shard.count:
+            raise UsageError(
+                f"a global batch must divide by the number of ranks; got batch({size}) on {shard.count} ranks"
+            )
+    if ranks.ending == "uneven":
+        refuse(
+            node,
+            "how many batches each rank gets is only known after reading, so ranks may end on different steps. Use "
+            "limit(n) after the batch, or repeat(); or say Shard(rank, count, uneven=True) if the training loop copes "
+            "with that.",
+        )
+    if program.batch is not None and 0 < ranks.short < shard.count:
+        raise UsageError(
+            f"the last batch of {chain_text(program.batch)} has {ranks.short} rows for {shard.count} ranks, so some "
+            'would end a step early. Use remainder="drop" or remainder="pad".'
+        )
+    refuse(
+        node,
+        f"on_error=Substitute(…) of step {ranks.uncut!r} stands above batch(), where it can't be cut into ranks. "
+        "Use it before batch().",
+    )
+
+
+def _check_buckets(batch: Bucket, shard: Shard) -> None:
+    for boundary, rows in zip(batch.bucketing.boundaries, batch.bucketing.rows, strict=True):
+        if rows % shard.count:
+            raise UsageError(
+                "the rows of every bucket must divide by the number of ranks; got "
+                f"{rows} rows in the bucket up to {boundary} on {shard.count} ranks. Choose others."
+            )

@@ -1,0 +1,46 @@
+"""What filters leave out is counted, and told where it is nearly everything."""
+
+import pytest
+
+import penstock as ps
+from tests.dataset.filters.test_index import Multiple
+from tests.dataset.functions import is_odd
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_elements_left_out_are_counted(num_workers: int) -> None:
+    """`stats` tells how many elements predicates left out, wherever they stand; errors that are skipped are no part."""
+
+    def fails_at_sevens(number: int) -> int:
+        if number % 7 == 0:
+            raise ValueError(number)
+        return number
+
+    dataset = ps.range(700).filter(is_odd).map(fails_at_sevens, on_error="skip").batch(10).unbatch().filter(Multiple(3))
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        kept = sum(1 for _ in loader)
+        skipped = sum(1 for number in range(700) if number % 2 and number % 7 == 0)
+        assert kept == sum(1 for number in range(700) if number % 2 and number % 7 and number % 3 == 0)
+        assert (loader.stats()["skipped"], loader.stats()["filtered"]) == (skipped, 700 - kept - skipped)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("where", ["leaf", "fold"])
+def test_a_filter_that_leaves_out_nearly_everything_is_told(num_workers: int, where: str) -> None:
+    """One warning a loader names the step, the counts and the remedy."""
+    below: ps.Dataset = ps.range(30_000)
+    if where == "fold":
+        below = below.filter(bool).batch(2).unbatch()
+    dataset = below.filter(Multiple(1000), name="thousands").batch(2)
+    with ps.Loader(dataset, num_workers=num_workers) as loader:
+        with pytest.warns(UserWarning, match=r"'thousands' left out 1\d,\d{3} of 1.*index=path") as caught:
+            first = [batch.tolist() for batch in loader]
+        assert len(caught) == 1
+        assert [batch.tolist() for batch in loader] == first
+
+
+@pytest.mark.parametrize(("count", "of"), [(9_000, 1000), (30_000, 50)])
+def test_a_filter_that_keeps_enough_is_not_told(count: int, of: int) -> None:
+    """Below ten thousand elements, or where one in a hundred is kept, nothing is said."""
+    with ps.Loader(ps.range(count).filter(Multiple(of))) as loader:
+        assert sum(1 for _ in loader) == count // of

@@ -1,0 +1,379 @@
+"""An explanation says what a loader will do: which steps there are, who computes them, and how ranks end."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import PenstockError
+from tests.dataset.functions import double, is_odd, noisy
+from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered, totals
+from tests.equivalence.joints import in_order, joined
+
+
+def section(dataset: ps.Dataset, title: str) -> tuple[str, ...]:
+    """Return the lines of a section, without computing an element; none if it is left out."""
+    return dict(dataset.explain(evaluate=False).sections).get(title, ())
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> ps.Dataset:
+    """Draw a dataset of any kind, with or without batches, limits and an end."""
+    dataset: ps.Dataset = draw(st.one_of(batched(), ordered(), indexable(), joined(), in_order()))
+    for _ in range(draw(st.integers(0, 3))):
+        match draw(st.integers(0, 7)):
+            case 0 | 1 | 2:
+                size = draw(st.sampled_from([1, 2, 3, 4, 6, 12]))
+                dataset = dataset.batch(size, remainder=draw(REMAINDERS), merge=totals)
+            case 3:
+                dataset = dataset.limit(draw(st.integers(0, 5)))
+            case 4:
+                dataset = dataset.window_shuffle(3)
+            case 5:
+                dataset = dataset.map(double)
+            case 6:
+                dataset = dataset.filter(bool)
+            case _:
+                dataset = endless(dataset)
+    return dataset
+
+
+def endless(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset repeated, where it isn't yet and can be."""
+    try:
+        return dataset.repeat()
+    except PenstockError:
+        return dataset
+
+
+def accepts(dataset: ps.Dataset, shard: ps.Shard) -> bool:
+    """Return whether a loader takes a dataset for a shard."""
+    try:
+        ps.Loader(dataset, shard=shard).close()
+    except PenstockError:
+        return False
+    return True
+
+
+@given(batches())
+def test_every_step_is_named(dataset: ps.Dataset) -> None:
+    """The tree stands on the left, line by line, and beside each step how it is read and by whom."""
+    explanation = dataset.explain(evaluate=False)
+    assert [line for line, _, _ in explanation.steps] == repr(dataset).splitlines()
+    assert len({str(explanation), repr(explanation)}) == 1
+    shown = str(explanation).splitlines()
+    for row, (line, reading, who) in zip(shown, explanation.steps, strict=False):
+        assert row.startswith(line)
+        assert row.endswith(who)
+        assert reading in row
+    assert all(line.strip() in str(explanation) for _, lines in explanation.sections for line in lines)
+
+
+@given(batches())
+def test_steps_with_a_length_have_positions(dataset: ps.Dataset) -> None:
+    """A step is read in order exactly where its length is unknown, and then from some step below or itself on."""
+    steps = dataset.explain(evaluate=False).steps
+    for line, reading, who in steps:
+        if line.endswith("in order only"):
+            assert reading.startswith("in order")
+        elif not line.endswith("endless"):
+            assert reading == "has positions"
+        assert who in {"any worker", "consumer's thread"}
+    if any(reading == "in order" for _, reading, _ in steps):
+        assert any(reading == "in order from here on" for _, reading, _ in steps)
+    if steps[0][1] == "has positions":
+        assert {who for _, _, who in steps} == {"any worker"}
+
+
+@given(batches())
+def test_what_is_said_of_ranks_is_what_loaders_accept(dataset: ps.Dataset) -> None:
+    """Exactly the numbers of ranks that are listed are accepted, and uneven=True is needed where that is said."""
+    first, *more = section(dataset, "ranks")
+    found = re.match(r"([\d, or]+) ranks (end on the same step|may end on different steps): ", first)
+    listed = set(map(int, re.findall(r"\d+", found[1]))) if found else set[int]()
+    must_say = found is not None and found[2].startswith("may")
+    for count in range(2, 9):
+        assert accepts(dataset, ps.Shard(0, count, uneven=True)) == (count in listed)
+        assert accepts(dataset, ps.Shard(0, count)) == (count in listed and not must_say)
+    assert must_say == any("uneven=True" in line for line in more)
+
+
+RANKS: dict[str, tuple[ps.Dataset, tuple[str, ...]]] = {
+    "positions": (
+        ps.range(24).batch(12),
+        ("2, 3, 4, 6 or 12 ranks end on the same step: each row's position is known",),
+    ),
+    "short": (
+        ps.range(15).batch(12),
+        (
+            "2 or 3 ranks end on the same step: each row's position is known",
+            'no more ranks than 3: the last batch has 3 rows. remainder="drop" or "pad" lifts this',
+        ),
+    ),
+    "limit": (
+        ps.range(15).filter(is_odd).batch(2).map(double).limit(3),
+        ("2 ranks end on the same step: after limit(3); one that has fewer raises an error",),
+    ),
+    "least limit": (
+        ps.range(15).filter(is_odd).batch(2).limit(4).map(double).limit(6),
+        ("2 ranks end on the same step: after limit(4); one that has fewer raises an error",),
+    ),
+    "endless": (
+        ps.range(15).filter(is_odd).repeat().batch(2),
+        ("2 ranks end on the same step: the data has no end",),
+    ),
+    "uneven": (
+        ps.range(15).filter(is_odd).batch(2),
+        (
+            "2 ranks may end on different steps: how many batches each gets is only known after reading",
+            "so say limit(n) after the batch, or repeat(), or Shard(rank, count, uneven=True)",
+        ),
+    ),
+    "filtered limit": (
+        ps.range(15).filter(is_odd).batch(2).limit(3).filter(len),
+        (
+            "2 ranks may end on different steps: how many batches each gets is only known after reading",
+            "so say limit(n) after the batch, or repeat(), or Shard(rank, count, uneven=True)",
+        ),
+    ),
+    "none": (
+        ps.range(15),
+        ("can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split",),
+    ),
+    "substitutes": (
+        ps.range(16).batch(4).map(double, on_error=ps.Substitute()),
+        ("can't be cut: on_error=Substitute(…) of step 'double' stands above batch(). Use it before",),
+    ),
+    "one row": (ps.range(16).batch(1), ("one alone: no number up to 64 divides a batch of 1 rows",)),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks(name: str) -> None:
+    """How ranks end is said with its reason, or with what there is to do."""
+    dataset, lines = RANKS[name]
+    assert section(dataset, "ranks") == lines
+
+
+def streamed() -> list[int]:
+    """Return what a stream gives."""
+    return [1, 2, 3]
+
+
+MIXED = ps.mix({"web": ps.range(100).shuffle(), "code": ps.range(50)}, {"web": 3, "code": 1})
+SCHEDULED = ps.mix({"web": ps.range(30), "code": ps.range(3)}, {0: {"web": 1}, 10: {"web": 1, "code": 1}}, stop="all")
+LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
+    "plan of positions": (
+        ps.range(9).batch(2),
+        "plan",
+        ("everything is computed by any worker, in blocks: each element follows from its position alone",),
+    ),
+    "plan of folds": (
+        ps.range(9).map(double).filter(is_odd).map(float).window_shuffle(3).batch(2),
+        "plan",
+        (
+            "by any worker, in blocks: read(Range(0, 9, 1)).map(double).filter(is_odd).map(float)",
+            "then in order, in the consumer's thread: window_shuffle(3), batch(2)",
+        ),
+    ),
+    "plan of a stream": (
+        ps.stream(streamed).map(double),
+        "plan",
+        ("everything is computed in the consumer's thread, in order: a stream has no positions",),
+    ),
+    "plan of parts": (
+        ps.concatenate([ps.range(9).filter(is_odd), ps.stream(streamed), ps.range(3)]).batch(2),
+        "plan",
+        (
+            "by any worker, in blocks: read(Range(0, 9, 1)).filter(is_odd)",
+            "by any worker, in blocks: read(Range(0, 3, 1))",
+            "then in order, in the consumer's thread: stream(streamed), concatenate(…, …, …), batch(2)",
+        ),
+    ),
+    "plan of many parts": (
+        ps.interleave([ps.range(9).filter(is_odd)] * 65),
+        "plan",
+        ("everything is computed in the consumer's thread, in order: there are more than 64 datasets below",),
+    ),
+    "full batches": (ps.range(8).batch(4), "batches", ("of 4 rows over all ranks", "all are full")),
+    "kept": (ps.range(9).batch(4), "batches", ("of 4 rows over all ranks", 'the last has 1 row: remainder="keep"')),
+    "dropped": (
+        ps.range(10).batch(4, remainder="drop", merge=totals),
+        "batches",
+        ("of 4 rows over all ranks, merged by totals", 'the last would have 2 rows and is dropped: remainder="drop"'),
+    ),
+    "padded": (
+        ps.range(10).batch(4, remainder="pad"),
+        "batches",
+        ("of 4 rows over all ranks", 'the last has 2 rows of data and 2 of padding: remainder="pad"'),
+    ),
+    "shuffled batches": (
+        ps.range(10).batch(4).shuffle(),
+        "batches",
+        ("of 4 rows over all ranks", 'the short one, wherever the steps above put it, has 2 rows: remainder="keep"'),
+    ),
+    "filtered": (
+        ps.range(10).filter(is_odd).batch(4, remainder="drop"),
+        "batches",
+        ("of 4 rows over all ranks", 'the last is dropped if it is short: remainder="drop"'),
+    ),
+    "endless": (ps.range(10).repeat().batch(4), "batches", ("of 4 rows over all ranks", "there is no last one")),
+    "no batch": (ps.range(10), "batches", ("none: every element is a step",)),
+    "state of positions": (
+        ps.range(10).shuffle(),
+        "state",
+        ("of constant size: the next step, and from where batches are counted; going there computes nothing",),
+    ),
+    "state of folds": (
+        ps.range(10).filter(is_odd).window_shuffle(4).batch(2).limit(3),
+        "state",
+        (
+            "a position; no data",
+            "window_shuffle(4): the place in a window; up to 4 elements are computed again",
+            "limit(3): how many elements came before",
+        ),
+    ),
+    "state of parts": (
+        ps.interleave([ps.range(4).filter(is_odd), ps.stream(streamed).flat_map(range)]),
+        "state",
+        (
+            "a position in each of 2 datasets below; no data",
+            "stream(streamed): its own state; if it has none, what was read is read again",
+            "flat_map(range): which row of an element comes next; that element is computed again",
+            "interleave(…, …): how much was taken of each of 2 parts",
+        ),
+    ),
+    "a mixture": (
+        MIXED,
+        "mixtures",
+        (
+            f"mix({{web: …, code: …}}): {len(MIXED)} elements, until the first part ends",
+            "  weights: web 3 of 4 (75.0%), code 1 of 4 (25.0%)",
+            f"  an epoch takes web 100 of 100, code {len(MIXED) - 100} of 50",
+            f"  the first part to end is 'web', after {len(MIXED)} elements",
+        ),
+    ),
+    "a schedule": (
+        SCHEDULED,
+        "mixtures",
+        (
+            "mix({web: …, code: …}): 33 elements, until the last part ends",
+            "  from element 0 on: web 1 of 1 (100.0%), code 0 of 1 (0.0%)",
+            "  from element 10 on: web 1 of 2 (50.0%), code 1 of 2 (50.0%)",
+            "  an epoch takes web 30 of 30, code 3 of 3",
+        ),
+    ),
+    "a mixture read in order": (
+        ps.mix({"a": ps.range(4).filter(is_odd), "b": ps.range(9)}, stop="all"),
+        "mixtures",
+        (
+            "mix({a: …, b: …}): in order only, until the last part ends",
+            "  weights: a 1 of 2 (50.0%), b 1 of 2 (50.0%)",
+            "  which part ends first, only reading tells",
+        ),
+    ),
+    "one after the other": (
+        ps.concatenate([ps.range(1), ps.range(9)]),
+        "mixtures",
+        ("concatenate(…, …): 10 elements, until the last part ends", "  0 1 element, 1 9 elements"),
+    ),
+    "nothing random": (ps.range(4).map(double), "randomness", ("nothing is random",)),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines(name: str) -> None:
+    """Each section says what follows from the dataset alone."""
+    dataset, title, lines = LINES[name]
+    assert section(dataset, title)[: len(lines)] == lines
+
+
+def test_the_first_part_to_end_is_where_one_ends() -> None:
+    """A mixture that goes on without a part has taken all of it before the position that is told."""
+    (line,) = (line for line in section(SCHEDULED, "mixtures") if "first part to end" in line)
+    found = re.fullmatch(r"  the first part to end is 'code', after (\d+) elements", line)
+    assert found is not None
+    end = int(found[1])
+    codes = [origin.component == "code" for origin in SCHEDULED.map_with_origin(lambda _, origin: origin)]
+    assert sum(codes[:end]) == 3
+    # The next one that would be code's isn't there: from here on the other part alone goes on.
+    assert not any(codes[end:])
+
+
+def test_random_streams_are_named_with_their_seeds() -> None:
+    """Every step that draws random numbers tells its stream's name and seed, and its source the seed of all."""
+    dataset = ps.range(9, seed=5).shuffle().random_map(noisy).random_map(noisy, name="second").window_shuffle(3)
+    lines = section(dataset, "randomness")
+    assert lines[0] == "read(Range(0, 9, 1)): seed 5"
+    names = [re.fullmatch(r".*: stream '(.*)', seed (\d+)", line) for line in lines[1:]]
+    assert [found[1] for found in names if found] == ["shuffle", "noisy", "second", "window_shuffle"]
+    assert len({found[2] for found in names if found}) == 4
+    assert lines != section(ps.range(9, seed=6).shuffle(), "randomness")
+
+
+def test_the_element_is_shown_by_its_leaves() -> None:
+    """Each leaf's path and kind, of the first element; nothing is computed if that isn't wanted."""
+    calls: list[int] = []
+
+    def traced(number: int) -> dict[str, Any]:
+        calls.append(number)
+        return {"label": number, "name": "a"}
+
+    dataset = ps.range(9).map(traced)
+    assert section(dataset, "element") == ("not computed: evaluate=False",)
+    assert calls == []
+    assert dict(dataset.explain().sections)["element"] == ("['label']: int64", "['name']: str")
+    assert calls == [0]
+    assert dict(ps.range(0).explain().sections)["element"] == ("there is none",)
+
+
+def fails(number: int) -> int:
+    """Raise what a user's function may raise."""
+    raise RuntimeError(f"no such thing as {number}")
+
+
+BROKEN: dict[str, Callable[[], ps.Dataset]] = {
+    "positions": lambda: ps.range(4).map(fails),
+    "in order": lambda: ps.range(4).filter(fails).batch(2),
+    "a stream": lambda: ps.stream(lambda: (fails(number) for number in [0])),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_errors_are_shown(name: str) -> None:
+    """An error of the user's is part of the explanation, with its notes, and the rest is there too."""
+    dataset = BROKEN[name]()
+    first, note = dict(dataset.explain().sections)["element"]
+    assert first == "the first can't be computed: RuntimeError: no such thing as 0"
+    assert note.startswith("in ")
+    assert len(dataset.explain().sections) >= 6
+
+
+def test_caches_say_how_full_they_are(tmp_path: Path) -> None:
+    """In memory and on disk: how many elements of how many, and their bytes, before the explanation adds any."""
+    for where in (None, tmp_path):
+        dataset = ps.range(4).map(double).cache(where)
+        (line,) = dict(dataset.explain().sections)["caches"]
+        assert ": 0 of 4 elements, 0 bytes are kept" in line
+        assert len(list(dataset)) == 4
+        (line,) = section(dataset, "caches")
+        found = re.search(r": 4 of 4 elements, ([\d,]+) bytes are kept", line)
+        assert found is not None
+        assert int(found[1].replace(",", "")) > 0
+
+
+def test_explanations_are_values() -> None:
+    """Equal datasets have equal explanations, which can't be changed; notebooks show the same text."""
+    explanation = ps.range(4).map(double, name="<b>").explain()
+    assert explanation == ps.range(4).map(double, name="<b>").explain()
+    assert hash(explanation) == hash(ps.range(4).map(double, name="<b>").explain())
+    with pytest.raises(AttributeError):
+        setattr(explanation, "steps", ())  # noqa: B010 - the checkers know, too, that this can't be set
+    html = str(getattr(explanation, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore
+    assert html.startswith("<pre>map(&lt;b&gt;): 4 ")
+    assert html.endswith("</pre>")

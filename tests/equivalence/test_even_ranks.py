@@ -1,0 +1,105 @@
+"""Ranks of a dataset that is read in order end together where a limit, or having no end, makes them."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import GraphError
+from tests.dataset.functions import double
+from tests.equivalence.definition import close_all, digests, epoch_of, ranks_of
+from tests.equivalence.graphs import flat_sum, indexable, keeps_two_of_three
+
+
+def kept(dataset: ps.Dataset, rank: int, ranks: int) -> list[Any]:
+    """Return what a filter leaves of every `ranks`-th element: what a rank of several reads."""
+    return [element for element in itertools.islice(epoch_of(dataset, 0), rank, None, ranks) if keeps(element)]
+
+
+def keeps(element: Any) -> bool:
+    """Return a pseudo-random but pure verdict."""
+    return keeps_two_of_three(element)
+
+
+def sums(elements: list[Any]) -> list[int]:
+    """Merge elements of any structure."""
+    return [flat_sum(element) for element in elements]
+
+
+@given(indexable(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9), st.sampled_from([0, 0, 2]))
+def test_a_limit_ends_all_ranks_or_says_who_has_too_little(
+    dataset: ps.Dataset, ranks: int, each: int, limit: int, workers: int
+) -> None:
+    """A rank either has as many steps as the limit says, or raises an error after those that it has."""
+    batches = dataset.filter(keeps).batch(ranks * each, remainder="drop", merge=sums).map(tuple).limit(limit)
+    loaders = ranks_of(batches, ranks, num_workers=workers)
+    for rank, loader in enumerate(loaders):
+        rows = kept(dataset, rank, ranks)
+        expected = [tuple(sums(list(rows[start : start + each]))) for start in range(0, len(rows) - each + 1, each)]
+        found: list[Any] = []
+        if len(expected) >= limit or ranks == 1:
+            found.extend(loader)
+        else:
+            words = (
+                rf"what limit\({limit}\) asks for.* this rank ran out of data after {len(expected)}\. Lower the limit"
+            )
+            with pytest.raises(GraphError, match=words):
+                found.extend(loader)
+        assert digests(found) == digests(expected[:limit])
+    close_all(loaders)
+
+
+SHORT = ps.range(20, seed=1).filter(lambda number: number % 2 == 0).batch(4).limit(5)
+"""Rank 0 of 2 has five steps, and rank 1 none."""
+
+
+def test_a_rank_without_data_fails_again_after_a_resume() -> None:
+    """The error isn't lost by saving before it: the epoch is not over for who has too little."""
+    uneven = ps.range(14).filter(lambda number: number % 2 == 0 or number < 4).batch(4).limit(3)
+    with ps.Loader(uneven, shard=ps.Shard(1, 2)) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [1, 3]
+        state = loader.state_dict()
+        with pytest.raises(GraphError, match="ran out of data after 1"):
+            next(batches)
+    with ps.Loader(uneven, shard=ps.Shard(1, 2)) as resumed:
+        resumed.load_state_dict(state)
+        with pytest.raises(GraphError, match="ran out of data after 1"):
+            next(iter(resumed))
+
+
+def test_uneven_ranks_may_have_less_than_the_limit() -> None:
+    """Who says uneven=True gets what there is, and no error."""
+    steps = [len(list(ps.Loader(SHORT, shard=ps.Shard(rank, 2, uneven=True)))) for rank in range(2)]
+    assert steps == [5, 0]
+    assert len(list(ps.Loader(SHORT.limit(9)))) == 3
+
+
+def test_the_least_limit_is_what_must_be_filled() -> None:
+    """A larger one above it asks for no more than there can be."""
+    dataset = ps.range(40).filter(bool).batch(4).limit(3).map(double).limit(7)
+    assert [len(list(ps.Loader(dataset, shard=ps.Shard(rank, 2)))) for rank in range(2)] == [3, 3]
+
+
+@given(indexable(), st.integers(1, 4), st.integers(1, 3))
+def test_without_an_end_no_rank_ends(dataset: ps.Dataset, ranks: int, each: int) -> None:
+    """Repeated before its batches, a filtered dataset gives every rank as many steps as it asks for."""
+    if not all(
+        any(keeps(one) for one in itertools.islice(epoch_of(dataset, 0), rank, None, ranks)) for rank in range(ranks)
+    ):
+        return
+    loaders = ranks_of(dataset.epoch(0).filter(keeps).repeat().batch(ranks * each, merge=sums), ranks)
+    for loader in loaders:
+        assert [len(batch) for batch in itertools.islice(loader, 30)] == [each] * 30
+    close_all(loaders)
+
+
+def test_what_reorders_batches_may_stand_below_what_is_read_in_order() -> None:
+    """Batches that were shuffled are elements like others: one rank reads them, and several have none to cut."""
+    dataset = ps.range(10, seed=2).batch(2).shuffle().window_shuffle(3)
+    assert digests(ps.Loader(dataset)) == digests(epoch_of(dataset, 0))
+    with pytest.raises(GraphError, match="shard= cuts global batches, and there is none"):
+        ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
