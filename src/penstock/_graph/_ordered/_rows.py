@@ -16,7 +16,7 @@ from penstock._graph._flat import flat_block
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage
+from penstock._graph._ordered._stage import Point, Stage, check_held
 from penstock._graph._seed_position import ROWS_BITS
 from penstock.batching._rows import split_rows
 
@@ -37,6 +37,8 @@ class RowsStage:
         skip = token[1]
         for chunk in self.below.run(token[0]):
             for number, rows in enumerate(self._split_in_turn(chunk)):
+                if skip:
+                    check_held(chunk.afters[number], token[2], "an element that several are made of")
                 yield self._chunk(rows, skip, chunk.marks[number], (chunk.starts, chunk.afters, number))
                 skip = 0
 
