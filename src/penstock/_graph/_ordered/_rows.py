@@ -4,6 +4,7 @@ A token is (the parent element's start, how many of its rows came before), and w
 element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
 """
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from penstock._graph._flat import flat_block
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage
+from penstock._graph._ordered._stage import Point, Stage, check_held
 from penstock._graph._seed_position import ROWS_BITS, Integers
 from penstock.batching._rows import split_rows
 
@@ -46,10 +47,13 @@ class RowsStage:
             while start < len(chunk.elements):
                 parents = chunk.part(start, start + at_once)
                 start += at_once
+                if skip:
+                    check_held(parents.afters[0], token[2], "an element that several are made of")
                 began = time.perf_counter()
-                try:
+                lists: list[list[Element]] | None = None
+                with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
                     lists = self._split(parents.elements, parents.marks)
-                except Exception:  # noqa: BLE001 - raised again below, by the element that it belongs to
+                if lists is None:
                     yield from self._one_by_one(parents, skip)
                 else:
                     has_room = sum(map(len, lists)) < _MOST_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS

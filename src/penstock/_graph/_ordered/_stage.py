@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Chunk, Marks, Token, no_marks
-from penstock.errors import InternalError
+from penstock.errors import InternalError, StateError
 
 
 class Point(NamedTuple):
@@ -72,3 +72,17 @@ def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Mark
         elements.append(chunk.elements[0])
         marks.append(chunk.marks[:1])
     return elements, np.concatenate(marks) if marks else no_marks()
+
+
+def check_held(found: Token, saved: Token, what: str) -> None:
+    """Raise where what a stage held open, computed again, ends elsewhere than when it was saved.
+
+    Raises:
+        StateError: the elements below have changed in between, as by a mixture's weights.
+    """
+    if found != saved:
+        raise StateError(
+            f"the state stands within {what}, which holds other elements in this dataset than where it was saved, so "
+            "some would be lost and others come twice. Change a mixture's weights only at positions that no rank has "
+            "read yet, what is held open included; or load the state into the dataset it was saved from."
+        )

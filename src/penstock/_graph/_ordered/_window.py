@@ -12,7 +12,7 @@ import numpy as np
 from penstock._graph._nodes import Element, WindowShuffle
 from penstock._graph._ordered._chunk import Chunk, Group, Lazy, Marks, Token, groups, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage
+from penstock._graph._ordered._stage import Point, Stage, check_held
 from penstock._seeds import derive
 from penstock.sampling import Permutation
 
@@ -31,6 +31,8 @@ class WindowShuffleStage:
     def run(self, token: Token, /) -> Iterator[Chunk]:
         skip = token[1]
         for window in groups(self.below.run(token[0]), self.step.size):
+            if skip:
+                check_held(window.after, token[2], f"a window of {self.step.size}")
             chunk = self._shuffled(window)
             yield chunk.part(skip, len(chunk.elements))
             skip = 0

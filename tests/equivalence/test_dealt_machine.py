@@ -1,0 +1,307 @@
+"""A dataset that is read in order, on ranks that come and go: the same rows as its definition, or as many of each.
+
+As long as the ranks stay, each has the definition's rows, in order. What was left of an epoch that was dealt to other
+ranks is known only as a whole: nothing of it is lost, and nothing comes twice; and what a rank was seen to get, it gets
+again wherever it goes back to.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from hypothesis import reject, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order as plain
+from penstock._graph._length import is_indexable
+from tests.equivalence.definition import close_all, digest
+from tests.equivalence.graphs import keeps_two_of_three
+from tests.equivalence.joints import in_order
+from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures, weights
+
+SIZES = st.sampled_from([12, 12, 24, 36])  # for 1, 2, 3 and 4 ranks
+RANKS = st.sampled_from([1, 2, 3, 4])
+WORKERS = st.sampled_from([0, 0, 1, 3])
+LATER = st.sampled_from([0, 0, 1, 7])
+
+
+def rows_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> list[str]:
+    """Return what identifies each row of a rank, by the definition."""
+    try:
+        return [repr(digest(row)) for row, _ in plain(dataset.node, epoch, Context(), rank, ranks)]
+    except ValueError:
+        reject()  # no substitute was found within the attempts
+
+
+@dataclass
+class Deal:
+    """What ranks get of an epoch, as far as it is known; two states of one deal agree on it.
+
+    Attributes:
+        known: the rows of each rank in order, from where the deal began.
+        left: how many of each row nobody was seen to get yet.
+        ends: how many rows each rank has, where that is known.
+        is_whole: whether the ranks have the definition's rows of a whole epoch.
+    """
+
+    known: list[list[str]]
+    left: Counter[str] = field(default_factory=Counter[str])
+    ends: dict[int, int] = field(default_factory=dict[int, int])
+    is_whole: bool = False
+
+    def rest(self, rows: list[int]) -> Counter[str]:
+        """Return all rows that come after the ranks have had so many of them."""
+        rest = Counter(self.left)
+        for known, start in zip(self.known, rows, strict=True):
+            rest.update(known[start:])
+        return rest
+
+
+class At(NamedTuple):
+    """Where a rank is: its step, how many rows it has had of the deal, and whether it was seen to end its epoch."""
+
+    step: int
+    row: int
+    ended: bool
+
+
+class Saved(NamedTuple):
+    """All ranks' states, and what the model knew when they were saved."""
+
+    states: list[str]
+    epoch: int
+    deal: Deal
+    ats: list[At]
+    dataset: ps.Dataset
+
+
+def prefixes(rows: list[list[str]], counts: list[int]) -> list[list[str]]:
+    """Return as many of each rank's first rows as are told."""
+    return [own[:count] for own, count in zip(rows, counts, strict=True)]
+
+
+class DealtMachine(RuleBasedStateMachine):
+    """A loader for each rank, beside the rows that each must get."""
+
+    saved = Bundle("saved")
+
+    @initialize(data=st.data(), size=SIZES, ranks=RANKS, workers=WORKERS)
+    def start(self, data: st.DataObject, size: int, ranks: int, workers: int) -> None:
+        """Draw a dataset, and open loaders of it."""
+        self.mixture: Mixture | None = None
+        self.can_deal = True
+        if data.draw(st.booleans()):
+            self.mixture = data.draw(ordered_mixtures())
+            self.dataset = self.mixture.dataset
+        else:
+            self.can_deal = data.draw(st.booleans())
+            self.dataset = data.draw(in_order(dealable=True) if self.can_deal else in_order() | grouped())
+            if is_indexable(self.dataset.node):
+                self.dataset = self.dataset.filter(keeps_two_of_three)
+        self.size, self.ranks, self.workers = size, ranks, workers
+        self.open_loaders()
+        self.begin_epoch(0, [0] * ranks)
+
+    # -- the model
+
+    def begin_epoch(self, epoch: int, steps: list[int]) -> None:
+        """Know all rows of an epoch, by the definition."""
+        self.stand(epoch, self.whole(epoch), [At(step, 0, ended=False) for step in steps])
+
+    def whole(self, epoch: int) -> Deal:
+        """Return the deal in which nothing is unknown."""
+        known = [rows_of(self.dataset, epoch, rank, self.ranks) for rank in range(self.ranks)]
+        return Deal(known, ends={rank: len(rows) for rank, rows in enumerate(known)}, is_whole=True)
+
+    def stand(self, epoch: int, deal: Deal, ats: list[At]) -> None:
+        """Stand somewhere, with no step behind."""
+        self.epoch, self.deal, self.ats = epoch, deal, ats
+        self.history: list[dict[int, At]] = [{} for _ in ats]
+        self.gave = [False] * len(ats)
+
+    # -- the loaders
+
+    def open_loaders(self) -> None:
+        """Open a loader for each rank, of batches that are lists of rows."""
+        batches = self.dataset.batch(self.size, merge=list)
+        shards = [ps.Shard(rank, self.ranks, uneven=True) for rank in range(self.ranks)]
+        self.loaders = [ps.Loader(batches, num_workers=self.workers, shard=shard) for shard in shards]
+        self.iterators: dict[int, Any] = {}
+
+    def states(self) -> list[str]:
+        """Return all ranks' states, as text."""
+        return [json.dumps(loader.state_dict()) for loader in self.loaders]
+
+    @rule(count=st.integers(1, 4))
+    def take(self, count: int) -> None:
+        """Ask every rank for some batches; those that have ended wait for the others."""
+        for rank in range(self.ranks):
+            for _ in range(count):
+                if not self.ats[rank].ended:
+                    self.take_one(rank)
+        if all(at.ended for at in self.ats):
+            self.check_all_came()
+
+    def take_one(self, rank: int) -> None:
+        """Ask a rank for a batch, and compare it."""
+        at, loader = self.ats[rank], self.loaders[rank]
+        if rank not in self.iterators:
+            if loader.epoch > self.epoch:  # it was known, where it stood, that nothing is left
+                self.end(rank)
+                return
+            self.iterators[rank] = iter(loader)
+        try:
+            batch = [repr(digest(row)) for row in next(self.iterators[rank])]
+        except StopIteration:
+            self.end(rank)
+            return
+        assert (loader.step, loader.epoch) == (at.step, self.epoch)
+        assert 0 < len(batch) <= self.size // self.ranks
+        self.expect(rank, at.row, batch)
+        self.history[rank][at.step] = at
+        self.ats[rank] = At(at.step + 1, at.row + len(batch), ended=False)
+        self.gave[rank] = True
+
+    def expect(self, rank: int, start: int, batch: list[str]) -> None:
+        """Compare rows with what is known, and with what is left."""
+        known = self.deal.known[rank]
+        assert batch[: len(known) - start] == known[start : start + len(batch)]
+        for row in batch[max(len(known) - start, 0) :]:
+            assert rank not in self.deal.ends
+            assert self.deal.left[row] > 0
+            self.deal.left[row] -= 1
+            known.append(row)
+
+    def end(self, rank: int) -> None:
+        """Note that a rank has ended its epoch."""
+        at = self.ats[rank]
+        assert self.deal.ends.setdefault(rank, at.row) == at.row == len(self.deal.known[rank])
+        self.ats[rank] = at._replace(ended=True)
+
+    def check_all_came(self) -> None:
+        """No row of the epoch is left."""
+        assert not +self.deal.left
+
+    @precondition(lambda self: all(at.ended or gave for at, gave in zip(self.ats, self.gave, strict=True)))
+    @rule()
+    def next_epoch(self) -> None:
+        """Begin the next epoch, whether this one was read to its end or not; its rows are the definition's again."""
+        self.iterators = {rank: iter(loader) for rank, loader in enumerate(self.loaders)}
+        self.begin_epoch(self.epoch + 1, [at.step for at in self.ats])
+
+    @rule(target=saved)
+    def save(self) -> Saved:
+        """Save where all ranks are."""
+        return Saved(self.states(), self.epoch, self.deal, list(self.ats), self.dataset)
+
+    @rule(saved=saved, workers=WORKERS, size=SIZES)
+    def restore(self, saved: Saved, workers: int, size: int) -> None:
+        """Close, and go on from a state, with other workers and another batch size, on as many ranks as saved it."""
+        is_same = saved.dataset is self.dataset
+        if is_same or (self.mixture is not None and not self.mixture.holds_rows):
+            self.reopen(saved, len(saved.ats), workers, size)
+            if not is_same:  # the mixture has had other weights since
+                self.know_only(self.deal.rest([at.row for at in self.ats]))
+
+    @precondition(lambda self: self.can_deal)
+    @rule(ranks=RANKS, workers=WORKERS, size=SIZES)
+    def change_ranks(self, ranks: int, workers: int, size: int) -> None:
+        """Deal what is left to other ranks."""
+        self.reopen(Saved(self.states(), self.epoch, self.deal, self.ats, self.dataset), ranks, workers, size)
+
+    def reopen(self, saved: Saved, ranks: int, workers: int, size: int) -> None:
+        """Close, and go on from a state."""
+        close_all(self.loaders)
+        self.ranks, self.workers, self.size = ranks, workers, size
+        self.open_loaders()
+        if ranks == len(saved.ats):
+            for loader, state in zip(self.loaders, saved.states, strict=True):
+                loader.load_state_dict(state)
+            self.stand(saved.epoch, saved.deal, [at._replace(ended=False) for at in saved.ats])
+            self.ats = [at._replace(ended=True) if a.ended else at for at, a in zip(self.ats, saved.ats, strict=True)]
+            return
+        for loader in self.loaders:
+            loader.load_state_dict(saved.states)
+        ats = [At(loader.step, 0, ended=False) for loader in self.loaders]
+        if all(at.ended for at in saved.ats):
+            self.stand(saved.epoch + 1, self.whole(saved.epoch + 1), ats)
+        else:
+            self.stand(saved.epoch, saved.deal, list(saved.ats))
+        self.know_only(self.deal.rest([at.row for at in self.ats]), ats)
+
+    def know_only(self, rest: Counter[str], ats: list[At] | None = None) -> None:
+        """Know which rows are left, over all ranks, and not who gets them."""
+        ats = [at._replace(row=0) for at in ats or self.ats]
+        self.stand(self.epoch, Deal([[] for _ in ats], rest), ats)
+
+    @precondition(lambda self: any(self.history))
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        """Let one rank go back to a step of this epoch."""
+        rank = data.draw(st.sampled_from([rank for rank in range(self.ranks) if self.history[rank]]))
+        step = data.draw(st.sampled_from(sorted(self.history[rank])))
+        self.loaders[rank].seek(step)
+        self.iterators.pop(rank, None)
+        self.ats[rank] = self.history[rank][step]
+        self.gave[rank] = False
+
+    @precondition(lambda self: any(self.history))
+    @rule(data=st.data())
+    def look_back(self, data: st.DataObject) -> None:
+        """Ask what a step of one rank was; where it is does not change."""
+        rank = data.draw(st.sampled_from([rank for rank in range(self.ranks) if self.history[rank]]))
+        step = data.draw(st.sampled_from(sorted(self.history[rank])))
+        batch = [repr(digest(row)) for row in self.loaders[rank].batch_at(step)]
+        start = self.history[rank][step].row
+        assert batch == self.deal.known[rank][start : start + len(batch)]
+
+    @precondition(lambda self: self.mixture is not None)
+    @rule(data=st.data())
+    def change_weights(self, data: st.DataObject) -> None:
+        """Go on with weights that change here or later: the rows before are the same, and none is lost or repeated.
+
+        What is held open is taken from the mixture again, so the weights must not change before the end of that.
+        """
+        old = self.mixture
+        assert old is not None
+        if not self.deal.is_whole and old.holds_rows:
+            return
+        position = max(self.reached(old, rank) for rank in range(self.ranks)) + data.draw(LATER)
+        changed = old.changed(position, data.draw(weights(list(old.parts))), {})
+        states, deal, ats, rows = self.states(), self.deal, self.ats, [at.row for at in self.ats]
+        self.mixture, self.dataset = changed, changed.dataset
+        self.reopen(Saved(states, self.epoch, deal, ats, self.dataset), self.ranks, self.workers, self.size)
+        if deal.is_whole:
+            whole = self.whole(self.epoch)
+            assert prefixes(deal.known, rows) == prefixes(whole.known, rows)
+            self.stand(self.epoch, whole, self.ats)
+        else:
+            self.know_only(deal.rest(rows))
+
+    def reached(self, mixture: Mixture, rank: int) -> int:
+        """Return how many elements of a mixture a rank has read, also those that are held open; 0 after a deal."""
+        count = 0
+
+        def counted(element: object) -> object:
+            nonlocal count
+            count += 1
+            return element
+
+        if self.deal.is_whole:
+            dataset = mixture.over(mixture.mixed.map(counted, name="counted"))
+            rows = plain(dataset.node, self.epoch, Context(), rank, self.ranks)
+            assert len(list(islice(rows, self.ats[rank].row))) == self.ats[rank].row
+        return count
+
+    def teardown(self) -> None:
+        """Close what is open."""
+        close_all(getattr(self, "loaders", []))
+
+
+TestDealt = DealtMachine.TestCase
+TestDealt.settings = settings(stateful_step_count=20)

@@ -1,0 +1,147 @@
+"""Failures of mixtures that are known from other loaders: threads, memory, shares, and parts that end."""
+
+import threading
+import tracemalloc
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import penstock as ps
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+KINDS = pytest.mark.parametrize("kind", ["indexable", "ordered"])
+PARTS = 500
+EACH = 400
+
+
+def many(*, ordered: bool) -> ps.Dataset:
+    """Return a mixture of 500 parts, indexable or read in order."""
+    parts = {f"part {number}": ps.range(number * EACH, (number + 1) * EACH).shuffle() for number in range(PARTS)}
+    if ordered:
+        parts = {name: part.filter(lambda number: number % 5) for name, part in parts.items()}
+    return ps.mix(parts, {name: 1 + number % 3 for number, name in enumerate(parts)}, stop="all")
+
+
+@WORKERS
+@KINDS
+def test_five_hundred_parts_need_no_threads_of_their_own(workers: int, kind: str) -> None:
+    """A mixture of 500 parts has the threads that its loader was given, and memory that doesn't grow with the steps."""
+    ordered = kind == "ordered"
+    dataset = many(ordered=ordered).batch(16)
+    process, threads = psutil.Process(), threading.active_count()
+    native = process.num_threads()
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        batches = iter(loader)
+        tracemalloc.start()
+        assert sum(1 for _ in islice(batches, 270)) == 270  # more than the steps that a loader remembers
+        before, _ = tracemalloc.get_traced_memory()
+        assert sum(1 for _ in islice(batches, 130)) == 130
+        after, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert threading.active_count() <= threads + workers + 1
+        assert process.num_threads() <= native + workers + 1
+    assert after - before < 500_000
+    assert peak < 12_000_000
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ratio", [(1, 1), (3, 1)])
+@KINDS
+def test_every_rank_has_its_share_of_every_part(ranks: int, ratio: tuple[int, int], kind: str) -> None:
+    """Over 100,000 elements, in batches of 64 cut by ranks, each rank has each part's share within 1 %."""
+    ordered = kind == "ordered"
+    first, second = ps.range(100_000), ps.range(100_000, 200_000)
+    if ordered:
+        first, second = first.filter(lambda _: True), second.filter(lambda _: True)
+    mixed = ps.mix({"first": first, "second": second}, dict(zip(["first", "second"], ratio, strict=True)))
+    batches = mixed.batch(64)
+    steps = 100_000 // 64
+    for rank in range(ranks):
+        with ps.Loader(batches, shard=ps.Shard(rank, ranks, uneven=ordered)) as loader:
+            rows = np.concatenate(list(islice(loader, steps)))
+        assert len(rows) == steps * 64 // ranks
+        found = np.array([np.count_nonzero(rows < 100_000), np.count_nonzero(rows >= 100_000)])
+        expected = len(rows) * np.array(ratio) / sum(ratio)
+        assert (np.abs(found - expected) <= 0.01 * expected).all()
+
+
+@pytest.mark.parametrize("weights", [{"a": 0.333, "b": 0.667}, {"a": 0.334, "b": 0.666}, {"a": 1, "b": 997}])
+def test_weights_are_not_rounded(weights: dict[str, float]) -> None:
+    """Weights that differ in the third place give shares that do; whole numbers are exact over a period."""
+    period = 1000 if weights["a"] < 1 else 998
+    mixed = ps.mix({"a": ps.range(period), "b": ps.range(period, 3 * period)}, weights)
+    found = sum(number < period for number in mixed[:period])
+    assert found == round(period * weights["a"] / sum(weights.values()))
+
+
+def test_a_part_of_weight_0_is_there_and_never_comes() -> None:
+    """A weight of 0 is no error: the part waits for its turn in the schedule."""
+    parts = {"now": ps.range(50), "later": ps.range(50, 100)}
+    assert list(ps.mix(parts, {"now": 1, "later": 0})) == list(range(50))
+    mixed = ps.mix(parts, {0: {"now": 1}, 20: {"now": 1, "later": 1}}, stop="all")
+    assert list(mixed[:20]) == list(range(20))
+    assert sorted(mixed) == list(range(100))
+
+
+@WORKERS
+@KINDS
+def test_what_happens_when_a_part_ends_is_said(workers: int, kind: str) -> None:
+    """The rest of a mixture is left out only where `stop` says "first"; with "all" every element comes, once."""
+    ordered = kind == "ordered"
+    short, long = ps.range(10), ps.range(10, 110)
+    if ordered:
+        short, long = short.filter(lambda _: True), long.filter(lambda _: True)
+    found: dict[str, list[int]] = {}
+    for stop in ("first", "all"):
+        mixed = ps.mix({"short": short, "long": long}, stop=stop)
+        with ps.Loader(mixed.batch(7), num_workers=workers) as loader:
+            found[stop] = np.concatenate(list(loader)).tolist()
+    assert sorted(found["all"]) == list(range(110))
+    assert found["first"] == found["all"][: len(found["first"])]
+    assert set(range(10)) <= set(found["first"])
+    assert len(found["first"]) <= 21
+    with ps.Loader(ps.mix({"short": short, "long": long}, stop="never").batch(10), num_workers=workers) as loader:
+        counts = Counter[int](np.concatenate(list(islice(loader, 40))).tolist())
+    assert {counts[number] for number in range(10)} == {20}
+    assert {counts[number] for number in range(10, 110)} == {2}
+    with pytest.raises(ps.errors.UsageError, match="stop must be"):
+        ps.mix({"short": short, "long": long}, stop="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the error
+
+
+def test_a_cache_keeps_every_element() -> None:
+    """What doesn't fit a cache, or was not reached in the first epoch, comes in every epoch all the same."""
+    computed: list[int] = []
+
+    def decode(number: int) -> Any:
+        computed.append(number)
+        return np.full(100, number)
+
+    parts = {"short": ps.range(5), "long": ps.range(5, 40)}
+    dataset = ps.mix({name: part.map(decode).cache(size=8_000) for name, part in parts.items()}, stop="all")
+    for _ in range(3):
+        assert sorted(int(element[0]) for element in dataset) == list(range(40))
+    with ps.Loader(dataset.batch(4)) as loader:
+        next(iter(loader))  # an epoch that is left early
+        for _ in range(2):
+            assert sorted(np.concatenate(list(loader))[:, 0].tolist()) == list(range(40))
+    assert len(computed) < 5 * 40
+
+
+def test_one_more_part_moves_no_other() -> None:
+    """Each part's elements, their order and their random numbers are the same with another part beside it."""
+    parts = {name: ps.range(40, seed=3).shuffle().random_map(noisy) for name in "ab"}
+    two = ps.mix(parts, stop="all")
+    three = ps.mix({"new": parts["a"], **parts}, {"new": 5, "a": 1, "b": 2}, stop="all")
+    for name in "ab":
+        alone = list(ps.mix({name: parts[name]}))
+        assert [element for element in two if element in alone] == alone
+        assert [element for element in three if element in alone] == alone
+
+
+def noisy(number: int, rng: np.random.Generator) -> tuple[int, float]:
+    """Return the number and a random one."""
+    return number, rng.random()
