@@ -20,6 +20,7 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/graph": "one file per reading of the graph",
     "tests/sampling": "one file per sampler, as in the library",
     "tests/dataset": "one file per group of verbs, with its messages, and per way to look at a dataset",
+    "benchmarks/macro": "one file per scenario",
     "scripts": "one file per command",
     "native/tests": "one file per unit of the core, and the model of the ring in parts",
 }

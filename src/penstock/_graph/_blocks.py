@@ -333,12 +333,12 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
         element = evaluate_block(node, *coordinates, context).elements[0]
     while maps:
         step, epoch, position = maps.pop()
-        try:
+        is_done = False
+        with contextlib.suppress(Exception):  # computed again below, where on_error is followed
             element = step.function(element)
-            continue
-        except Exception:  # noqa: BLE001 - computed again below, where on_error is followed
-            place = place_of(step.parent, epoch, position)
-        element = apply_one(step, element, place, context, element_at)
+            is_done = True
+        if not is_done:
+            element = apply_one(step, element, place_of(step.parent, epoch, position), context, element_at)
     return element
 
 
