@@ -132,6 +132,20 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
         ps.Loader(dataset).seek(7)
 
 
+def test_a_part_of_a_batch_is_not_dealt() -> None:
+    """A state within a batch that was taken apart goes to the same ranks alone; one at its end to any."""
+    rows = ps.range(40).window_shuffle(3).batch(4).unbatch()
+    loaders = [ps.Loader(rows, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    firsts = [int(next(iterator)) for iterator in iterators]
+    with pytest.raises(ps.errors.StateError, match=r"stands within what a step above the outermost batch made"):
+        ps.Loader(rows).load_state_dict([loader.state_dict() for loader in loaders])
+    seconds = [int(next(iterator)) for iterator in iterators]
+    alone = ps.Loader(rows)
+    alone.load_state_dict([loader.state_dict() for loader in loaders])
+    assert sorted(firsts + seconds + [int(row) for row in alone]) == list(range(40))
+
+
 def test_other_functions_warn() -> None:
     """Differing functions are told, and accepted."""
     added, doubled = ps.range(8).map(add_one, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)

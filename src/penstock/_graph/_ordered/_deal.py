@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Batch, Limit, Node, Zip, walk
+from penstock._graph._ordered._batch import BatchStage
 from penstock._graph._ordered._build import Opening, legs_of, open_stages, outermost_batch
 from penstock._graph._ordered._chunk import Token, is_compound
 from penstock._graph._ordered._leaf import LeafCourse, Span, is_leaf, read_inline
 from penstock._graph._ordered._legs import Leg, LegsStage, deal
 from penstock._graph._ordered._limit import LimitStage
+from penstock._graph._ordered._rows import RowsStage
 from penstock._graph._ordered._stage import Stage, StepStage
+from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import StateError
 
 
@@ -40,6 +43,7 @@ def dealt_legs(
                     "all ranks' states at the same step."
                 )
             continue  # this rank has read its part of the epoch to the end
+        _check_whole(stage, token)
         unfinished.append(legs_of(stage, token))
         tokens.append((stage, token))
     legs = deal(unfinished, ranks)[rank]
@@ -58,6 +62,22 @@ def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Toke
     if is_compound(token) and len(token) == 2 and token[1] == 0 and token[0] == inner.start():
         return token
     return _counted(inner, token, [(one.below, at) for one, at in old if isinstance(one, StepStage)])
+
+
+def _check_whole(stage: Stage, token: Token) -> None:
+    """Raise where a state stands within a batch that was taken apart again, or a window of batches."""
+    while isinstance(stage, StepStage) and not isinstance(stage, LegsStage | BatchStage):
+        if isinstance(stage, RowsStage | WindowShuffleStage):
+            if token[1]:
+                raise StateError(
+                    "the state stands within what a step above the outermost batch made of several batches or of a "
+                    "part of one, which can't be dealt to another number of ranks. Resume on as many ranks as saved "
+                    "the states, or save where a batch ends."
+                )
+            token = token[0]
+        elif isinstance(stage, LimitStage):
+            token = token[0]
+        stage = stage.below
 
 
 def _check_steps(node: Node) -> None:
