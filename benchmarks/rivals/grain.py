@@ -107,7 +107,8 @@ class Slices:
         return len(self.rows)
 
     def __getitem__(self, key: int) -> NDArray[np.uint8]:
-        return self.rows[key]
+        row: NDArray[np.uint8] = self.rows[key]
+        return row
 
 
 def _mix(work: mix.Work, _: ExitStack) -> tuple[Contestant, ...]:
