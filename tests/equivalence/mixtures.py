@@ -123,7 +123,7 @@ def ordered_mixtures(draw: st.DrawFn) -> Mixture:
     names = draw(st.lists(st.sampled_from(NAMES[:3]), min_size=1, max_size=3, unique=True))
     parts: dict[str, ps.Dataset] = {}
     for name in names:
-        part = named(draw(indexable()), name)
+        part = named(draw(indexable() | enough(indexable(), 40)), name)
         parts[name] = part.filter(keeps_two_of_three) if draw(st.booleans()) else part
     above = draw(st.lists(st.sampled_from([*ONE_BY_ONE, *HOLDING]), max_size=3))
     if draw(st.booleans()):

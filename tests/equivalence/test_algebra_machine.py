@@ -104,6 +104,19 @@ class AlgebraMachine(LoaderMachine):
     @rule(data=st.data())
     def change_weights(self, data: st.DataObject) -> None:
         """Go on with other weights from here on, and perhaps with one more part, that has had no weight until now."""
+        self.change(data)
+
+    @precondition(lambda self: self.mixture is not None)
+    @rule(saved=LoaderMachine.saved, data=st.data())
+    def go_on_otherwise(self, saved: Saved, data: st.DataObject) -> None:
+        """Go back, change the weights there, and try a state from after that."""
+        later = self.saved_now()
+        self.load_any(saved)
+        self.change(data)
+        self.load_any(later)
+
+    def change(self, data: st.DataObject) -> None:
+        """Load the state into a mixture with another future."""
         old, before = self.mixture, self.dataset
         assert old is not None
         unused = [name for name in NAMES if name not in old.parts]
@@ -151,6 +164,10 @@ class AlgebraMachine(LoaderMachine):
     @rule(saved=LoaderMachine.saved)
     def restore(self, saved: Saved) -> None:
         """Load a state: of a mixture with another past it is refused."""
+        self.load_any(saved)
+
+    def load_any(self, saved: Saved) -> None:
+        """Load a state of this dataset, or of the mixture as it was before its weights changed."""
         if saved.dataset is self.dataset:
             self.load(saved)
             return

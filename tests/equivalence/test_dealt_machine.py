@@ -140,12 +140,25 @@ class DealtMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def take(self, count: int) -> None:
         """Ask every rank for some batches; those that have ended wait for the others."""
+        self.take_from_all(count)
+
+    @rule()
+    def finish(self) -> None:
+        """Read all that is left of the epoch; no row of it is missing."""
+        self.read_to_the_end()
+
+    def read_to_the_end(self) -> None:
+        """Take batches until all ranks have ended."""
+        while not all(at.ended for at in self.ats):
+            self.take_from_all(4)
+        assert not +self.deal.left
+
+    def take_from_all(self, count: int) -> None:
+        """Take so many batches of every rank that has not ended."""
         for rank in range(self.ranks):
             for _ in range(count):
                 if not self.ats[rank].ended:
                     self.take_one(rank)
-        if all(at.ended for at in self.ats):
-            self.check_all_came()
 
     def take_one(self, rank: int) -> None:
         """Ask a rank for a batch, and compare it."""
@@ -183,10 +196,6 @@ class DealtMachine(RuleBasedStateMachine):
         assert self.deal.ends.setdefault(rank, at.row) == at.row == len(self.deal.known[rank])
         self.ats[rank] = at._replace(ended=True)
 
-    def check_all_came(self) -> None:
-        """No row of the epoch is left."""
-        assert not +self.deal.left
-
     @precondition(lambda self: all(at.ended or gave for at, gave in zip(self.ats, self.gave, strict=True)))
     @rule()
     def next_epoch(self) -> None:
@@ -209,10 +218,13 @@ class DealtMachine(RuleBasedStateMachine):
                 self.know_only(self.deal.rest([at.row for at in self.ats]))
 
     @precondition(lambda self: self.can_deal)
-    @rule(ranks=RANKS, workers=WORKERS, size=SIZES)
-    def change_ranks(self, ranks: int, workers: int, size: int) -> None:
-        """Deal what is left to other ranks."""
+    @rule(ranks=RANKS, workers=WORKERS, size=SIZES, steps=st.none() | st.integers(0, 3))
+    def change_ranks(self, ranks: int, workers: int, size: int, steps: int | None) -> None:
+        """Deal what is left, perhaps after some steps, to other ranks; then perhaps read it to the end."""
+        self.take_from_all(steps or 0)
         self.reopen(Saved(self.states(), self.epoch, self.deal, self.ats, self.dataset), ranks, workers, size)
+        if steps is not None:
+            self.read_to_the_end()
 
     def reopen(self, saved: Saved, ranks: int, workers: int, size: int) -> None:
         """Close, and go on from a state."""
