@@ -53,9 +53,8 @@ class WeightedMixture:
         UsageError: if one of them is out of range, or their counts differ.
 
     Example:
-        >>> mixture = WeightedMixture(
-        ...     ("web", "books"), (100, 5), schedule=((0, (3, 1)), (8, (1, 1))), stop="first", seed=7
-        ... )
+        >>> schedule = ((0, (3, 1)), (8, (1, 1)))
+        >>> mixture = WeightedMixture(("web", "books"), (100, 5), schedule=schedule, stop="first", seed=7)
         >>> mixture.counts(8).tolist(), mixture.counts(12).tolist()
         ([6, 2], [8, 4])
         >>> sorted(mixture(0, position) for position in range(8, 12))
