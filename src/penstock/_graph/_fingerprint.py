@@ -83,11 +83,11 @@ class _Texts:
     order: list[str] = field(default_factory=list[str])
     functions: list[str] = field(default_factory=list[str])
 
-    def add(self, name: str, part: Fingerprint) -> None:
-        """Add a part of a joint."""
-        self.source.append(f"{name} {part.source}")
-        self.order.append(f"{name} {part.order}")
-        self.functions.append(f"{name} {part.functions}")
+    def add(self, name: str, part: "_Texts") -> None:
+        """Add a part of a joint, with how many texts it has, so that no two joints have the same."""
+        for own, others in ((self.source, part.source), (self.order, part.order), (self.functions, part.functions)):
+            own.append(f"part {name} {len(others)}")
+            own += others
 
 
 def fingerprint(node: Node, epoch: int | None = None, position: int | None = None) -> Fingerprint:
@@ -98,7 +98,8 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
         epoch: the epoch that was reached; after the first everything counts.
         position: how many elements of it were seen, counted below the outermost batch; None counts everything.
     """
-    return _fingerprint(node, None if epoch or position is None else _seen(node, position), {})
+    texts = _texts(node, None if epoch or position is None else _seen(node, position), {})
+    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions))
 
 
 def seen_past(node: Node, epoch: int, position: int) -> object:
@@ -109,7 +110,7 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
     return seen.mix.rule.past(min(seen.elements, len(seen.mix.rule)))
 
 
-def _fingerprint(node: Node, seen: _Seen | None, known: _Known) -> Fingerprint:
+def _texts(node: Node, seen: _Seen | None, known: _Known) -> _Texts:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
         texts = _leaf_texts(base)
@@ -120,7 +121,7 @@ def _fingerprint(node: Node, seen: _Seen | None, known: _Known) -> Fingerprint:
     for step in steps:
         texts.order += _order_parts(step)
         texts.functions += _function_parts(step, known)
-    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions))
+    return texts
 
 
 def _seen(node: Node, position: int) -> _Seen | None:
@@ -177,7 +178,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
             assert_never(joint)
     texts = _Texts([], [how], functions)
     for name, part in parts:
-        texts.add(name, _fingerprint(part, None, known))
+        texts.add(name, _texts(part, None, known))
     return texts
 
 
