@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.hpp"
+
 namespace nb = nanobind;
 
 namespace penstock::bindings {
@@ -47,35 +49,6 @@ class Items {
     PyObject* sequence_;
     bool is_list_;
     Py_ssize_t size_;
-};
-
-// The buffers of arrays, held while their bytes are read.
-class Buffers {
-  public:
-    Buffers() = default;
-    Buffers(const Buffers&) = delete;
-    Buffers& operator=(const Buffers&) = delete;
-    ~Buffers() {
-        for (Py_buffer& view : views_) {
-            PyBuffer_Release(&view);
-        }
-    }
-
-    // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
-    // not every dtype has; null where there is none.
-    const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
-        Py_buffer& view = views_.emplace_back();
-        if (PyObject_GetBuffer(array, &view, flags) != 0) {
-            PyErr_Clear();
-            views_.pop_back();
-            return nullptr;
-        }
-        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
-        return PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
-    }
-
-  private:
-    std::vector<Py_buffer> views_;
 };
 
 void require_room(Py_ssize_t begin, Py_ssize_t start, Py_ssize_t size, Py_ssize_t rows) {
@@ -129,21 +102,6 @@ Py_ssize_t write_booleans(Sequence items, Py_ssize_t begin, Column<bool> out, Py
 
 bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
     return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
-}
-
-bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {
-    const nb::object found = nb::steal(PyObject_GetAttr(array, name));
-    if (!found.is_valid()) {
-        throw nb::python_error();
-    }
-    if (found.ptr() == dtype) {
-        return true;  // nearly always: NumPy has one object for each plain dtype
-    }
-    const int equal = PyObject_RichCompareBool(found.ptr(), dtype, Py_EQ);
-    if (equal < 0) {
-        throw nb::python_error();
-    }
-    return equal == 1;
 }
 
 Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also) {
