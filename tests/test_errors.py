@@ -18,6 +18,9 @@ TREE: dict[str, list[type]] = {
     "SourceError": [errors.PenstockError, OSError],
     "CorruptRecordError": [errors.SourceError],
     "WorkerError": [errors.PenstockError, RuntimeError],
+    "PeerError": [errors.PenstockError, ConnectionError],
+    "MessageError": [errors.PenstockError, ValueError],
+    "EndOfPipeError": [errors.PenstockError, EOFError],
     "ClosedError": [errors.PenstockError, RuntimeError],
     "MissingDependencyError": [errors.PenstockError, ImportError],
     "InternalError": [errors.PenstockError, RuntimeError],
@@ -43,6 +46,8 @@ EXAMPLES: dict[str, errors.PenstockError] = {
     "SourceError": errors.SourceError("can't read", source="Files('a')", keys=[3, 4]),
     "CorruptRecordError": errors.CorruptRecordError("not JSON", source="JsonLines('a')", keys=[5]),
     "WorkerError": errors.WorkerError("killed", exit_code=-9),
+    "PeerError": errors.PeerError("gone", pid=12),
+    "MessageError": errors.MessageError("truncated"),
     "MissingDependencyError": errors.MissingDependencyError("Pillow", extra="demo"),
 }
 

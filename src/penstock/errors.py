@@ -8,6 +8,9 @@
     ├── SourceError (OSError)          reading failed; carries the source and the keys
     │   └── CorruptRecordError         the bytes were read but are not a record
     ├── WorkerError                    a worker could not start, or died; carries exit code or signal
+    ├── PeerError (ConnectionError)    the process at the other end of a pipe failed or died; carries its pid
+    ├── MessageError (ValueError)      what came from another process is no message that may be read here
+    ├── EndOfPipeError (EOFError)      every writer has ended; nothing was lost
     ├── ClosedError                    you closed it
     ├── MissingDependencyError (ImportError)   carries the extra to install
     └── InternalError                  a bug in Penstock; please report
@@ -71,6 +74,26 @@ class WorkerError(PenstockError, RuntimeError):
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class PeerError(PenstockError, ConnectionError):
+    """The process at the other end of a pipe failed, or died, before it said that it had ended.
+
+    Attributes:
+        pid: that process's number, or 0 where it is not known.
+    """
+
+    def __init__(self, message: str, *, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class MessageError(PenstockError, ValueError):
+    """What came from another process is no message: truncated, of another version, or not to be unpickled here."""
+
+
+class EndOfPipeError(PenstockError, EOFError):
+    """Every writer of the pipe has ended, and all that they sent was received."""
 
 
 class ClosedError(PenstockError, RuntimeError):
