@@ -71,17 +71,15 @@ bool on_main_thread() {
     return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
 }
 
-Bell::Outcome wait_without_lock(const Bell& bell, const Bell::Deadline& deadline, int interrupt) {
+Bell::Outcome wait_without_lock(int descriptor, const Bell::Deadline& deadline, int interrupt) {
     const nb::gil_scoped_release unlocked;
-    return bell.wait(deadline, interrupt);
+    return Bell::wait_readable(descriptor, deadline, interrupt);
 }
 
-// A bell with the pipe that its waits on the main thread need, opened at the first of them.
-struct PythonBell {
-    std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-    std::unique_ptr<Pipe> signals;
-
-    bool wait(std::optional<double> timeout_seconds) {
+// Waits on any descriptor, with the pipe that waits on the main thread need, opened at the first of them.
+class Waiter {
+  public:
+    bool wait(int descriptor, std::optional<double> timeout_seconds) {
         Bell::Deadline deadline;
         if (timeout_seconds) {
             const std::chrono::duration<double> timeout(*timeout_seconds);
@@ -90,18 +88,28 @@ struct PythonBell {
         }
         if (!on_main_thread()) {
             Bell::Outcome outcome = Bell::Outcome::interrupted;
-            while (outcome == Bell::Outcome::interrupted) outcome = wait_without_lock(*bell, deadline, -1);
+            while (outcome == Bell::Outcome::interrupted) outcome = wait_without_lock(descriptor, deadline, -1);
             return outcome == Bell::Outcome::rung;
         }
-        if (!signals) signals = std::make_unique<Pipe>();
-        SignalWatch watch(*signals);
+        if (!signals_) signals_ = std::make_unique<Pipe>();
+        SignalWatch watch(*signals_);
         for (;;) {
             watch.drain();  // before the look: a signal sets its flag first and writes then
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
-            const Bell::Outcome outcome = wait_without_lock(*bell, deadline, signals->read_end());
+            const Bell::Outcome outcome = wait_without_lock(descriptor, deadline, signals_->read_end());
             if (outcome != Bell::Outcome::interrupted) return outcome == Bell::Outcome::rung;
         }
     }
+
+  private:
+    std::unique_ptr<Pipe> signals_;
+};
+
+struct PythonBell {
+    std::shared_ptr<Bell> bell = std::make_shared<Bell>();
+    Waiter waiter;
+
+    bool wait(std::optional<double> timeout_seconds) { return waiter.wait(bell->fileno(), timeout_seconds); }
 };
 
 }  // namespace
@@ -118,6 +126,10 @@ void bind_bell(nb::module_& module) {
         .def(
             "fileno", [](const PythonBell& self) { return self.bell->fileno(); }, "The descriptor.")
         .def("wait", &PythonBell::wait, "timeout_seconds"_a.none(), "Waits until rung; False after the timeout.");
+    nb::class_<Waiter>(module, "Waiter", "Waits on any descriptor.")
+        .def(nb::init<>())
+        .def("wait", &Waiter::wait, "descriptor"_a, "timeout_seconds"_a.none(),
+             "Waits until the descriptor is readable; False after the timeout.");
 }
 
 }  // namespace penstock::bindings

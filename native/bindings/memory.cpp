@@ -30,7 +30,15 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buf
 void bind_memory(nb::module_& module) {
     nb::class_<Region>(module, "Region", nb::type_slots(buffer_slots<Region>),
                        "A block of memory, as a writable buffer.")
-        .def("__len__", &Region::size);
+        .def("__len__", &Region::size)
+        .def_prop_ro("descriptor", &Region::descriptor, "The descriptor of shared memory; -1 for private memory.")
+        .def_prop_ro(
+            "address", [](const Region& region) { return reinterpret_cast<std::uintptr_t>(region.data()); },
+            "Where it is mapped in this process.")
+        .def("populate", &Region::populate, "start"_a, "size_bytes"_a, "reading"_a,
+             nb::call_guard<nb::gil_scoped_release>(), "Makes the pages of a part be there.")
+        .def("discard", &Region::discard, "start"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Gives the pages of a part of shared memory back to the system.");
 
     nb::class_<Lease>(module, "Lease", nb::type_slots(buffer_slots<Lease>),
                       "The right to use a part of a region, as a writable buffer, until it is dropped.")
@@ -45,6 +53,10 @@ void bind_memory(nb::module_& module) {
     module.def(
         "region", [](std::size_t size, bool prefault) { return std::make_shared<Region>(size, prefault); },
         "size_bytes"_a, "prefault"_a, nb::call_guard<nb::gil_scoped_release>(), "Maps a new region.");
+    module.def("shared_region", &Region::create_shared, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
+               "Maps new memory that other processes can map.");
+    module.def("open_region", &Region::open_shared, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>(),
+               "Maps the shared memory of another process.");
     module.def(
         "returned_leases",
         [](nb::handle bell) {

@@ -56,8 +56,8 @@ Bell::~Bell() {
     if (write_descriptor_ != read_descriptor_) ::close(write_descriptor_);
 }
 
-Bell::Outcome Bell::wait(const Deadline& deadline, int interrupt) const {
-    pollfd watched[2] = {{read_descriptor_, POLLIN, 0}, {interrupt, POLLIN, 0}};  // poll ignores negative descriptors
+Bell::Outcome Bell::wait_readable(int descriptor, const Deadline& deadline, int interrupt) {
+    pollfd watched[2] = {{descriptor, POLLIN, 0}, {interrupt, POLLIN, 0}};  // poll ignores negative descriptors
     for (;;) {
         const int timeout = milliseconds_left(deadline);
         const int count = ::poll(watched, 2, timeout);

@@ -50,9 +50,13 @@ class Bell : public BellProtocol<Bell> {
 
     int fileno() const { return read_descriptor_; }
 
-    // Waits until the bell is rung (and does not clear it), the deadline passes, a signal handler ran in this thread,
-    // or the descriptor `interrupt` becomes readable (-1: none).
-    Outcome wait(const Deadline& deadline, int interrupt = -1) const;
+    // Waits until the descriptor is readable or its other end gone, the deadline passes, a signal handler ran in this
+    // thread, or the descriptor `interrupt` becomes readable (-1: none).
+    static Outcome wait_readable(int descriptor, const Deadline& deadline, int interrupt = -1);
+    // Waits until the bell is rung, and does not clear it.
+    Outcome wait(const Deadline& deadline, int interrupt = -1) const {
+        return wait_readable(read_descriptor_, deadline, interrupt);
+    }
 
     AtomicWord& rung() { return rung_; }
     void set_readable();

@@ -1,4 +1,4 @@
-// Private memory that is lent out by leases: a lease comes back when its last user drops it.
+// Memory, private or shared between processes, and its leases: a lease comes back when its last user drops it.
 //
 // Guarantees:
 //   - A region is mapped as long as anything refers to it: the memory that made it, a lease, or an array over either.
@@ -19,6 +19,9 @@
 namespace penstock {
 
 // One block of zeroed memory, aligned to a page. Movable never, shared by pointer.
+//
+// Shared memory has no name: a process has it by a descriptor, and it is gone when the last process is that maps it. It
+// is sealed, so that nobody can cut off what others have mapped.
 class Region {
   public:
     // With `prefault`, every page is there before the first write: the cost of faults is paid now, once.
@@ -27,12 +30,28 @@ class Region {
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
 
+    // Linux only; elsewhere std::system_error says that it isn't supported. No page is there before it is touched.
+    static std::shared_ptr<Region> create_shared(std::size_t size);
+    // Maps what another process made; takes a copy of the descriptor. std::invalid_argument if it isn't sealed memory.
+    static std::shared_ptr<Region> open_shared(int descriptor);
+
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }
+    // The descriptor of shared memory, to be handed to others; -1 for private memory.
+    int descriptor() const { return descriptor_; }
+
+    // Makes the pages of a part be there, so that later touches meet no fault. For `reading` they must hold something
+    // already, and none is made. Never fails: it is a matter of speed alone.
+    void populate(std::size_t start, std::size_t size, bool reading) const noexcept;
+    // Gives the pages of a part of shared memory back to the system; they are zero again. For every process at once.
+    void discard(std::size_t start, std::size_t size) const;
 
   private:
+    Region(std::byte* data, std::size_t size, int descriptor) : data_(data), size_(size), descriptor_(descriptor) {}
+
     std::byte* data_ = nullptr;
     std::size_t size_;
+    int descriptor_ = -1;
 };
 
 // Where dropped leases go: a stack that anyone pushes to and one thread empties at once, so it needs no lock and knows

@@ -1,4 +1,6 @@
 // Regions and leases: alignment, zeroes, exact counts, lifetime, and drops from many threads at once.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -34,6 +36,35 @@ void regions_are_aligned_and_zero() {
         }
     }
 }
+
+#ifdef __linux__
+void shared_regions_are_one_memory_and_sealed() {
+    const auto made = Region::create_shared(10'000);
+    const auto opened = Region::open_shared(made->descriptor());
+    expect(opened->data() != made->data() && opened->descriptor() != made->descriptor(), "each has its own mapping");
+    made->data()[9'999] = std::byte{7};
+    expect(opened->data()[9'999] == std::byte{7} && opened->size() == made->size(), "both are the same memory");
+    expect(::ftruncate(opened->descriptor(), 1) != 0, "nobody can cut off what others have mapped");
+    opened->populate(5'000, 100'000, true);
+    made->populate(0, 10'000, false);
+    made->discard(4'000, 5'000);  // the page from 4,096 to 8,191
+    expect(opened->data()[9'999] == std::byte{7} && opened->data()[5'000] == std::byte{0},
+           "only whole pages inside go");
+    made->discard(8'192, 10'000 - 8'192);
+    expect(opened->data()[9'999] == std::byte{0}, "the last page goes up to its end");
+    int ends[2];
+    expect(::pipe(ends) == 0, "a pipe opens");
+    bool refused = false;
+    try {
+        Region::open_shared(ends[0]);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    ::close(ends[0]);
+    ::close(ends[1]);
+    expect(refused, "what isn't sealed memory is refused");
+}
+#endif
 
 void leases_come_back_in_order() {
     const auto returns = std::make_shared<ReturnedLeases>(std::weak_ptr<Bell>());
@@ -108,6 +139,9 @@ void threads_drop_at_once() {
 }  // namespace
 
 int main() {
+#ifdef __linux__
+    shared_regions_are_one_memory_and_sealed();
+#endif
     regions_are_aligned_and_zero();
     leases_come_back_in_order();
     a_lease_outlives_all_else();

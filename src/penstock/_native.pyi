@@ -23,6 +23,13 @@ class Bell:
     def wait(self, timeout_seconds: float | None) -> bool:
         """Waits until rung; False after the timeout."""
 
+class Waiter:
+    """Waits on any descriptor."""
+
+    def __init__(self) -> None: ...
+    def wait(self, descriptor: int, timeout_seconds: float | None) -> bool:
+        """Waits until the descriptor is readable; False after the timeout."""
+
 class RowTable:
     """
     Rows of equal size at equal strides in one or more pieces of memory, copied by key.
@@ -54,6 +61,19 @@ class Region:
     """A block of memory, as a writable buffer."""
 
     def __len__(self) -> int: ...
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of shared memory; -1 for private memory."""
+
+    @property
+    def address(self) -> int:
+        """Where it is mapped in this process."""
+
+    def populate(self, start: int, size_bytes: int, reading: bool) -> None:
+        """Makes the pages of a part be there."""
+
+    def discard(self, start: int, size_bytes: int) -> None:
+        """Gives the pages of a part of shared memory back to the system."""
 
 class Lease:
     """
@@ -82,6 +102,12 @@ class ReturnedLeases:
 
 def region(size_bytes: int, prefault: bool) -> Region:
     """Maps a new region."""
+
+def shared_region(size_bytes: int) -> Region:
+    """Maps new memory that other processes can map."""
+
+def open_region(descriptor: int) -> Region:
+    """Maps the shared memory of another process."""
 
 def returned_leases(bell: object | None) -> ReturnedLeases:
     """A new collection; the bell, if any, is rung at each return."""

@@ -7,11 +7,14 @@ Guarantees:
     another handler raises, comes out of `wait`, wherever in the process the signal arrived; nothing was cleared then.
   - The descriptor is closed when the last owner is gone: this object, and every ring that was given it.
 
+`Waiter().wait(descriptor, timeout_seconds)` waits in the same way until any descriptor is readable.
+
 One thread waits at a time; an event loop may watch `fileno()` instead, and clears before it looks. During a wait on the
 main thread `signal.set_wakeup_fd` is ours; what arrives is handed on to its former holder.
 """
 
 from penstock._native import Bell as _NativeBell
+from penstock._native import Waiter as Waiter
 
 
 class Bell:
