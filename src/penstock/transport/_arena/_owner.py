@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
@@ -27,12 +28,21 @@ from numpy.typing import NDArray
 
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena._stock import Stock
-from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaTable, create_table, join_table
+from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
 from penstock.transport._bell import Waiter
 from penstock.transport._memory import Lease, array_over
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an open arena has; who took it before `close` may go on with it, and nobody else."""
+
+    table: ArenaTable
+    participant: ArenaParticipant
+    stock: Stock
 
 
 class Arena:
@@ -69,10 +79,12 @@ class Arena:
             raise UsageError(f"max_bytes must be positive, or None for no limit; got {max_bytes!r}")
         if not (math.isfinite(headroom) and headroom >= 0):
             raise UsageError(f"headroom must be a share of 0 or more, such as 0.25; got {headroom!r}")
-        self._table = create_table()
-        self._participant = join_table(self._table, 0)
+        table = create_table()
+        participant = join_table(table, 0)
+        stock = Stock(table, participant, max_bytes=max_bytes, headroom=headroom)
+        self._parts: _Parts | None = _Parts(table, participant, stock)
+        self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)
         self._max_bytes = max_bytes
-        self._stock: Stock | None = Stock(self._table, self._participant, max_bytes=max_bytes, headroom=headroom)
         self._invited: set[int] = set()
         self._lock = threading.Lock()  # around choosing a slot and changing who is invited
         self._turn = threading.Lock()  # one thread waits on the bell; the others wait for their turn
@@ -90,10 +102,13 @@ class Arena:
 
     def close(self) -> None:
         """Lend nothing more, and let go of all memory that no array is over; arrays stay valid. May be called again."""
-        with self._lock:
-            self._stock = None
-        if self._participant.here:
-            self._table.ring()  # for who waits in `empty`
+        parts = self._parts
+        if parts is None:
+            return
+        self._last_counters = self.counters
+        self._parts = None
+        if parts.participant.here:
+            parts.table.ring()  # for who waits in `empty`
 
     def lease_nowait(self, size_bytes: int) -> Lease | None:
         """Lend memory to this process, aligned to 64 bytes and with any bytes in it.
@@ -118,9 +133,8 @@ class Arena:
                 f"what is asked for must fit into the arena: {size_bytes} bytes are more than "
                 f"max_bytes={self._max_bytes}; raise max_bytes, or use smaller parts"
             )
-        self._check_here()
+        stock = self._open().stock
         with self._lock:
-            stock = self._open_stock()
             lease = stock.lease(size_bytes)
         if lease is not None:
             stock.warm(lease.slot)  # it may take milliseconds, and concerns the holder alone
@@ -166,7 +180,7 @@ class Arena:
             UsageError: there is no such slot.
             ClosedError: the arena was closed.
         """
-        stock = self._open_stock()
+        stock = self._open().stock
         _check_slot(slot, stock)
         return stock.place_of(slot)
 
@@ -180,8 +194,8 @@ class Arena:
         Returns:
             The slot, held by this process, that has all of it; None if none has, or the arena was closed.
         """
-        stock = self._stock
-        return None if stock is None else stock.locate(address, size_bytes)
+        parts = self._parts
+        return None if parts is None else parts.stock.locate(address, size_bytes)
 
     def invite(self) -> int:
         """Return a number for a new participant; it needs that and the descriptors.
@@ -190,9 +204,8 @@ class Arena:
             UsageError: 63 were invited and not released.
             ClosedError: the arena was closed.
         """
-        self._check_here()
+        table = self._open().table
         with self._lock:
-            self._open_stock()
             free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
             if not free:
                 raise UsageError(
@@ -201,7 +214,7 @@ class Arena:
                 )
             participant = min(free)
             self._invited.add(participant)
-            self._table.welcome(participant)
+            table.welcome(participant)
         return participant
 
     def hold(self, slot: int, participant: int) -> None:
@@ -210,12 +223,10 @@ class Arena:
         Raises:
             UsageError: nobody holds the slot, so that it may be lent at any time; or that participant isn't invited.
         """
-        stock = self._open_stock()
-        self._check_invited(participant)
-        _check_slot(slot, stock)
-        if self._table.idle(slot):
+        table = self._check_hold(slot, participant)
+        if table.idle(slot):
             raise UsageError(f"a slot must be held when a hold on it is given away; nobody holds slot {slot}")
-        self._table.hold(slot, participant)
+        table.hold(slot, participant)
 
     def unhold(self, slot: int, participant: int) -> None:
         """Take back a hold that the participant was never told of.
@@ -223,18 +234,17 @@ class Arena:
         Raises:
             UsageError: it has none on that slot; or that participant isn't invited.
         """
-        stock = self._open_stock()
-        self._check_invited(participant)
-        _check_slot(slot, stock)
-        if not self._table.give_back(slot, participant):
+        table = self._check_hold(slot, participant)
+        if not table.give_back(slot, participant):
             raise UsageError(f"only a hold that was given can be taken back; participant {participant} has none")
 
     def held_by(self, participant: int) -> int:
         """Return how many holds a participant has now; 0 is the owner."""
         if participant != 0:
             self._check_invited(participant)
-        returned = self._table.returned(participant)  # first, so that the difference isn't negative
-        return self._table.leased(participant) - returned
+        table = self._open().table
+        returned = table.returned(participant)  # first, so that the difference isn't negative
+        return table.leased(participant) - returned
 
     def release_participant(self, participant: int) -> int:
         """Take back all that a participant holds, and its number; it rings the bell.
@@ -249,38 +259,38 @@ class Arena:
         Raises:
             UsageError: that participant isn't invited.
         """
-        self._check_here()
+        table = self._open().table
         with self._lock:
             self._check_invited(participant)
             self._invited.remove(participant)
-            return self._table.release(participant)
+            return table.release(participant)
 
     def acknowledged(self, participant: int) -> int:
         """Return how often a participant has acknowledged something, since it was invited."""
         self._check_invited(participant)
-        return self._table.acknowledged(participant)
+        return self._open().table.acknowledged(participant)
 
     def want(self, size_bytes: int) -> None:
         """Tell the participants how many bytes the owner waits for; 0 for none."""
-        self._table.wanted = size_bytes
+        self._open().table.wanted = size_bytes
 
     def fileno(self) -> int:
         """Return the bell's descriptor: readable when something came back or was acknowledged; not to be read from."""
-        return self._table.bell_descriptor
+        return self._open().table.bell_descriptor
 
     def clear_bell(self) -> None:
         """Make the bell's descriptor unreadable; look for what you wait for after this, and before you wait."""
-        self._table.clear_bell()
+        self._open().table.clear_bell()
 
     @property
     def table_descriptor(self) -> int:
         """The descriptor of the table, for those invited."""
-        return self._table.descriptor
+        return self._open().table.descriptor
 
     @property
     def bell_descriptor(self) -> int:
         """The descriptor of the bell, for those invited."""
-        return self._table.bell_descriptor
+        return self._open().table.bell_descriptor
 
     def region_descriptor(self, region: int) -> int:
         """Return the descriptor of a region, for those that are told of a slot in it.
@@ -289,20 +299,21 @@ class Arena:
             UsageError: there is no such region.
             ClosedError: the arena was closed.
         """
-        regions = self._open_stock().regions
+        regions = self._open().stock.regions
         if not 0 <= region < len(regions):
             raise UsageError(f"region must be one of the arena's {len(regions)}; got {region!r}")
         return regions[region].descriptor
 
     @property
     def counters(self) -> ArenaCounters:
-        """What was lent, and what it takes; after `close`, of memory nothing."""
-        returned = self._table.all_returned  # first: what is lent in between shows as held, never as returned twice
-        leased = self._table.all_leased
+        """What was lent, and what it takes; after `close`, as it was then."""
+        parts = self._parts
+        if parts is None:
+            return self._last_counters
+        returned = parts.table.all_returned  # first: what comes and goes in between shows as held
+        leased = parts.table.all_leased
+        stock = parts.stock
         with self._lock:
-            stock = self._stock
-            if stock is None:
-                return ArenaCounters(leased, returned, 0, 0, 0, 0, 0)
             return ArenaCounters(
                 leased=leased,
                 returned=returned,
@@ -313,44 +324,50 @@ class Arena:
                 discarded_bytes=stock.discarded_bytes,
             )
 
-    def _open_stock(self) -> Stock:
-        if self._stock is None:
+    def _open(self) -> _Parts:
+        parts = self._parts
+        if parts is None:
             raise ClosedError("the arena was closed; make another")
-        return self._stock
-
-    def _check_here(self) -> None:
-        if not self._participant.here:
+        if not parts.participant.here:
             raise UsageError(
                 "an arena belongs to the process that made it, and this is a child that was forked from it; "
                 "attach to it with AttachedArena, or make another arena here"
             )
+        return parts
 
     def _check_invited(self, participant: int) -> None:
         if participant not in self._invited:
             raise UsageError(f"participant must be a number that invite() gave and nobody released; got {participant}")
 
+    def _check_hold(self, slot: int, participant: int) -> ArenaTable:
+        parts = self._open()
+        self._check_invited(participant)
+        _check_slot(slot, parts.stock)
+        return parts.table
+
     def _wait_for(self, size_bytes: int, timeout_seconds: float | None) -> Lease:
+        table = self._open().table  # its descriptors stay open while we wait, even if the arena is closed
         deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         if not self._turn.acquire(timeout=-1 if timeout_seconds is None else max(timeout_seconds, 0)):
             _fail_in_time(size_bytes, timeout_seconds)
         try:
             self.want(size_bytes)
             while True:
-                self.clear_bell()
+                table.clear_bell()
                 lease = self.lease_nowait(size_bytes)
-                if lease is None and _only_owner_holds(self._table):
+                if lease is None and _only_owner_holds(table):
                     gc.collect()  # what only a cycle holds comes back now
                     lease = self.lease_nowait(size_bytes)
-                    if lease is None and _only_owner_holds(self._table):
+                    if lease is None and _only_owner_holds(table):
                         self._fail_for_ever(size_bytes)
                 if lease is not None:
                     return lease
                 left_seconds = None if timeout_seconds is None else max(deadline - time.monotonic(), 0)
-                if not self._waiter.wait(self.fileno(), left_seconds):
+                if not self._waiter.wait(table.bell_descriptor, left_seconds):
                     _fail_in_time(size_bytes, timeout_seconds)
         finally:
-            self.want(0)
-            self._table.ring()  # what was cleared may have been meant for somebody else too
+            table.wanted = 0
+            table.ring()  # what was cleared may have been meant for somebody else too
             self._turn.release()
 
     def _fail_for_ever(self, size_bytes: int) -> NoReturn:
