@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ class Peer:
 
 
 @contextmanager
-def unrelated(arena: Arena) -> Iterator[tuple[Peer, int]]:
+def unrelated(arena: Arena) -> Generator[tuple[Peer, int]]:
     """Start a program that has nothing of this one but a path, as a participant; give it and its process's number."""
     with ExitStack() as scope, tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/owner"
@@ -102,11 +103,10 @@ def environment() -> dict[str, str]:
 
 def lend_to_two(method: str) -> str:
     """Lend slots to two processes started by this method of multiprocessing; return what the counters say."""
-    context = multiprocessing.get_context(method)
     with Arena() as arena, tempfile.TemporaryDirectory() as folder, ExitStack() as scope:
         path = f"{folder}/owner"
         listener = scope.enter_context(_listen(path))
-        processes = [context.Process(target=serve, args=(path,)) for _ in range(2)]
+        processes = [_process(method, path) for _ in range(2)]
         for process in processes:
             process.start()
         peers = [Peer(arena, scope.enter_context(listener.accept()[0])) for _ in processes]
@@ -130,6 +130,16 @@ def lend_to_two(method: str) -> str:
         assert [process.exitcode for process in processes] == [0, 0]
         counters = arena.counters
         return f"leased {counters.leased}, returned {counters.returned}"
+
+
+def _process(method: str, path: str) -> BaseProcess:
+    match method:
+        case "fork":
+            return multiprocessing.get_context("fork").Process(target=serve, args=(path,))
+        case "forkserver":
+            return multiprocessing.get_context("forkserver").Process(target=serve, args=(path,))
+        case _:
+            return multiprocessing.get_context("spawn").Process(target=serve, args=(path,))
 
 
 def _listen(path: str) -> socket.socket:
