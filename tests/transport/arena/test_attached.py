@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from penstock.errors import ClosedError, MessageError
 from penstock.transport import leased_slots
@@ -62,11 +61,11 @@ def test_every_kind_of_view_keeps_the_slot(arena: Arena, attached: AttachedArena
         case "memoryview":
             view = array.data
         case "torch":
-            view = torch.from_numpy(array)
+            view = pytest.importorskip("torch").from_numpy(array)
         case "dlpack":
             view = np.from_dlpack(array)
         case _:
-            view = torch.from_dlpack(array)[3:].t()
+            view = pytest.importorskip("torch").from_dlpack(array)[3:].t()
     expected = np.asarray(view).tolist()
     del array
     other = arena.lease_nowait(1000)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import select
 import sys
 import threading
@@ -107,13 +108,79 @@ def test_at_the_limit_there_is_no_lease_until_one_is_dropped() -> None:
 def test_idle_memory_is_given_back_first() -> None:
     """Slots that nobody holds make room for those of another size, the one used longest ago first."""
     with Arena(max_bytes=12 * PAGE) as arena:
-        for size in (1, 3, 8):
-            np.asarray(array_over(lease_of(arena, size * PAGE), (size * PAGE,), np.uint8))[...] = 1
-        assert arena.counters.bytes == 12 * PAGE
-        large = lease_of(arena, 10 * PAGE)
-        assert touched_bytes(arena) == arena.counters.bytes == 12 * PAGE - 2 * PAGE
-        assert arena.counters.discarded_bytes == (1 + 3 + 8 - 0) * PAGE - (0 if large.slot != 2 else 8 * PAGE)
-        del large
+        slots = [lease_of(arena, size * PAGE).slot for size in (1, 3, 8)]
+        assert slots == [0, 1, 2]
+        assert touched_bytes(arena) == arena.counters.bytes == 12 * PAGE
+        grown = lease_of(arena, 10 * PAGE)  # by 2 pages, for which slots 0 and 1 go
+        assert grown.slot == 2
+        assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
+        assert arena.counters.discarded_bytes == 4 * PAGE
+        assert arena.lease_nowait(3 * PAGE) is None
+        again = array_over(lease_of(arena, 2 * PAGE), (2 * PAGE,), np.uint8)
+        assert not again.any()
+
+
+def test_discarded_memory_is_used_again() -> None:
+    """A slot whose memory was given back is lent again like a new one, to a participant that had seen it before."""
+    with Arena(max_bytes=4 * PAGE, headroom=0) as arena:
+        other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
+        for value in (1, 2, 3):
+            array = arena.empty((PAGE,), np.uint8)
+            array[...] = value
+            located = arena.locate(address_of(array), PAGE)
+            assert located == Located(0, 0)
+            arena.hold(0, 1)
+            if value == 1:
+                other.add_region(0, arena.region_descriptor(0))
+            theirs = array_over(other.adopt(arena.place_of(0)), (PAGE,), np.uint8)
+            assert (theirs == value).all()
+            del array, theirs
+            assert lease_of(arena, 4 * PAGE).slot == 1
+            assert arena.counters.discarded_bytes == (5 * value - 4) * PAGE
+        other.close()
+
+
+def test_threads_lend_and_drop_at_once() -> None:
+    """Arrays that several threads of the owner make, fill and drop never share memory, and the counts are exact."""
+    wrong: list[int] = []
+
+    def use(value: int) -> None:
+        for round_ in range(300):
+            array = arena.empty((100 + round_ % 7 * PAGE,), np.uint8)
+            array[...] = value
+            if not (array == value).all():
+                wrong.append(value)
+
+    with Arena() as arena:
+        threads = [threading.Thread(target=use, args=(value,)) for value in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert arena.counters.leased == arena.counters.returned == 1200
+
+
+def test_a_lack_of_descriptors_is_told() -> None:
+    """Where the system gives no more, the error says what was needed and what to raise; the arena goes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Arena() as arena:
+        first = lease_of(arena, PAGE)
+        lowest = os.dup(arena.table_descriptor)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(OSError, match=r"needs one descriptor .* Too many open files; raise the limits"):
+                arena.lease_nowait(PAGE)
+            with pytest.raises(OSError, match=r"an arena needs two descriptors .* Too many open files"):
+                Arena()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+            arena.lease_nowait(1 << 62)
+        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+            arena.lease_nowait(1 << 70)
+        assert lease_of(arena, PAGE).slot != first.slot
 
 
 def test_a_limit_need_not_be_whole_pages() -> None:

@@ -9,6 +9,7 @@ import mmap
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 PAGE_BYTES: Final = mmap.PAGESIZE
@@ -43,6 +44,7 @@ def in_pages(size_bytes: int) -> int:
     return max(-(-size_bytes // PAGE_BYTES), 1) * PAGE_BYTES
 
 
+@lru_cache(maxsize=128)  # most leases are of a few sizes
 def need_of(size_bytes: int, headroom: float) -> Need:
     """Return what a lease of this size needs of a slot.
 

@@ -15,13 +15,13 @@ from penstock.transport._memory import Lease, Region
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot as its owner knows it; `touched_bytes` counts against the limit, `warm_bytes` were made be there."""
+    """A slot as its owner knows it; `touched_bytes` counts against the limit, `warm_bytes` were made to be there."""
 
     number: int
     region: int
     start_bytes: int
     size_bytes: int
-    leased_bytes: int = 0
+    leased: SlotPlace | None = None  # as it was last lent
     touched_bytes: int = 0
     warm_bytes: int = 0
     last_lease: int = 0
@@ -77,9 +77,11 @@ class Stock:
             slot = self._idle[need.slot_bytes][-1]
         self._take(slot)  # before it is lent: were this call broken off in between, it must not be idle and lent
         lease = self._participant.lease(self.regions[slot.region], slot.start_bytes, size_bytes, slot.number)
-        slot.leased_bytes = size_bytes
-        self.touched_bytes += max(need.touched_bytes - slot.touched_bytes, 0)
-        slot.touched_bytes = max(need.touched_bytes, slot.touched_bytes)
+        if slot.leased is None or slot.leased.size_bytes != size_bytes:
+            slot.leased = SlotPlace(slot.number, slot.region, slot.start_bytes, size_bytes)
+        if slot.touched_bytes < need.touched_bytes:
+            self.touched_bytes += need.touched_bytes - slot.touched_bytes
+            slot.touched_bytes = need.touched_bytes
         self._leases += 1
         slot.last_lease = self._leases
         return lease
@@ -93,9 +95,9 @@ class Stock:
             slot.warm_bytes = slot.touched_bytes
 
     def place_of(self, number: int) -> SlotPlace:
-        """Return where a slot lies, with the size of its last lease."""
+        """Return where a slot lies, with the size of its last lease; 0 if it was never lent."""
         slot = self.slots[number]
-        return SlotPlace(number, slot.region, slot.start_bytes, slot.leased_bytes)
+        return slot.leased or SlotPlace(number, slot.region, slot.start_bytes, 0)
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
         """Return which slot, held by this process, has all of these addresses lent; None if none has."""
@@ -108,8 +110,10 @@ class Stock:
         if slot >= span.slots:
             return None
         slot += span.first_slot
-        inside = offset_bytes + size_bytes <= self.slots[slot].leased_bytes
-        return Located(slot, offset_bytes) if inside and self._table.holds(slot, 0) else None
+        leased = self.slots[slot].leased
+        if leased is None or offset_bytes + size_bytes > leased.size_bytes or not self._table.holds(slot, 0):
+            return None
+        return Located(slot, offset_bytes)
 
     def _make_room(self, need: Need, slot: _Slot | None) -> bool:
         """Return whether what is needed fits under the limit, for which idle memory is given back to the system."""

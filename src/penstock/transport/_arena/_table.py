@@ -3,6 +3,7 @@
 What the table guarantees stands in `native/core/arena_table.hpp`.
 """
 
+import sys
 from typing import Final
 
 from penstock._native import ArenaParticipant as ArenaParticipant
@@ -54,7 +55,7 @@ def create_region(size_bytes: int) -> Region:
         OSError: no descriptor is left, or the system doesn't give so many addresses.
     """
     try:
-        return _shared_region(size_bytes)
+        return _shared_region(min(size_bytes, sys.maxsize))  # more than any system has
     except (RuntimeError, MemoryError) as error:
         raise OSError(
             f"an arena needs one descriptor and {size_bytes} bytes of addresses for more slots: "
