@@ -81,7 +81,8 @@ def test_a_forked_child_returns_nothing() -> None:
         lease = filled(arena, 5000, 5)
         arena.hold(lease.slot, 1)
         attached.add_region(0, arena.region_descriptor(0))
-        leases = [lease, attached.adopt(arena.place_of(lease.slot))]
+        place = arena.place_of(lease.slot)
+        leases = [lease, attached.adopt(place)]
         del lease
         child = os.fork()
         if child == 0:
@@ -91,7 +92,7 @@ def test_a_forked_child_returns_nothing() -> None:
                 with pytest.raises(UsageError, match="a child that was forked from it"):
                     arena.lease_nowait(1)
                 with pytest.raises(UsageError, match="must attach by itself"):
-                    attached.adopt(arena.place_of(0))
+                    attached.adopt(place)
                 status = 0
             finally:
                 os._exit(status)

@@ -379,9 +379,10 @@ class Arena:
 
 
 def _only_owner_holds(table: ArenaTable) -> bool:
-    # Read in this order, a hold that goes in between shows as one too many, and its ring wakes who waits.
+    # Read in this order, what other threads lease and return in between makes others seem to hold more, never less.
     others_returned = table.all_returned - table.returned(0)
-    return table.all_leased - table.leased(0) <= others_returned
+    own_leased = table.leased(0)
+    return table.all_leased - own_leased <= others_returned
 
 
 def _check_slot(slot: int, stock: Stock) -> None:
