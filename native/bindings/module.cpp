@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 namespace penstock::bindings {
 
+void bind_arena(nb::module_& module);
 void bind_bell(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_memory(nb::module_& module);
@@ -19,6 +20,7 @@ NB_MODULE(_native, module) {
     // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
     nb::set_leak_warnings(false);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
+    penstock::bindings::bind_arena(module);
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
     penstock::bindings::bind_memory(module);

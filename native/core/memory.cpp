@@ -146,7 +146,7 @@ ReturnedLeases::~ReturnedLeases() {
     for (Entry* entry = top_.load(); entry != nullptr;) delete std::exchange(entry, entry->next);
 }
 
-std::unique_ptr<ReturnedLeases::Entry> ReturnedLeases::open(std::uint64_t slot) {
+std::unique_ptr<Lender::Entry> ReturnedLeases::open(std::uint64_t slot) {
     auto entry = std::make_unique<Entry>(Entry{slot, nullptr});
     leased_.fetch_add(1);
     return entry;
@@ -171,19 +171,19 @@ std::vector<std::uint64_t> ReturnedLeases::take() {
     return slots;
 }
 
-Lease::Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size,
-             std::shared_ptr<ReturnedLeases> returns, std::uint64_t slot)
-    : region_(std::move(region)), start_(start), size_(size), returns_(std::move(returns)) {
+Lease::Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<Lender> lender,
+             std::uint64_t slot)
+    : region_(std::move(region)), start_(start), size_(size), lender_(std::move(lender)) {
     if (start > region_->size() || size > region_->size() - start) {
         throw std::out_of_range("a lease must lie inside its region");
     }
-    entry_ = returns_->open(slot);
+    entry_ = lender_->open(slot);
     living_leases.fetch_add(1);
 }
 
 Lease::~Lease() {
     living_leases.fetch_sub(1);
-    returns_->close(std::move(entry_));
+    lender_->close(std::move(entry_));
 }
 
 std::uint64_t Lease::living() { return living_leases.load(); }

@@ -54,22 +54,32 @@ class Region {
     int descriptor_ = -1;
 };
 
-// Where dropped leases go: a stack that anyone pushes to and one thread empties at once, so it needs no lock and knows
-// no ABA problem. Each lease brings its own entry.
-class ReturnedLeases {
+// Who lends memory: told when a lease begins, and when it ends by whichever thread drops it.
+class Lender {
   public:
+    // What a lease brings back at its end, so that the end allocates nothing.
     struct Entry {
         std::uint64_t slot;
         Entry* next;
     };
 
+    virtual ~Lender() = default;
+    // Throws if the slot can't be lent.
+    virtual std::unique_ptr<Entry> open(std::uint64_t slot) = 0;
+    virtual void close(std::unique_ptr<Entry> entry) noexcept = 0;
+};
+
+// Where dropped leases go: a stack that anyone pushes to and one thread empties at once, so it needs no lock and knows
+// no ABA problem.
+class ReturnedLeases : public Lender {
+  public:
     explicit ReturnedLeases(std::weak_ptr<Bell> bell) : bell_(std::move(bell)) {}
-    ~ReturnedLeases();
+    ~ReturnedLeases() override;
     ReturnedLeases(const ReturnedLeases&) = delete;
     ReturnedLeases& operator=(const ReturnedLeases&) = delete;
 
-    std::unique_ptr<Entry> open(std::uint64_t slot);
-    void close(std::unique_ptr<Entry> entry) noexcept;
+    std::unique_ptr<Entry> open(std::uint64_t slot) override;
+    void close(std::unique_ptr<Entry> entry) noexcept override;
     // The slots whose leases came back since the last call, in the order in which they did.
     std::vector<std::uint64_t> take();
 
@@ -85,7 +95,7 @@ class ReturnedLeases {
 // The right to use a part of a region until it is dropped.
 class Lease {
   public:
-    Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<ReturnedLeases> returns,
+    Lease(std::shared_ptr<Region> region, std::size_t start, std::size_t size, std::shared_ptr<Lender> lender,
           std::uint64_t slot);
     ~Lease();
     Lease(const Lease&) = delete;
@@ -101,8 +111,8 @@ class Lease {
   private:
     std::shared_ptr<Region> region_;
     std::size_t start_, size_;
-    std::shared_ptr<ReturnedLeases> returns_;
-    std::unique_ptr<ReturnedLeases::Entry> entry_;
+    std::shared_ptr<Lender> lender_;
+    std::unique_ptr<Lender::Entry> entry_;
 };
 
 }  // namespace penstock

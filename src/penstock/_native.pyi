@@ -7,6 +7,102 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+class ArenaTable:
+    """Which process holds which slot of shared memory."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots it has words for."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of its memory."""
+
+    @property
+    def bell_descriptor(self) -> int:
+        """The descriptor that is readable when the owner's bell was rung."""
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes the owner waits for."""
+
+    @wanted.setter
+    def wanted(self, size_bytes: int) -> None: ...
+    def ring(self) -> None:
+        """Rings the owner's bell."""
+
+    def clear_bell(self) -> None:
+        """Makes its descriptor unreadable."""
+
+    def hold(self, slot: int, participant: int) -> None:
+        """Adds a hold on a participant's behalf."""
+
+    def give_back(self, slot: int, participant: int) -> bool:
+        """Takes a hold away; False if none is there."""
+
+    def holds(self, slot: int, participant: int) -> int:
+        """How many holds a participant has on a slot."""
+
+    def idle(self, slot: int) -> bool:
+        """Whether nobody holds the slot."""
+
+    def leased(self, participant: int) -> int:
+        """How many holds a participant was given."""
+
+    def returned(self, participant: int) -> int:
+        """How many of them are over."""
+
+    @property
+    def all_leased(self) -> int:
+        """How many holds were given to all participants."""
+
+    @property
+    def all_returned(self) -> int:
+        """How many of them are over."""
+
+    def acknowledge(self, participant: int) -> None:
+        """Counts, and rings the bell."""
+
+    def acknowledged(self, participant: int) -> int:
+        """How often a participant did."""
+
+    def release(self, participant: int) -> int:
+        """Takes back all that one holds which is gone."""
+
+    def welcome(self, participant: int) -> None:
+        """Prepares a participant's number for a new one."""
+
+class ArenaParticipant:
+    """One process's part in an arena."""
+
+    @property
+    def number(self) -> int:
+        """Its number; the owner's is 0."""
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that made it, not a forked child."""
+
+    def lease(self, region: Region, start: int, size_bytes: int, slot: int) -> Lease:
+        """
+        Leases a slot: the owner an idle one, others one that is held on their behalf.
+        """
+
+    def drop(self, slot: int) -> None:
+        """Gives back a hold that no lease has taken over."""
+
+    def take_idle(self) -> list[int]:
+        """The slots lent that became idle since the last call."""
+
+def arena_table(slots: int) -> ArenaTable:
+    """Makes a table; the caller is its owner."""
+
+def open_arena_table(table_descriptor: int, bell_descriptor: int) -> ArenaTable:
+    """Maps the table of another process."""
+
+def arena_participant(table: ArenaTable, number: int) -> ArenaParticipant:
+    """This process's part in an arena."""
+
 class Bell:
     """A file descriptor that becomes readable when it is rung."""
 

@@ -1,0 +1,230 @@
+#include "core/arena_table.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+#ifdef __linux__
+#include <sys/eventfd.h>
+#endif
+
+namespace penstock {
+
+namespace {
+
+std::atomic<std::uint64_t> forks{0};
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+int open_eventfd() {
+#ifdef __linux__
+    const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (descriptor < 0) fail("cannot open an eventfd");
+    return descriptor;
+#else
+    errno = ENOTSUP;
+    fail("a bell shared between processes needs Linux");
+#endif
+}
+
+int copy_descriptor(int descriptor) {
+    const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) fail("cannot copy the bell's descriptor");
+    return copy;
+}
+
+void raise(std::atomic<std::uint64_t>& word, std::uint64_t least) {
+    std::uint64_t now = word.load();
+    while (now < least && !word.compare_exchange_weak(now, least)) {
+    }
+}
+
+}  // namespace
+
+std::uint64_t fork_generation() {
+    static const int watched = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+    if (watched != 0) throw std::system_error(watched, std::generic_category(), "cannot watch for forks");
+    return forks.load();
+}
+
+ArenaBell::~ArenaBell() { ::close(descriptor_); }
+
+// A write can only fail because the counter is at its end, and then the descriptor is readable already.
+void ArenaBell::set_readable() {
+    const std::uint64_t one = 1;
+    while (::write(descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+void ArenaBell::clear_readable() {
+    std::uint64_t taken = 0;
+    while (::read(descriptor_, &taken, sizeof taken) < 0 && errno == EINTR) {
+    }
+}
+
+std::size_t ArenaTable::row_words(std::uint64_t slots) {
+    constexpr std::size_t page_words = 512;
+    return (holds_word + slots + page_words - 1) / page_words * page_words;
+}
+
+std::size_t ArenaTable::bytes(std::uint64_t slots) {
+    return (header_words + participants * row_words(slots)) * sizeof(AtomicWord);
+}
+
+ArenaTable::ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, int bell_descriptor)
+    : region_(std::move(region)),
+      words_(reinterpret_cast<AtomicWord*>(region_->data())),
+      slots_(slots),
+      bell_(words_[rung_word], bell_descriptor) {}
+
+std::shared_ptr<ArenaTable> ArenaTable::create(std::uint64_t slots) {
+    auto region = Region::create_shared(bytes(slots));
+    auto* const words = reinterpret_cast<AtomicWord*>(region->data());
+    words[version_word].store(version);
+    words[slots_word].store(slots);
+    words[participants_word].store(participants);
+    words[magic_word].store(magic);
+    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, open_eventfd()));
+}
+
+std::shared_ptr<ArenaTable> ArenaTable::open(int table_descriptor, int bell_descriptor) {
+    auto region = Region::open_shared(table_descriptor);
+    if (region->size() < header_words * sizeof(AtomicWord)) throw std::invalid_argument("it is too short");
+    const auto* const words = reinterpret_cast<const AtomicWord*>(region->data());
+    if (!words[magic_word].equals(magic)) throw std::invalid_argument("it doesn't begin as one");
+    if (!words[version_word].equals(version)) throw std::invalid_argument("it is of another version");
+    const std::uint64_t slots = words[slots_word].load();
+    // Compared before it is multiplied, so that no number makes the product small.
+    if (!words[participants_word].equals(participants) || slots > region->size() || bytes(slots) > region->size()) {
+        throw std::invalid_argument("it is too short for what it says of itself");
+    }
+    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, copy_descriptor(bell_descriptor)));
+}
+
+AtomicWord* ArenaTable::row(std::uint64_t participant) const {
+    if (participant >= participants) throw std::out_of_range("no such participant");
+    return words_ + header_words + participant * row_words(slots_);
+}
+
+AtomicWord& ArenaTable::hold_word(std::uint64_t slot, std::uint64_t participant) const {
+    if (slot >= slots_) throw std::out_of_range("no such slot");
+    return row(participant)[holds_word + slot];
+}
+
+void ArenaTable::hold(std::uint64_t slot, std::uint64_t participant) {
+    AtomicWord& count = hold_word(slot, participant);
+    raise(rows_used_, participant + 1);
+    raise(slots_used_, slot + 1);
+    row(participant)[leased_word].add(1);  // first, so that no more is ever returned than leased
+    count.add(1);
+}
+
+bool ArenaTable::give_back(std::uint64_t slot, std::uint64_t participant) {
+    AtomicWord& count = hold_word(slot, participant);
+    std::uint64_t before = 0;
+    do {
+        before = count.load();
+        if (before == 0) return false;
+    } while (!count.compare_exchange(before, before - 1));
+    row(participant)[returned_word].add(1);
+    bell_.ring();
+    return true;
+}
+
+std::uint64_t ArenaTable::holds(std::uint64_t slot, std::uint64_t participant) const {
+    return hold_word(slot, participant).load();
+}
+
+bool ArenaTable::idle(std::uint64_t slot) const {
+    const std::uint64_t used = rows_used_.load();
+    for (std::uint64_t participant = 0; participant < used; ++participant) {
+        if (!hold_word(slot, participant).equals(0)) return false;
+    }
+    return true;
+}
+
+std::uint64_t ArenaTable::leased() const {
+    std::uint64_t total = 0;
+    const std::uint64_t used = rows_used_.load();
+    for (std::uint64_t participant = 0; participant < used; ++participant) total += leased(participant);
+    return total;
+}
+
+std::uint64_t ArenaTable::returned() const {
+    std::uint64_t total = 0;
+    const std::uint64_t used = rows_used_.load();
+    for (std::uint64_t participant = 0; participant < used; ++participant) total += returned(participant);
+    return total;
+}
+
+void ArenaTable::acknowledge(std::uint64_t participant) {
+    row(participant)[acknowledged_word].add(1);
+    bell_.ring();
+}
+
+std::uint64_t ArenaTable::release(std::uint64_t participant) {
+    AtomicWord* const words = row(participant);
+    std::uint64_t holds = 0;
+    const std::uint64_t used = slots_used_.load();
+    for (std::uint64_t slot = 0; slot < used; ++slot) {
+        if (!words[holds_word + slot].equals(0)) holds += words[holds_word + slot].exchange(0);
+    }
+    // It may have died after a count fell and before that was counted.
+    words[returned_word].store(words[leased_word].load());
+    bell_.ring_always();  // it may have died between the two steps of a ring
+    return holds;
+}
+
+void ArenaTable::welcome(std::uint64_t participant) { row(participant)[acknowledged_word].store(0); }
+
+ArenaParticipant::ArenaParticipant(std::shared_ptr<ArenaTable> table, std::uint64_t number)
+    : table_(std::move(table)),
+      number_(number),
+      generation_(fork_generation()),
+      adopted_(std::make_unique<Region>(number == 0 ? 0 : table_->slots() * sizeof(AtomicWord), false)) {
+    if (number >= ArenaTable::participants) throw std::invalid_argument("there is no such participant");
+}
+
+std::unique_ptr<Lender::Entry> ArenaParticipant::open(std::uint64_t slot) {
+    if (!here()) throw std::logic_error("a forked child has no part in its parent's arena");
+    if (slot >= table_->slots()) throw std::invalid_argument("the table has no such slot");
+    auto entry = std::make_unique<Entry>(Entry{slot, nullptr});
+    if (number_ == 0) {
+        lent_.push_back(slot);
+        table_->hold(slot, number_);
+        return entry;
+    }
+    // Each hold is taken over once. Counted before the look: of two threads that want the last one, one is refused.
+    if (adopted(slot).add(1) >= table_->holds(slot, number_)) {
+        adopted(slot).add(-1);
+        throw std::invalid_argument("no hold was added on this participant's behalf");
+    }
+    return entry;
+}
+
+void ArenaParticipant::close(std::unique_ptr<Entry> entry) noexcept {
+    if (!here()) return;
+    // In this order: once the shared count has fallen, the slot may be lent and held for this participant again, and
+    // that hold must not seem to be taken over already.
+    if (number_ != 0) adopted(entry->slot).add(-1);
+    table_->give_back(entry->slot, number_);
+}
+
+std::vector<std::uint64_t> ArenaParticipant::take_idle() {
+    std::vector<std::uint64_t> idle;
+    const std::uint64_t returned = table_->returned();  // before the look: what comes later is seen next time
+    if (returned == seen_returned_) return idle;
+    seen_returned_ = returned;
+    std::erase_if(lent_, [&](std::uint64_t slot) {
+        if (!table_->idle(slot)) return false;
+        idle.push_back(slot);
+        return true;
+    });
+    return idle;
+}
+
+}  // namespace penstock

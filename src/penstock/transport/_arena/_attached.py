@@ -1,0 +1,160 @@
+"""An arena as another process sees it: it finds slots that it is told of, and gives them back by dropping them.
+
+Guarantees:
+  - A hold that the owner added on this process's behalf is taken over by one lease, and comes back when the last array
+    over that lease dies: on any thread, in a collected cycle, or while the interpreter exits; natively and without a
+    lock.
+  - What arrives from the owner is checked before memory is touched: a wrong place raises `MessageError`.
+
+Any thread may call any method.
+"""
+
+from penstock.errors import ClosedError, MessageError, UsageError
+from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaParticipant, ArenaTable, join_table
+from penstock.transport._arena._table import open_region as _open_region
+from penstock.transport._arena._table import open_table as _open_table
+from penstock.transport._arena._values import SlotPlace
+from penstock.transport._memory import ALIGNMENT, Lease, Region
+
+
+class AttachedArena:
+    """A participant's side of an arena.
+
+    Args:
+        table_descriptor: of the owner's table; copied.
+        bell_descriptor: of the owner's bell; copied.
+        participant: the number that the owner's `invite` gave.
+
+    Raises:
+        MessageError: the descriptors are not those of an arena of this version, or there is no such participant.
+
+    Example:
+        Both ends in one process; between two, descriptors and places go over a Unix socket.
+
+        >>> import numpy as np
+        >>> from penstock.transport._arena import Arena
+        >>> from penstock.transport._memory import array_over
+        >>> arena = Arena()
+        >>> attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
+        >>> array = arena.empty((3,), np.uint8)
+        >>> array[...] = 1, 2, 3
+        >>> place = arena.place_of(arena.locate(array.ctypes.data, array.nbytes).slot)
+        >>> arena.hold(place.slot, 1)
+        >>> del array
+        >>> attached.add_region(place.region, arena.region_descriptor(place.region))
+        >>> received = array_over(attached.adopt(place), (3,), np.uint8)
+        >>> received.tolist(), arena.held_by(1)
+        ([1, 2, 3], 1)
+        >>> del received
+        >>> arena.held_by(1)
+        0
+        >>> attached.close()
+        >>> arena.close()
+    """
+
+    def __init__(self, table_descriptor: int, bell_descriptor: int, participant: int) -> None:
+        if not 1 <= participant <= MOST_PARTICIPANTS:
+            raise MessageError(f"a participant's number must be in 1 … {MOST_PARTICIPANTS}; got {participant!r}")
+        table = _open_table(table_descriptor, bell_descriptor)
+        self._number = participant
+        self._joined: tuple[ArenaTable, ArenaParticipant] | None = (table, join_table(table, participant))
+        self._regions: dict[int, Region] = {}
+        self._warm_bytes: dict[int, int] = {}
+
+    def close(self) -> None:
+        """Let go of the memory that no array is over; arrays stay valid, and come back later. May be called again."""
+        self._joined = None
+        self._regions = {}
+
+    def add_region(self, region: int, descriptor: int) -> None:
+        """Map a region; the descriptor is copied.
+
+        Args:
+            region: its number.
+            descriptor: of its memory.
+
+        Raises:
+            MessageError: the memory isn't sealed shared memory, or that number was given before.
+            ClosedError: it was closed.
+        """
+        self._open()
+        if region in self._regions:
+            raise MessageError(f"each region must be sent once; region {region} was there already")
+        self._regions[region] = _open_region(descriptor)
+
+    def region(self, region: int) -> Region:
+        """Return the mapping of a region, for those who write only where they are told.
+
+        Raises:
+            MessageError: it was never added.
+        """
+        if region not in self._regions:
+            raise MessageError(f"a region must be sent before a slot in it; region {region!r} was not")
+        return self._regions[region]
+
+    def adopt(self, place: SlotPlace) -> Lease:
+        """Take over a hold that the owner added on this process's behalf.
+
+        Args:
+            place: what the owner's `place_of` gave.
+
+        Returns:
+            The lease over it; each hold can be taken over once.
+
+        Raises:
+            MessageError: the place lies in no region that was added, or there is no hold left to take over.
+            ClosedError: it was closed.
+        """
+        table, participant = self._open()
+        region = self.region(place.region)
+        end = place.start_bytes + place.size_bytes
+        inside = 0 <= place.start_bytes <= end <= len(region) and place.start_bytes % ALIGNMENT == 0
+        if not inside or not 0 <= place.slot < table.slots:
+            raise MessageError(f"a slot must lie in its region of {len(region)} bytes, aligned; got {place}")
+        try:
+            lease = participant.lease(region, place.start_bytes, place.size_bytes, place.slot)
+        except ValueError as error:
+            raise MessageError(f"a slot must be held on behalf of who adopts it: slot {place.slot}: {error}") from error
+        warm_bytes = self._warm_bytes.get(place.slot, 0)
+        if warm_bytes < place.size_bytes:
+            region.populate(place.start_bytes + warm_bytes, place.size_bytes - warm_bytes, reading=True)
+            self._warm_bytes[place.slot] = place.size_bytes
+        return lease
+
+    def drop(self, slot: int) -> None:
+        """Give back a hold that was not adopted.
+
+        Raises:
+            MessageError: there is none on that slot.
+            ClosedError: it was closed.
+        """
+        table, participant = self._open()
+        if not 0 <= slot < table.slots:
+            raise MessageError(f"a slot's number must be below {table.slots}; got {slot!r}")
+        try:
+            participant.drop(slot)
+        except ValueError as error:
+            raise MessageError(f"only a hold can be given back: slot {slot}: {error}") from error
+
+    def acknowledge(self) -> None:
+        """Count one more acknowledgement, and ring the owner's bell."""
+        self._open()[0].acknowledge(self._number)
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes the owner waits for; 0 for none."""
+        return self._open()[0].wanted
+
+    @property
+    def held(self) -> int:
+        """How many holds this participant has now, adopted or not."""
+        table, _ = self._open()
+        returned = table.returned(self._number)  # first, so that the difference isn't negative
+        return table.leased(self._number) - returned
+
+    def _open(self) -> tuple[ArenaTable, ArenaParticipant]:
+        if self._joined is None:
+            raise ClosedError("the arena was closed here; attach to it again with another number")
+        if not self._joined[1].here:
+            raise UsageError("a child that was forked must attach by itself; this one is its parent's")
+        return self._joined

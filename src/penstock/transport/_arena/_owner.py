@@ -1,0 +1,394 @@
+"""The owner of an arena: it alone makes memory and lends slots, to itself and on others' behalf.
+
+Guarantees:
+  - A slot is lent again only when nobody holds it: no array of this process is over it, and no participant has a hold
+    that it has not given back. Nothing is ever overwritten under a live view.
+  - A hold on a participant's behalf counts from `hold` on: an owner that adds it before it drops its own lease, and
+    before it tells the participant, can't lose the slot in between.
+  - A participant that is killed loses nothing but its own holds, and those come back at `release_participant`.
+  - `leased` and `returned` count exactly: they are equal when nobody holds anything.
+  - The bell rings at each return, and each acknowledgement: clear it, look, wait on `fileno`.
+
+Any thread of the owner may call any method; a lock is held while a slot is chosen, and never while user code runs. The
+owner is one process: in a child made by fork an arena can't be used, and copies of its leases return nothing.
+"""
+
+import gc
+import math
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ClosedError, UsageError
+from penstock.transport._arena._stock import Stock
+from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaParticipant, ArenaTable, create_table, join_table
+from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
+from penstock.transport._bell import Waiter
+from penstock.transport._memory import Lease, array_over
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an open arena has; who took it before `close` may go on with it, and nobody else."""
+
+    table: ArenaTable
+    participant: ArenaParticipant
+    stock: Stock
+
+
+class Arena:
+    """Memory for arrays that other processes see without a copy, lent out in slots that come back by themselves.
+
+    Slots are used again, so that their pages are there already. Memory grows as it is needed; what counts is what was
+    touched, and room that is kept free behind it costs addresses alone.
+
+    Args:
+        max_bytes: how much memory may be touched at once; None for no limit. Beyond it, memory of idle slots is given
+            back to the system first; then callers wait.
+        headroom: by which share of what is asked for a new slot is larger, so that somewhat larger arrays fit later.
+
+    Raises:
+        UsageError: max_bytes is not positive, headroom is negative, or this system is not Linux.
+        OSError: no descriptor or memory is left.
+
+    Example:
+        >>> with Arena() as arena:
+        ...     image = arena.empty((480, 640, 3), np.uint8)
+        ...     image[...] = 7
+        ...     counters = arena.counters
+        >>> counters.leased - counters.returned
+        1
+    """
+
+    def __init__(self, *, max_bytes: int | None = None, headroom: float = 0.25) -> None:
+        if sys.platform != "linux":
+            raise UsageError(
+                f"an arena needs Linux, whose shared memory has no name and can be sealed; this is {sys.platform!r}. "
+                "Use threads, or pipes that copy"
+            )
+        if max_bytes is not None and max_bytes <= 0:
+            raise UsageError(f"max_bytes must be positive, or None for no limit; got {max_bytes!r}")
+        if not (math.isfinite(headroom) and headroom >= 0):
+            raise UsageError(f"headroom must be a share of 0 or more, such as 0.25; got {headroom!r}")
+        table = create_table()
+        participant = join_table(table, 0)
+        stock = Stock(table, participant, max_bytes=max_bytes, headroom=headroom)
+        self._parts: _Parts | None = _Parts(table, participant, stock)
+        self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)
+        self._max_bytes = max_bytes
+        self._invited: set[int] = set()
+        self._lock = threading.Lock()  # around choosing a slot and changing who is invited
+        self._turn = threading.Lock()  # one thread waits on the bell; the others wait for their turn
+        self._waiter = Waiter()
+
+    def __enter__(self) -> Self:
+        """Return the arena, which the end of the scope closes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Lend nothing more, and let go of all memory that no array is over; arrays stay valid. May be called again."""
+        parts = self._parts
+        if parts is None:
+            return
+        self._last_counters = self.counters
+        self._parts = None
+        if parts.participant.here:
+            parts.table.ring()  # for who waits in `empty`
+
+    def lease_nowait(self, size_bytes: int) -> Lease | None:
+        """Lend memory to this process, aligned to 64 bytes and with any bytes in it.
+
+        Args:
+            size_bytes: how much; the lease has exactly that length.
+
+        Returns:
+            The lease, or None if what is held leaves no room under `max_bytes`: the bell rings when that may have
+            changed.
+
+        Raises:
+            UsageError: the size is negative or more than `max_bytes`, too many slots are held, or this is a forked
+                child of the owner.
+            ClosedError: the arena was closed.
+            OSError: no descriptor or address space is left.
+        """
+        if size_bytes < 0:
+            raise UsageError(f"size_bytes must not be negative; got {size_bytes!r}")
+        if self._max_bytes is not None and size_bytes > self._max_bytes:
+            raise UsageError(
+                f"what is asked for must fit into the arena: {size_bytes} bytes are more than "
+                f"max_bytes={self._max_bytes}; raise max_bytes, or use smaller parts"
+            )
+        stock = self._open().stock
+        with self._lock:
+            lease = stock.lease(size_bytes)
+        if lease is not None:
+            stock.warm(lease.slot)  # it may take milliseconds, and concerns the holder alone
+        return lease
+
+    def empty(
+        self, shape: Sequence[int], dtype: type[ScalarT] | np.dtype[ScalarT], *, timeout_seconds: float | None = None
+    ) -> NDArray[ScalarT]:
+        """Return an array of the arena's memory with any bytes in it, once there is room; its last view returns it.
+
+        While it waits, `want` says for how much. It waits for returns, not for deaths: somebody else must call
+        `release_participant`.
+
+        Args:
+            shape: the array's shape.
+            dtype: its dtype; any that holds no Python objects.
+            timeout_seconds: how long to wait at most; None for ever.
+
+        Returns:
+            A writable C-ordered array, aligned to 64 bytes.
+
+        Raises:
+            UsageError: as for `lease_nowait`; or the dtype holds Python objects; or there is no room and all memory is
+                held by arrays of this very process.
+            TimeoutError: there was no room in time.
+            ClosedError: the arena was closed.
+        """
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise UsageError(f"Python objects can't be in memory that processes share; got dtype {kind}")
+        if any(length < 0 for length in shape):
+            raise UsageError(f"lengths must not be negative; got shape {tuple(shape)}")
+        size_bytes = math.prod(shape) * kind.itemsize
+        lease = self.lease_nowait(size_bytes)
+        if lease is None:
+            lease = self._wait_for(size_bytes, timeout_seconds)
+        return array_over(lease, shape, kind)
+
+    def place_of(self, slot: int) -> SlotPlace:
+        """Return where a slot lies, and how much of it was last lent.
+
+        Raises:
+            UsageError: there is no such slot.
+            ClosedError: the arena was closed.
+        """
+        stock = self._open().stock
+        _check_slot(slot, stock)
+        return stock.place_of(slot)
+
+    def locate(self, address: int, size_bytes: int) -> Located | None:
+        """Return which slot some memory of this process lies in.
+
+        Args:
+            address: where the memory starts.
+            size_bytes: its length.
+
+        Returns:
+            The slot, held by this process, that has all of it; None if none has, or the arena was closed.
+        """
+        parts = self._parts
+        return None if parts is None else parts.stock.locate(address, size_bytes)
+
+    def invite(self) -> int:
+        """Return a number for a new participant; it needs that and the descriptors.
+
+        Raises:
+            UsageError: 63 were invited and not released.
+            ClosedError: the arena was closed.
+        """
+        table = self._open().table
+        with self._lock:
+            free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
+            if not free:
+                raise UsageError(
+                    f"an arena has at most {MOST_PARTICIPANTS} participants beside its owner, and all are invited; "
+                    "call release_participant for those that are gone"
+                )
+            participant = min(free)
+            self._invited.add(participant)
+            table.welcome(participant)
+        return participant
+
+    def hold(self, slot: int, participant: int) -> None:
+        """Hold a slot once more on a participant's behalf, before it is told of it and before one's own lease goes.
+
+        Raises:
+            UsageError: nobody holds the slot, so that it may be lent at any time; or that participant isn't invited.
+        """
+        table = self._check_hold(slot, participant)
+        if table.idle(slot):
+            raise UsageError(f"a slot must be held when a hold on it is given away; nobody holds slot {slot}")
+        table.hold(slot, participant)
+
+    def unhold(self, slot: int, participant: int) -> None:
+        """Take back a hold that the participant was never told of.
+
+        Raises:
+            UsageError: it has none on that slot; or that participant isn't invited.
+        """
+        table = self._check_hold(slot, participant)
+        if not table.give_back(slot, participant):
+            raise UsageError(f"only a hold that was given can be taken back; participant {participant} has none")
+
+    def held_by(self, participant: int) -> int:
+        """Return how many holds a participant has now; 0 is the owner."""
+        if participant != 0:
+            self._check_invited(participant)
+        table = self._open().table
+        returned = table.returned(participant)  # first, so that the difference isn't negative
+        return table.leased(participant) - returned
+
+    def release_participant(self, participant: int) -> int:
+        """Take back all that a participant holds, and its number; it rings the bell.
+
+        Args:
+            participant: one that certainly can't touch memory any more: its process is gone, or it has said that it
+                dropped all.
+
+        Returns:
+            How many holds it had.
+
+        Raises:
+            UsageError: that participant isn't invited.
+        """
+        table = self._open().table
+        with self._lock:
+            self._check_invited(participant)
+            self._invited.remove(participant)
+            return table.release(participant)
+
+    def acknowledged(self, participant: int) -> int:
+        """Return how often a participant has acknowledged something, since it was invited."""
+        self._check_invited(participant)
+        return self._open().table.acknowledged(participant)
+
+    def want(self, size_bytes: int) -> None:
+        """Tell the participants how many bytes the owner waits for; 0 for none."""
+        self._open().table.wanted = size_bytes
+
+    def fileno(self) -> int:
+        """Return the bell's descriptor: readable when something came back or was acknowledged; not to be read from."""
+        return self._open().table.bell_descriptor
+
+    def clear_bell(self) -> None:
+        """Make the bell's descriptor unreadable; look for what you wait for after this, and before you wait."""
+        self._open().table.clear_bell()
+
+    @property
+    def table_descriptor(self) -> int:
+        """The descriptor of the table, for those invited."""
+        return self._open().table.descriptor
+
+    @property
+    def bell_descriptor(self) -> int:
+        """The descriptor of the bell, for those invited."""
+        return self._open().table.bell_descriptor
+
+    def region_descriptor(self, region: int) -> int:
+        """Return the descriptor of a region, for those that are told of a slot in it.
+
+        Raises:
+            UsageError: there is no such region.
+            ClosedError: the arena was closed.
+        """
+        regions = self._open().stock.regions
+        if not 0 <= region < len(regions):
+            raise UsageError(f"region must be one of the arena's {len(regions)}; got {region!r}")
+        return regions[region].descriptor
+
+    @property
+    def counters(self) -> ArenaCounters:
+        """What was lent, and what it takes; after `close`, as it was then."""
+        parts = self._parts
+        if parts is None:
+            return self._last_counters
+        returned = parts.table.all_returned  # first: what comes and goes in between shows as held
+        leased = parts.table.all_leased
+        stock = parts.stock
+        with self._lock:
+            return ArenaCounters(
+                leased=leased,
+                returned=returned,
+                slots=len(stock.slots),
+                regions=len(stock.regions),
+                bytes=stock.touched_bytes,
+                address_bytes=sum(len(region) for region in stock.regions),
+                discarded_bytes=stock.discarded_bytes,
+            )
+
+    def _open(self) -> _Parts:
+        parts = self._parts
+        if parts is None:
+            raise ClosedError("the arena was closed; make another")
+        if not parts.participant.here:
+            raise UsageError(
+                "an arena belongs to the process that made it, and this is a child that was forked from it; "
+                "attach to it with AttachedArena, or make another arena here"
+            )
+        return parts
+
+    def _check_invited(self, participant: int) -> None:
+        if participant not in self._invited:
+            raise UsageError(f"participant must be a number that invite() gave and nobody released; got {participant}")
+
+    def _check_hold(self, slot: int, participant: int) -> ArenaTable:
+        parts = self._open()
+        self._check_invited(participant)
+        _check_slot(slot, parts.stock)
+        return parts.table
+
+    def _wait_for(self, size_bytes: int, timeout_seconds: float | None) -> Lease:
+        table = self._open().table  # its descriptors stay open while we wait, even if the arena is closed
+        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        if not self._turn.acquire(timeout=-1 if timeout_seconds is None else max(timeout_seconds, 0)):
+            _fail_in_time(size_bytes, timeout_seconds)
+        try:
+            self.want(size_bytes)
+            while True:
+                table.clear_bell()
+                lease = self.lease_nowait(size_bytes)
+                if lease is None and _only_owner_holds(table):
+                    gc.collect()  # what only a cycle holds comes back now
+                    lease = self.lease_nowait(size_bytes)
+                    if lease is None and _only_owner_holds(table):
+                        self._fail_for_ever(size_bytes)
+                if lease is not None:
+                    return lease
+                left_seconds = None if timeout_seconds is None else max(deadline - time.monotonic(), 0)
+                if not self._waiter.wait(table.bell_descriptor, left_seconds):
+                    _fail_in_time(size_bytes, timeout_seconds)
+        finally:
+            table.wanted = 0
+            table.ring()  # what was cleared may have been meant for somebody else too
+            self._turn.release()
+
+    def _fail_for_ever(self, size_bytes: int) -> NoReturn:
+        raise UsageError(
+            f"arrays of this very process hold so much of the arena that {size_bytes} bytes don't fit below "
+            f"max_bytes={self._max_bytes}, and nobody else holds any of it; drop arrays, copy those that are kept, "
+            "or raise max_bytes"
+        )
+
+
+def _only_owner_holds(table: ArenaTable) -> bool:
+    # Read in this order, what other threads lease and return in between makes others seem to hold more, never less.
+    others_returned = table.all_returned - table.returned(0)
+    own_leased = table.leased(0)
+    return table.all_leased - own_leased <= others_returned
+
+
+def _check_slot(slot: int, stock: Stock) -> None:
+    if not 0 <= slot < len(stock.slots):
+        raise UsageError(f"slot must be one of the arena's {len(stock.slots)}; got {slot!r}")
+
+
+def _fail_in_time(size_bytes: int, timeout_seconds: float | None) -> NoReturn:
+    raise TimeoutError(f"nobody returned enough of the arena for {size_bytes} bytes within {timeout_seconds} s")

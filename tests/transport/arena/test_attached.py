@@ -1,0 +1,193 @@
+"""A participant adopts what is held for it, once each, and refuses what can't be."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from penstock.errors import ClosedError, MessageError
+from penstock.transport import leased_slots
+from penstock.transport._arena import Arena, AttachedArena, SlotPlace
+from penstock.transport._arena._plan import PAGE_BYTES
+from penstock.transport._memory import Lease, array_over
+
+PARTICIPANT = 1
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    """An owner that has invited participant 1."""
+    with Arena() as arena:
+        assert arena.invite() == PARTICIPANT
+        yield arena
+
+
+@pytest.fixture
+def attached(arena: Arena) -> Iterator[AttachedArena]:
+    """That participant."""
+    attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, PARTICIPANT)
+    yield attached
+    attached.close()
+
+
+def given(arena: Arena, size_bytes: int) -> SlotPlace:
+    """Return the place of a new slot that only the participant holds, with bytes that count upwards."""
+    lease = arena.lease_nowait(size_bytes)
+    assert lease is not None
+    array_over(lease, (size_bytes,), np.uint8)[...] = np.arange(size_bytes, dtype=np.uint64) % 256
+    arena.hold(lease.slot, PARTICIPANT)
+    return arena.place_of(lease.slot)
+
+
+def adopted(arena: Arena, attached: AttachedArena, size_bytes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return an array over a slot that the participant has adopted."""
+    place = given(arena, size_bytes)
+    attached.add_region(place.region, arena.region_descriptor(place.region))
+    return array_over(attached.adopt(place), (size_bytes,), np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["slice", "transpose", "memoryview", "torch", "dlpack", "torch view of dlpack"])
+def test_every_kind_of_view_keeps_the_slot(arena: Arena, attached: AttachedArena, kind: str) -> None:
+    """As long as any view is alive, the slot is held and has its bytes; the last one returns it."""
+    array = adopted(arena, attached, 1000).reshape(10, 100)
+    view: object
+    match kind:
+        case "slice":
+            view = array[2:3]
+        case "transpose":
+            view = array.T
+        case "memoryview":
+            view = array.data
+        case "torch":
+            view = pytest.importorskip("torch").from_numpy(array)
+        case "dlpack":
+            view = np.from_dlpack(array)
+        case _:
+            view = pytest.importorskip("torch").from_dlpack(array)[3:].t()
+    expected = np.asarray(view).tolist()
+    del array
+    other = arena.lease_nowait(1000)
+    assert other is not None
+    assert other.slot != 0
+    array_over(other, (1000,), np.uint8)[...] = 255
+    assert np.asarray(view).tolist() == expected
+    assert attached.held == arena.held_by(PARTICIPANT) == 1
+    del view
+    assert attached.held == arena.held_by(PARTICIPANT) == 0
+    again = arena.lease_nowait(1000)
+    assert again is not None
+    assert again.slot == 0
+
+
+def test_a_write_is_seen_by_both(arena: Arena, attached: AttachedArena) -> None:
+    """It is one memory: what the participant writes, who else holds the slot reads."""
+    mine = arena.empty((100,), np.uint8)
+    arena.hold(0, PARTICIPANT)
+    attached.add_region(0, arena.region_descriptor(0))
+    theirs = array_over(attached.adopt(arena.place_of(0)), (100,), np.uint8)
+    theirs[...] = 9
+    assert mine.tolist() == [9] * 100
+
+
+def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedArena) -> None:
+    """There are as many leases as holds; what was never adopted can be dropped, and nothing twice."""
+    place = given(arena, 10)
+    attached.add_region(0, arena.region_descriptor(0))
+    lease: Lease | None = attached.adopt(place)
+    with pytest.raises(MessageError, match="a slot must be held on behalf of who adopts it: slot 0"):
+        attached.adopt(place)
+    with pytest.raises(MessageError, match="only a hold can be given back: slot 0"):
+        attached.drop(0)
+    arena.hold(0, PARTICIPANT)
+    assert attached.held == 2
+    attached.drop(0)
+    arena.hold(0, PARTICIPANT)
+    arena.unhold(0, PARTICIPANT)
+    assert attached.held == 1
+    assert lease is not None
+    lease = None
+    assert attached.held == 0
+    assert arena.counters.leased == arena.counters.returned == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slot": -1},
+        {"slot": 1},
+        {"slot": 1 << 60},
+        {"region": 1},
+        {"region": -1},
+        {"start_bytes": -64},
+        {"start_bytes": 1},
+        {"start_bytes": 1 << 60},
+        {"size_bytes": -1},
+        {"size_bytes": 1 << 40},
+    ],
+    ids=str,
+)
+def test_a_wrong_place_is_refused(arena: Arena, attached: AttachedArena, change: dict[str, int]) -> None:
+    """A place outside of the memory, misaligned, or of a slot that isn't held, touches nothing and raises."""
+    place = given(arena, 1000)
+    attached.add_region(0, arena.region_descriptor(0))
+    with pytest.raises(MessageError):
+        attached.adopt(replace(place, **change))
+    assert len(attached.adopt(place)) == 1000
+
+
+def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> None:
+    """Memory that isn't sealed, what is no memory, and a second one by the same number are not mapped."""
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.truncate(unsealed, 100)
+    for descriptor in (unsealed, arena.bell_descriptor, -1):
+        with pytest.raises(MessageError, match="the descriptor must be that of a region of an arena"):
+            attached.add_region(0, descriptor)
+    os.close(unsealed)
+    given(arena, 10)
+    attached.add_region(0, arena.region_descriptor(0))
+    assert len(attached.region(0)) == PAGE_BYTES
+    with pytest.raises(MessageError, match="region 0 was there already"):
+        attached.add_region(0, arena.region_descriptor(0))
+    with pytest.raises(MessageError, match="region 1 was not"):
+        attached.region(1)
+
+
+def test_what_is_no_table_is_refused(arena: Arena) -> None:
+    """An arena can't be joined by other descriptors, or by a number that can't be."""
+    lease = arena.lease_nowait(PAGE_BYTES)
+    assert lease is not None
+    array_over(lease, (PAGE_BYTES,), np.uint8)[...] = 0
+    for table in (arena.bell_descriptor, arena.region_descriptor(0), -1):
+        with pytest.raises(MessageError, match="the descriptors must be those of an arena's table and bell"):
+            AttachedArena(table, arena.bell_descriptor, 1)
+    with pytest.raises(MessageError, match="the descriptors must be those of an arena's table and bell"):
+        AttachedArena(arena.table_descriptor, -1, 1)
+    for participant in (-1, 0, 64):
+        with pytest.raises(MessageError, match="a participant's number must be in 1 … 63"):
+            AttachedArena(arena.table_descriptor, arena.bell_descriptor, participant)
+
+
+def test_words_pass_both_ways(arena: Arena, attached: AttachedArena) -> None:
+    """The owner says what it wants, the participant acknowledges; each sees it at once."""
+    assert attached.wanted == 0
+    arena.want(1 << 40)
+    assert attached.wanted == 1 << 40
+    attached.acknowledge()
+    attached.acknowledge()
+    assert arena.acknowledged(PARTICIPANT) == 2
+
+
+def test_arrays_outlive_both(arena: Arena, attached: AttachedArena) -> None:
+    """After both ends were closed an array stays valid; the participant's end does nothing more."""
+    array = adopted(arena, attached, 300)
+    attached.close()
+    attached.close()
+    arena.close()
+    with pytest.raises(ClosedError, match="the arena was closed here"):
+        attached.adopt(SlotPlace(0, 0, 0, 1))
+    assert array.tolist() == [number % 256 for number in range(300)]
+    before = leased_slots()
+    del array
+    assert leased_slots() == before - 1

@@ -1,0 +1,178 @@
+"""Whatever is lent, held, adopted, dropped and released in any order: no live view changes, and counts are exact."""
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
+
+from penstock.transport._arena import Arena, AttachedArena
+from penstock.transport._arena._plan import PAGE_BYTES
+from penstock.transport._memory import array_over
+
+LIMIT_PAGES = 40
+MOST_INVITED = 3
+
+
+@dataclass
+class View:
+    """A live array: of which participant, over which slot, and what each of its bytes must be."""
+
+    participant: int
+    slot: int
+    value: int
+    array: NDArray[np.uint8]
+
+
+@dataclass
+class Model:
+    """What must be so, in plain Python; a hold is a view, or a message that says which participant may adopt what."""
+
+    views: list[View] = field(default_factory=list)
+    messages: list[tuple[int, int]] = field(default_factory=list)  # slot, participant
+    values: dict[int, int] = field(default_factory=dict)  # by slot: the bytes written last
+    pages: dict[int, int] = field(default_factory=dict)  # by slot: those of its last lease
+    most_pages: dict[int, int] = field(default_factory=dict)  # by slot: those of its largest lease
+    given: int = 0
+
+    def holds(self) -> list[tuple[int, int]]:
+        """Return slot and participant of each hold."""
+        return [(view.slot, view.participant) for view in self.views] + self.messages
+
+    def held(self) -> set[int]:
+        """Return the slots that anyone holds."""
+        return {slot for slot, _ in self.holds()}
+
+
+class ArenaMachine(RuleBasedStateMachine):
+    """An owner and its participants in one process, against the model."""
+
+    def drawn_view(self, data: st.DataObject) -> View:
+        """Return any view; drawn by its number, since Hypothesis keeps what was drawn."""
+        return self.model.views[data.draw(st.integers(0, len(self.model.views) - 1))]
+
+    @initialize(headroom=st.sampled_from([0.0, 0.25, 3.0]))
+    def make(self, headroom: float) -> None:
+        """An arena of which nothing is lent."""
+        self.arena = Arena(max_bytes=LIMIT_PAGES * PAGE_BYTES, headroom=headroom)
+        self.model = Model()
+        self.attached: dict[int, AttachedArena] = {}
+        self.known: dict[int, set[int]] = {}
+
+    def teardown(self) -> None:
+        """Drop all, so that nothing is left behind."""
+        if hasattr(self, "arena"):
+            self.model.views.clear()
+            for attached in self.attached.values():
+                attached.close()
+            self.arena.close()
+
+    @rule(size_bytes=st.integers(1, LIMIT_PAGES * PAGE_BYTES) | st.integers(0, 6 * PAGE_BYTES))
+    def lend(self, size_bytes: int) -> None:
+        """A slot that nobody holds is lent, unless what is held leaves no room."""
+        model = self.model
+        lease = self.arena.lease_nowait(size_bytes)
+        pages = max(-(-size_bytes // PAGE_BYTES), 1)
+        held = model.held()
+        if lease is None:
+            assert sum(model.most_pages[slot] for slot in held) + pages > LIMIT_PAGES
+            return
+        assert lease.slot not in held
+        assert len(lease) == size_bytes
+        assert sum(model.pages[slot] for slot in held) + pages <= LIMIT_PAGES
+        model.given += 1
+        slot, value = lease.slot, model.given % 251
+        array = array_over(lease, (size_bytes,), np.uint8)
+        array[...] = value
+        model.views.append(View(0, slot, value, array))
+        model.values[slot], model.pages[slot] = value, pages
+        model.most_pages[slot] = max(pages, model.most_pages.get(slot, 0))
+
+    @precondition(lambda self: len(self.attached) < MOST_INVITED)
+    @rule()
+    def invite(self) -> None:
+        """A participant gets a number that no other has."""
+        participant = self.arena.invite()
+        assert participant not in self.attached
+        self.attached[participant] = AttachedArena(self.arena.table_descriptor, self.arena.bell_descriptor, participant)
+        self.known[participant] = set()
+
+    @precondition(lambda self: self.attached and self.model.views)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        """What somebody holds may be given to anyone."""
+        slot = self.drawn_view(data).slot
+        participant = data.draw(st.sampled_from(sorted(self.attached)))
+        self.arena.hold(slot, participant)
+        self.model.given += 1
+        self.model.messages.append((slot, participant))
+
+    @precondition(lambda self: self.model.messages)
+    @rule(data=st.data(), what=st.sampled_from(["adopt", "adopt", "adopt", "drop", "unhold"]))
+    def take_message(self, data: st.DataObject, what: str) -> None:
+        """A hold that was given is adopted, given back, or taken back."""
+        at = data.draw(st.integers(0, len(self.model.messages) - 1))
+        slot, participant = self.model.messages.pop(at)
+        attached = self.attached[participant]
+        match what:
+            case "adopt":
+                place = self.arena.place_of(slot)
+                if place.region not in self.known[participant]:
+                    attached.add_region(place.region, self.arena.region_descriptor(place.region))
+                    self.known[participant].add(place.region)
+                array = array_over(attached.adopt(place), (place.size_bytes,), np.uint8)
+                self.model.views.append(View(participant, slot, self.model.values[slot], array))
+            case "drop":
+                attached.drop(slot)
+            case _:
+                self.arena.unhold(slot, participant)
+
+    @precondition(lambda self: self.model.views)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """The last array over a lease dies."""
+        del self.model.views[data.draw(st.integers(0, len(self.model.views) - 1))]
+
+    @precondition(lambda self: self.model.views)
+    @rule(data=st.data(), start=st.integers(0, PAGE_BYTES))
+    def narrow(self, data: st.DataObject, start: int) -> None:
+        """Only a part of an array stays alive, which keeps all of it."""
+        view = self.drawn_view(data)
+        view.array = view.array[start:]
+
+    @precondition(lambda self: self.attached)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        """A participant is gone with all that it held, and what its leases do afterwards changes nothing."""
+        participant = data.draw(st.sampled_from(sorted(self.attached)))
+        model = self.model
+        holds = sum(holder == participant for _, holder in model.holds())
+        assert self.arena.release_participant(participant) == holds
+        model.messages = [message for message in model.messages if message[1] != participant]
+        model.views = [view for view in model.views if view.participant != participant]
+        self.attached.pop(participant).close()
+
+    @invariant()
+    def nothing_alive_has_changed(self) -> None:
+        """Each live view has the bytes that were written for it."""
+        for view in self.model.views:
+            assert (view.array == view.value).all()
+
+    @invariant()
+    def the_counts_are_exact(self) -> None:
+        """What is leased and not returned is what is held; memory keeps to the limit, and to what is said of it."""
+        holds = self.model.holds()
+        counters = self.arena.counters
+        assert counters.leased == self.model.given
+        assert counters.leased - counters.returned == len(holds)
+        for participant, attached in self.attached.items():
+            held = sum(holder == participant for _, holder in holds)
+            assert self.arena.held_by(participant) == attached.held == held
+        descriptors = [self.arena.region_descriptor(region) for region in range(counters.regions)]
+        taken_bytes = sum(os.fstat(descriptor).st_blocks * 512 for descriptor in descriptors)
+        assert taken_bytes <= counters.bytes <= LIMIT_PAGES * PAGE_BYTES
+
+
+TestArenaMachine = ArenaMachine.TestCase

@@ -1,0 +1,350 @@
+"""The owner lends slots, grows, keeps to its limit, and says where things lie."""
+
+import gc
+import os
+import resource
+import select
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from penstock.errors import ClosedError, UsageError
+from penstock.transport import leased_slots
+from penstock.transport._arena import Arena, AttachedArena, Located, SlotPlace
+from penstock.transport._arena._plan import PAGE_BYTES
+from penstock.transport._memory import ALIGNMENT, Lease, array_over
+
+PAGE = PAGE_BYTES
+
+
+def lease_of(arena: Arena, size_bytes: int) -> Lease:
+    """Return a lease, which there must be room for."""
+    lease = arena.lease_nowait(size_bytes)
+    assert lease is not None
+    return lease
+
+
+def touched_bytes(arena: Arena) -> int:
+    """Return how much memory the system has given to the arena's regions."""
+    return sum(os.fstat(arena.region_descriptor(region)).st_blocks * 512 for region in range(arena.counters.regions))
+
+
+def address_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> int:
+    """Return where an array's memory starts."""
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 64, 100_000])
+def test_a_lease_has_the_size_asked_for(size_bytes: int) -> None:
+    """A lease is exactly as long as was asked, aligned, writable, and counted until it is dropped."""
+    with Arena() as arena:
+        before = leased_slots()
+        lease = lease_of(arena, size_bytes)
+        array = array_over(lease, (size_bytes,), np.uint8)
+        array[...] = 255
+        assert (len(lease), array.nbytes) == (size_bytes, size_bytes)
+        assert address_of(array) % ALIGNMENT == 0
+        assert leased_slots() == before + 1
+        assert (arena.counters.leased, arena.counters.returned) == (1, 0)
+        del lease, array
+        assert (arena.counters.leased, arena.counters.returned) == (1, 1)
+
+
+def test_a_slot_that_came_back_is_used_again() -> None:
+    """As long as what is asked for fits, and isn't far smaller, the same slot serves."""
+    with Arena() as arena:
+        numbers = {lease_of(arena, size).slot for size in (10 * PAGE, 12 * PAGE, 5 * PAGE, 4 * PAGE)}
+        assert numbers == {0}
+        assert lease_of(arena, 2 * PAGE).slot != 0
+        assert lease_of(arena, 20 * PAGE).slot != 0
+        assert arena.counters.bytes == (12 + 2 + 20) * PAGE
+
+
+def test_the_slot_used_last_is_used_next() -> None:
+    """Of idle slots of one size, the one whose pages are warmest is lent."""
+    with Arena() as arena:
+        leases = [lease_of(arena, PAGE) for _ in range(4)]
+        for number in (2, 0, 3, 1):
+            leases[number] = lease_of(arena, 100 * PAGE)
+            assert lease_of(arena, PAGE).slot == number
+
+
+def test_regions_double() -> None:
+    """The number of regions, and with it of descriptors, grows with the logarithm of what is held."""
+    with Arena() as arena:
+        leases = [lease_of(arena, 1000) for _ in range(100)]
+        assert len({lease.slot for lease in leases}) == 100
+        assert (arena.counters.regions, arena.counters.slots) == (8, 128)
+        assert arena.counters.bytes == 100 * PAGE
+
+
+def test_headroom_costs_no_memory() -> None:
+    """Of a slot only what was asked for is touched, however large it is; growth within it is touched later."""
+    with Arena(headroom=1.0) as arena:
+        small = lease_of(arena, 10 * PAGE)
+        assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
+        assert arena.counters.address_bytes == 20 * PAGE
+        del small
+        grown = lease_of(arena, 15 * PAGE)
+        assert touched_bytes(arena) == arena.counters.bytes == 15 * PAGE
+        assert len(grown) == 15 * PAGE
+        assert arena.counters.regions == 1
+
+
+def test_at_the_limit_there_is_no_lease_until_one_is_dropped() -> None:
+    """What is held never exceeds max_bytes; the bell tells when to ask again."""
+    with Arena(max_bytes=4 * PAGE) as arena:
+        leases = [lease_of(arena, 2 * PAGE), lease_of(arena, 2 * PAGE)]
+        arena.clear_bell()
+        assert arena.lease_nowait(1) is None
+        assert arena.counters.bytes == 4 * PAGE
+        del leases[0]
+        assert _readable(arena)
+        assert len(lease_of(arena, PAGE)) == PAGE
+
+
+def test_idle_memory_is_given_back_first() -> None:
+    """Slots that nobody holds make room for those of another size, the one used longest ago first."""
+    with Arena(max_bytes=12 * PAGE) as arena:
+        slots = [lease_of(arena, size * PAGE).slot for size in (1, 3, 8)]
+        assert slots == [0, 1, 2]
+        assert touched_bytes(arena) == arena.counters.bytes == 12 * PAGE
+        grown = lease_of(arena, 10 * PAGE)  # by 2 pages, for which slots 0 and 1 go
+        assert grown.slot == 2
+        assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
+        assert arena.counters.discarded_bytes == 4 * PAGE
+        assert arena.lease_nowait(3 * PAGE) is None
+        again = array_over(lease_of(arena, 2 * PAGE), (2 * PAGE,), np.uint8)
+        assert not again.any()
+
+
+def test_discarded_memory_is_used_again() -> None:
+    """A slot whose memory was given back is lent again like a new one, to a participant that had seen it before."""
+    with Arena(max_bytes=4 * PAGE, headroom=0) as arena:
+        other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
+        for value in (1, 2, 3):
+            array = arena.empty((PAGE,), np.uint8)
+            array[...] = value
+            located = arena.locate(address_of(array), PAGE)
+            assert located == Located(0, 0)
+            arena.hold(0, 1)
+            if value == 1:
+                other.add_region(0, arena.region_descriptor(0))
+            theirs = array_over(other.adopt(arena.place_of(0)), (PAGE,), np.uint8)
+            assert (theirs == value).all()
+            del array, theirs
+            assert lease_of(arena, 4 * PAGE).slot == 1
+            assert arena.counters.discarded_bytes == (5 * value - 4) * PAGE
+        other.close()
+
+
+def test_threads_lend_and_drop_at_once() -> None:
+    """Arrays that several threads of the owner make, fill and drop never share memory, and the counts are exact."""
+    wrong: list[int] = []
+
+    def use(value: int) -> None:
+        for round_ in range(300):
+            array = arena.empty((100 + round_ % 7 * PAGE,), np.uint8)
+            array[...] = value
+            if not (array == value).all():
+                wrong.append(value)
+
+    with Arena() as arena:
+        threads = [threading.Thread(target=use, args=(value,)) for value in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert arena.counters.leased == arena.counters.returned == 1200
+
+
+def test_a_lack_of_descriptors_is_told() -> None:
+    """Where the system gives no more, the error says what was needed and what to raise; the arena goes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Arena() as arena:
+        first = lease_of(arena, PAGE)
+        lowest = os.dup(arena.table_descriptor)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(OSError, match=r"needs one descriptor .* Too many open files; raise the limits"):
+                arena.lease_nowait(PAGE)
+            with pytest.raises(OSError, match=r"an arena needs two descriptors .* Too many open files"):
+                Arena()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+            arena.lease_nowait(1 << 62)
+        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+            arena.lease_nowait(1 << 70)
+        assert lease_of(arena, PAGE).slot != first.slot
+
+
+def test_a_limit_need_not_be_whole_pages() -> None:
+    """All of max_bytes can be lent, whatever the size of a page."""
+    with Arena(max_bytes=1000) as arena:
+        assert len(lease_of(arena, 1000)) == 1000
+
+
+def test_an_array_waits_for_room() -> None:
+    """`empty` returns once another participant drops enough, and says meanwhile what it waits for."""
+    wanted: list[int] = []
+    held: list[Lease] = []
+
+    class Watched(Arena):
+        def want(self, size_bytes: int) -> None:
+            super().want(size_bytes)
+            wanted.append(other.wanted)
+            threading.Thread(target=held.clear).start()
+
+    with Watched(max_bytes=4 * PAGE) as arena:
+        other = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
+        lease = lease_of(arena, 4 * PAGE)
+        other.add_region(0, arena.region_descriptor(0))
+        arena.hold(lease.slot, 1)
+        held.append(other.adopt(arena.place_of(lease.slot)))
+        del lease
+        assert arena.empty((2, PAGE), np.uint8).shape == (2, PAGE)
+        assert wanted == [2 * PAGE]
+        assert other.wanted == 0
+        other.close()
+
+
+def test_waiting_ends_in_time() -> None:
+    """Where another process holds the memory and doesn't drop it, waiting is bounded."""
+    with Arena(max_bytes=PAGE) as arena:
+        participant = arena.invite()
+        lease = lease_of(arena, PAGE)
+        arena.hold(lease.slot, participant)
+        with pytest.raises(TimeoutError, match=r"nobody returned enough of the arena for 10 bytes within 0\.01 s"):
+            arena.empty((10,), np.uint8, timeout_seconds=0.01)
+        arena.release_participant(participant)
+
+
+def test_nobody_waits_for_himself() -> None:
+    """Where arrays of this process alone hold the memory, waiting for ever is an error that says so."""
+    with Arena(max_bytes=PAGE) as arena:
+        kept = arena.empty((PAGE,), np.uint8)
+        with pytest.raises(UsageError, match=r"arrays of this very process hold so much .* copy those that are kept"):
+            arena.empty((1,), np.uint8)
+        assert kept.nbytes == PAGE
+
+
+def test_garbage_is_collected_before_giving_up() -> None:
+    """An array that only a cycle keeps doesn't count as held for ever."""
+    with Arena(max_bytes=PAGE) as arena:
+        gc.disable()
+        try:
+            cycle: list[object] = [arena.empty((PAGE,), np.uint8)]
+            cycle.append(cycle)
+            del cycle
+            assert arena.empty((PAGE,), np.uint8).nbytes == PAGE
+        finally:
+            gc.enable()
+
+
+def test_an_address_is_located() -> None:
+    """Memory of a held slot is found with its offset; all other memory, and what ends behind the slot, is not."""
+    with Arena() as arena:
+        arrays = [arena.empty((PAGE,), np.uint8) for _ in range(5)]
+        for array in arrays:
+            located = arena.locate(address_of(array) + 10, PAGE - 10)
+            assert located is not None
+            assert located.offset_bytes == 10
+            place = arena.place_of(located.slot)
+            assert place == SlotPlace(located.slot, place.region, place.start_bytes, PAGE)
+        assert arena.locate(address_of(arrays[0]), 2 * PAGE) is None
+        assert arena.locate(address_of(np.zeros(10)), 80) is None
+        assert arena.locate(0, 1) is None
+        first = address_of(arrays[0])
+        assert arena.locate(first, 1) == Located(0, 0)
+        arrays.clear()
+        assert arena.locate(first, 1) is None
+    assert arena.locate(first, 1) is None
+
+
+def test_arrays_outlive_the_arena() -> None:
+    """After close nothing is lent, arrays stay valid, and their memory goes with the last of them."""
+    arena = Arena()
+    array = arena.empty((1000,), np.int64)
+    array[...] = np.arange(1000)
+    arena.close()
+    arena.close()
+    with pytest.raises(ClosedError, match="the arena was closed"):
+        arena.lease_nowait(1)
+    assert array.tolist() == list(range(1000))
+    before = leased_slots()
+    del array
+    assert leased_slots() == before - 1
+
+
+def test_close_wakes_who_waits() -> None:
+    """A thread that waits in `empty` gets the error of a closed arena."""
+    arena = Arena(max_bytes=PAGE)
+    lease = lease_of(arena, PAGE)
+    participant = arena.invite()
+    arena.hold(lease.slot, participant)
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            arena.empty((1,), np.uint8)
+        except ClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    arena.close()
+    thread.join()
+    assert len(raised) == 1
+
+
+def test_wrong_calls_are_told() -> None:
+    """Each wrong argument is named with the rule and a remedy."""
+    with pytest.raises(UsageError, match="max_bytes must be positive"):
+        Arena(max_bytes=0)
+    with pytest.raises(UsageError, match="headroom must be a share"):
+        Arena(headroom=-0.1)
+    with Arena(max_bytes=1000) as arena:
+        with pytest.raises(UsageError, match=r"1001 bytes are more than max_bytes=1000; raise max_bytes"):
+            arena.lease_nowait(1001)
+        with pytest.raises(UsageError, match="size_bytes must not be negative"):
+            arena.lease_nowait(-1)
+        with pytest.raises(UsageError, match="Python objects can't be in memory"):
+            arena.empty((1,), np.dtype(object))
+        with pytest.raises(UsageError, match="lengths must not be negative"):
+            arena.empty((-1,), np.uint8)
+        with pytest.raises(UsageError, match="slot must be one of the arena's 0"):
+            arena.place_of(0)
+        with pytest.raises(UsageError, match="region must be one of the arena's 0"):
+            arena.region_descriptor(0)
+        with pytest.raises(UsageError, match="participant must be a number that invite"):
+            arena.hold(0, 1)
+
+
+def test_participants_are_counted() -> None:
+    """63 can be invited; the number of one that was released is given again, with nothing acknowledged."""
+    with Arena() as arena:
+        assert [arena.invite() for _ in range(63)] == list(range(1, 64))
+        with pytest.raises(UsageError, match="at most 63 participants"):
+            arena.invite()
+        attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, 7)
+        attached.acknowledge()
+        assert arena.acknowledged(7) == 1
+        assert arena.release_participant(7) == 0
+        assert arena.invite() == 7
+        assert arena.acknowledged(7) == 0
+
+
+def test_elsewhere_it_is_told_that_linux_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another system there is a clear error, with what to do instead."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="an arena needs Linux"):
+        Arena()
+
+
+def _readable(arena: Arena) -> bool:
+    return bool(select.select([arena.fileno()], [], [], 0)[0])
