@@ -77,7 +77,7 @@ def value_of_text(text: str) -> Hashable:
 
 
 def _value_json(value: object, depth: int) -> object:
-    if depth > DEEPEST:
+    if depth >= DEEPEST:
         raise TypeError("it is nested too deeply")
     kind = type(value)
     if value is None or kind in {bool, str}:
@@ -96,7 +96,7 @@ def _value_json(value: object, depth: int) -> object:
 def _value(value: object, depth: int) -> Hashable:
     if value is None or isinstance(value, bool | str):
         return value
-    if depth > DEEPEST or not _is_list(value) or len(value) != 2:
+    if depth >= DEEPEST or not _is_list(value) or len(value) != 2:
         raise ValueError("no key or metadata")
     kind, inner = value
     if kind == "tuple" and _is_list(inner):

@@ -3,7 +3,7 @@
 A plain dtype is its byte order and character (`<f`, `<q`) or, where it has a size or a unit, NumPy's own string (`<U5`,
 `<M8[25s]`); the character tells apart what compares equal, as `long` and `long long` do. A structured dtype is JSON. A
 dtype that an extension registered under a name is that name. What doesn't come back exactly has no text: objects,
-variable-width strings, dtypes with metadata or titles, and those without a size.
+variable-width strings, dtypes with metadata, and those without a size.
 """
 
 import functools
@@ -22,7 +22,7 @@ _NAMED: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FIRST_USER_DTYPE: Final = 256  # NPY_USERDEF: extensions' dtypes are numbered from here
 _DEEPEST: Final = 16
 _numpy_dtype: Final = cast("Callable[..., Dtype]", np.dtype)  # its type stubs know only literal dictionaries
-_STRUCTURED: Final = {"names", "formats", "offsets", "itemsize", "aligned"}
+_STRUCTURED: Final = {"names", "formats", "titles", "offsets", "itemsize", "aligned"}
 
 
 def dtype_text(dtype: Dtype) -> str | None:
@@ -64,7 +64,8 @@ def _value(dtype: Dtype, depth: int) -> object:
         text = dtype.str if dtype.kind in "SUVMm" else dtype.str[0] + dtype.char
         return text if _PLAIN.fullmatch(text) or _TIMES.fullmatch(text) else None
     fields = [_fields(dtype)[name] for name in dtype.names]
-    if any(len(field) > 2 for field in fields):  # a title
+    titles = [field[2] if len(field) > 2 else None for field in fields]
+    if not all(map(_is_title, titles)):
         return None
     formats = [_format(field[0], depth + 1) for field in fields]
     if any(each is None for each in formats):
@@ -72,6 +73,7 @@ def _value(dtype: Dtype, depth: int) -> object:
     return {
         "names": list(dtype.names),
         "formats": formats,
+        "titles": titles,
         "offsets": [field[1] for field in fields],
         "itemsize": dtype.itemsize,
         "aligned": dtype.isalignedstruct,
@@ -97,16 +99,19 @@ def _dtype(value: object, depth: int) -> Dtype:
         return _plain(value)
     if not _is_dict(value) or set(value) != _STRUCTURED:
         raise ValueError("a structured dtype has other entries")
-    names, formats, offsets = value["names"], value["formats"], value["offsets"]
-    if not (_is_list(names) and _is_list(formats) and _is_list(offsets)):
-        raise ValueError("a structured dtype's fields are three lists")
+    names, formats, titles, offsets = (value[name] for name in ("names", "formats", "titles", "offsets"))
+    if not (_is_list(names) and _is_list(formats) and _is_list(titles) and _is_list(offsets)):
+        raise ValueError("a structured dtype's fields are lists")
     if not all(isinstance(name, str) for name in names) or not all(map(_is_size, [*offsets, value["itemsize"]])):
         raise ValueError("fields have names, offsets and a size")
-    if not len(names) == len(formats) == len(offsets) or not isinstance(value["aligned"], bool):
-        raise ValueError("each field has a name, a format and an offset")
+    if not len(names) == len(formats) == len(titles) == len(offsets) or not all(map(_is_title, titles)):
+        raise ValueError("each field has a name, a format, perhaps a title, and an offset")
+    if not isinstance(value["aligned"], bool):
+        raise TypeError("a structured dtype is aligned or not")
     fields: dict[str, Any] = {
         "names": names,
         "formats": [_field(each, depth + 1) for each in formats],
+        "titles": titles,
         "offsets": offsets,
         "itemsize": value["itemsize"],
     }
@@ -150,6 +155,10 @@ def _same(one: Dtype, other: Dtype) -> bool:
 
 def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+
+
+def _is_title(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is_list(value: object) -> TypeGuard[list[Any]]:

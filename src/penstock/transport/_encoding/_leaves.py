@@ -178,13 +178,13 @@ def _take_pickled(leaf: object, parts: Parts) -> None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
     dtype: object = getattr(leaf, "dtype", None)
     if dtype is not None:
-        kind = f"{kind} of the dtype {dtype}"
+        kind = f"{kind} with the dtype {dtype}"
     if not parts.allow_pickle:
-        raise Refused(f"is a {kind}, which only pickle can send. {_REMEDY}")
+        raise Refused(f"has the type {kind}, which only pickle can send. {_REMEDY}")
     try:
         pickled = dump(leaf)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Refused(f"is a {kind}, which pickle can't send ({error}). {_REMEDY}") from error
+        raise Refused(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
     parts.keys.append(("pickle",))
     parts.values.append(pickled.nbytes)
     parts.blobs.append(pickled)
