@@ -85,6 +85,8 @@ def _arranged(array: NDArray[Any], how: str) -> NDArray[Any]:
             return array[::-1] if array.ndim else array
         case "read-only":
             array.flags.writeable = False
+        case _:
+            pass
     return array
 
 
@@ -161,9 +163,10 @@ def assert_same(sent: Element, received: Element) -> None:
 
 
 def _children(part: Element) -> tuple[list[Any], list[Any]] | None:
-    if isinstance(part, dict):
+    bases = type(part).__mro__
+    if dict in bases:
         return list(part), list(part.values())
-    if isinstance(part, list | tuple):
+    if list in bases or tuple in bases:
         return [], list(part)
     if isinstance(part, Sample):
         return [], [part.image, part.label]

@@ -44,16 +44,15 @@ def test_values_and_sizes_of_text_are_no_part_of_a_layout() -> None:
     assert encoder.layouts == 1
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        [np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((2, 3), order="F"), np.zeros((2, 3), ">f8"), np.zeros(6)],
-        [np.zeros(1, [("a", "i1"), ("b", "i4")]), np.zeros(1, np.dtype([("a", "i1"), ("b", "i4")], align=True))],
-        [1, True, 1.0, 1 + 0j, None, np.int64(1), np.array(1), "1", b"1", bytearray(b"1"), np.str_("1"), 1 << 70],
-        [{"a": 1, "b": 2}, {"b": 1, "a": 2}, [1, 2], (1, 2), {"a": [1, 2]}, [[1], 2], [1, [2]], [1, 2, []]],
-    ],
-    ids=["arrays", "structured arrays", "leaves", "containers"],
-)
+OTHERS: list[list[Element]] = [
+    [np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((2, 3), order="F"), np.zeros((2, 3), ">f8"), np.zeros(6)],
+    [np.zeros(1, [("a", "i1"), ("b", "i4")]), np.zeros(1, np.dtype([("a", "i1"), ("b", "i4")], align=True))],
+    [1, True, 1.0, 1 + 0j, None, np.int64(1), np.array(1), "1", b"1", bytearray(b"1"), np.str_("1"), 1 << 70],
+    [{"a": 1, "b": 2}, {"b": 1, "a": 2}, [1, 2], (1, 2), {"a": [1, 2]}, [[1], 2], [1, [2]], [1, 2, []]],
+]
+
+
+@pytest.mark.parametrize("others", OTHERS, ids=["arrays", "structured arrays", "leaves", "containers"])
 def test_what_differs_has_another_layout(others: list[Element]) -> None:
     """Shape, order, byte order, alignment, a leaf's kind, containers and the order of keys make a layout."""
     encoder, decoder = Encoder(), Decoder()

@@ -90,7 +90,7 @@ def test_views_are_writable_where_the_memory_is() -> None:
     """Over bytes arrays are read-only; over writable memory they are not."""
     head, decoder, memory = _sent(np.ones(LARGE, "u1"))
     over_bytes: Any = decoder.decode(head, bytes(memory), ())
-    over_array: Any = decoder.decode(head, memoryview(memory), ())
+    over_array: Any = decoder.decode(head, memory.data, ())
     assert (over_bytes.flags.writeable, over_array.flags.writeable) == (False, True)
 
 
@@ -98,7 +98,7 @@ class _Shared:
     """Memory that both sides have, as `locate` sees it."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.memory = np.zeros(size_bytes, np.uint8)
+        self.memory: Any = np.zeros(size_bytes, np.uint8)
         self.asked: list[tuple[int, int]] = []
 
     def locate(self, address: int, nbytes: int) -> object | None:

@@ -3,8 +3,7 @@
 import fractions
 import hashlib
 import threading
-from collections import namedtuple
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,9 +162,14 @@ def test_types_must_be_registered() -> None:
 
 def test_local_types_are_never_imported() -> None:
     """A type inside of a function can only be registered."""
-    local: Any = namedtuple("local", "a")  # noqa: PYI024 - made by hand, so that no module has it
+
+    class Local(NamedTuple):
+        """Not to be found by its name."""
+
+        a: int
+
     with pytest.raises(MessageError, match="can't be imported here"):
-        crossed(local(1), allow_pickle=True)
+        crossed(Local(1), allow_pickle=True)
 
 
 @pytest.mark.parametrize("name", ["OrderedDict", "namedtuple", "missing", "abc.Sequence"])
@@ -182,11 +186,15 @@ def test_what_is_imported_must_be_what_was_described(name: str) -> None:
         decoder.decode(encoded.head[:4] + digest + encoded.head[20:], b"", ())
 
 
+def _make(second: str) -> type[Any]:
+    """Return a new dataclass of always the same name."""
+    return make_dataclass("Changed", [("a", int), (second, int)], namespace={"__module__": __name__})
+
+
 def test_fields_must_be_the_same() -> None:
     """A type whose fields differ at the receiver is refused by both lists of fields."""
-    old: Any = namedtuple("old", "a b")  # noqa: PYI024 - two of one name
-    new: Any = namedtuple("old", "a c")  # noqa: PYI024 - two of one name
-    register_container(new)
+    old: Any = _make("b")
+    register_container(_make("c"))
     with pytest.raises(MessageError, match=r"has here the fields \('a', 'c'\); what was received has \('a', 'b'\)"):
         crossed(old(1, 2))
 
@@ -208,7 +216,7 @@ def test_registered_metadata_must_be_plain() -> None:
         """Has a tag that can't be described."""
 
     def flatten(_tagged: Tagged) -> tuple[list[object], Any]:
-        return [], frozenset()
+        return [], frozenset[int]()
 
     def unflatten(_tag: object, _parts: object) -> Tagged:
         return Tagged()

@@ -82,7 +82,7 @@ def test_containers_are_those_of_every_other_part(element: Element) -> None:
 
 def test_subclasses_of_containers_arrive_as_what_they_are_made_from() -> None:
     """A `defaultdict` is a dict, as in every other part; named tuples and dataclasses stay what they are."""
-    element = [OrderedDict(b=1, a=2), defaultdict(int, {"x": 3}), Box(1, Sample(2, 3))]
+    element: list[Any] = [OrderedDict(b=1, a=2), defaultdict(int, {"x": 3}), Box(1, Sample(2, 3))]
     assert_same([{"b": 1, "a": 2}, {"x": 3}, Box(1, Sample(2, 3))], crossed(element))
 
 

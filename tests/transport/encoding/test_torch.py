@@ -2,7 +2,6 @@
 
 import multiprocessing
 import re
-import types
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def test_large_tensors_are_views_of_the_memory() -> None:
 
 def test_located_tensors_are_sent_by_reference() -> None:
     """A tensor that lies in shared memory in C order is not copied."""
-    shared = np.zeros(400_000, np.uint8)
+    shared: Any = np.zeros(400_000, np.uint8)
     tensor = torch.from_numpy(shared).view(torch.float32).reshape(-1, 10)
 
     def locate(address: int, nbytes: int) -> object | None:
@@ -133,10 +132,24 @@ class _Storage:
         """Stand for the stream's own."""
         self.calls.append("synchronize")
 
+    def current_stream(self, _device: object) -> "_Storage":
+        """Stand for `torch.cuda.current_stream`."""
+        return self
+
+    def on_host(self, _tensor: object) -> bool:
+        """Let every tensor be on a device."""
+        return False
+
     def reduce_tensor(self, tensor: Any) -> tuple[Any, tuple[Any, ...]]:
         """Stand for `torch.multiprocessing.reductions.reduce_tensor`."""
         self.calls.append("share")
-        arguments = (type(tensor), tensor.size(), tensor.stride(), tensor.storage_offset(), torch.storage.TypedStorage)
+        arguments: tuple[Any, ...] = (
+            torch.Tensor,
+            tensor.size(),
+            tensor.stride(),
+            tensor.storage_offset(),
+            torch.storage.TypedStorage,
+        )
         handles = (3, b"h" * 64, 4096, 512, False, b"/torch_1_2_3", 7, b"e" * 64, True)
         return None, (*arguments, tensor.dtype, *handles)
 
@@ -154,10 +167,8 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> _Storage:
     fake = _Storage()
     monkeypatch.setattr(torch.multiprocessing.reductions, "reduce_tensor", fake.reduce_tensor)
     monkeypatch.setattr(torch.multiprocessing.reductions, "rebuild_cuda_tensor", fake.rebuild_cuda_tensor)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda _device: types.SimpleNamespace(synchronize=fake.synchronize)
-    )
-    monkeypatch.setattr(_torch_tensors, "on_host", lambda _tensor: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", fake.current_stream)
+    monkeypatch.setattr(_torch_tensors, "on_host", fake.on_host)
     return fake
 
 
