@@ -7,7 +7,7 @@ registered there, or if what comes may be unpickled anyway: then it is imported,
 """
 
 import importlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Builder: TypeAlias = Callable[[Iterator[object]], object]
 """Takes the next leaves and returns the part of the element that they make."""
 
-_STRINGS: Final = {str}
+_STRINGS: Final = frozenset({str})
 _BUILT_IN: Final[frozenset[type]] = frozenset({dict, list, tuple})
 
 
@@ -104,6 +104,9 @@ def take_apart(part: object, leaves: list[object], depth: int = 0) -> Node:
             f"an element must be nested at most {DEEPEST} deep; got one that is deeper, or contains itself"
         )
     kind, keys, children = opened
+    if PLAIN_LEAVES.issuperset(map(type, children)):  # the most frequent container, in one go
+        leaves += children
+        return kind, keys, (None,) * len(children)
     inner: list[Node] = []
     for child in children:
         if type(child) in PLAIN_LEAVES:
@@ -178,9 +181,11 @@ def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
     return build
 
 
-def _open(part: object) -> tuple[type, str | tuple[str, ...], Iterable[object]] | None:
+def _open(part: object) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:
     """Return the type, keys and children of a container; None for a leaf and for what can't be described."""
     kind: type[Any] = type(part)
+    if kind is dict:
+        return _open_dict(cast("dict[Hashable, object]", part))
     registered = _BY_TYPE.get(kind)
     if registered is not None and registered.flatten is not None:
         children, metadata = _flattened(registered, part)
@@ -198,9 +203,9 @@ def _open(part: object) -> tuple[type, str | tuple[str, ...], Iterable[object]] 
     return None if names is None else (kind, names, [getattr(part, name) for name in names])
 
 
-def _open_dict(part: dict[Hashable, object]) -> tuple[type, str | tuple[str, ...], Iterable[object]] | None:
+def _open_dict(part: dict[Hashable, object]) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:
     keys = tuple(part)
-    if {type(key) for key in keys} <= _STRINGS:
+    if _STRINGS.issuperset(map(type, keys)):
         return dict, cast("tuple[str, ...]", keys), part.values()
     try:
         return dict, value_text(keys), part.values()

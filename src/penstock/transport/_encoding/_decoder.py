@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -40,6 +40,16 @@ class Decoder:
     Args:
         allow_pickle: unpickle what was pickled, import types that aren't registered, and open CUDA handles: only for
             what comes from processes of your own.
+
+    Example:
+        >>> from penstock.transport._encoding import Encoder
+        >>> encoded = Encoder().encode(["a", 1])
+        >>> memory = np.empty(encoded.size_bytes, np.uint8)
+        >>> encoded.write_into(memory)
+        >>> decoder = Decoder()
+        >>> decoder.learn(encoded.description)
+        >>> decoder.decode(encoded.head, memory, encoded.places)
+        ['a', 1]
     """
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
@@ -97,8 +107,7 @@ class Decoder:
             raise MessageError(f"this message is damaged ({type(error).__name__}: {error})") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     """A message that is being decoded.
 
     Attributes:
@@ -171,9 +180,7 @@ def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) ->
     view = _bytes_of(place)
     if view.nbytes < leaf.nbytes:
         raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {leaf.nbytes}")
-    return _array(
-        dataclasses.replace(leaf, start=0), dataclasses.replace(message, memory=cast("memoryview", place), view=view)
-    )
+    return _array(dataclasses.replace(leaf, start=0), message._replace(memory=cast("memoryview", place), view=view))
 
 
 def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:

@@ -77,6 +77,7 @@ class Encoder:
             the leaf is sent by that answer instead of being copied. It isn't asked about arrays that own their memory.
 
     Example:
+        >>> from penstock.transport._encoding import Decoder
         >>> encoder, decoder = Encoder(), Decoder()
         >>> encoded = encoder.encode({"image": np.arange(3), "label": 7})
         >>> memory = np.empty(encoded.size_bytes, np.uint8)
@@ -115,8 +116,7 @@ class Encoder:
         node = take_apart(element, leaves)
         parts = Parts(self._allow_pickle, self._locate, [], [], [], [], [], [])
         try:
-            for leaf in leaves:
-                take(leaf, parts)
+            take(leaves, parts)
         except Refused as refused:
             position = len(parts.keys)
             reason = reason_for_leaf(leaves[position])
@@ -134,8 +134,11 @@ class Encoder:
         head = START.pack(FORM, layout.id) + layout.values.pack(*parts.values)
         if parts.tails:
             head = b"".join((head, *parts.tails))
-        blobs, end = _placed(parts.blobs, layout.fixed_bytes) if parts.blobs else ((), layout.fixed_bytes)
-        self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
+        blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = ()
+        end = layout.fixed_bytes
+        if parts.blobs:
+            blobs, end = _placed(parts.blobs, end)
+            self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
         copies = tuple(zip(known.starts, parts.arrays, strict=True))
         return Encoded(head, description, end, tuple(parts.places), leaves, copies, blobs)
 

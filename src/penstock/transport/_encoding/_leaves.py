@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,19 +50,16 @@ class Parts(NamedTuple):
     tails: list[bytes]
 
 
-def take(leaf: object, parts: Parts) -> None:
-    """Add a leaf to the parts.
-
-    Raises:
-        Refused: it can't be sent.
-    """
-    taker = _TAKERS.get(type(leaf))
-    if taker is not None:
-        taker(leaf, parts)
-    elif tensors.is_tensor(leaf):
-        _take_tensor(leaf, parts)
-    else:
-        _take_pickled(leaf, parts)
+def take(leaves: Iterable[object], parts: Parts) -> None:
+    """Add leaves to the parts, in order; a `Refused` is about the leaf after those that have keys."""
+    for leaf in leaves:
+        taker = _TAKERS.get(type(leaf))
+        if taker is not None:
+            taker(leaf, parts)
+        elif tensors.is_tensor(leaf):
+            _take_tensor(leaf, parts)
+        else:
+            _take_pickled(leaf, parts)
 
 
 def _take_none(_leaf: object, parts: Parts) -> None:
