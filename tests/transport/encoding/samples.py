@@ -66,9 +66,9 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 
 
 def _filled(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
-    """Return an array of any dtype with bytes that differ; NaNs of every kind included."""
+    """Return an array of any dtype with bytes that differ, but for text, which must be some."""
     count = math.prod(shape) * dtype.itemsize
-    raw = bytes((seed + 31 * position) % (128 if dtype.kind != "U" else 1) for position in range(count))
+    raw = bytes((seed + 31 * position) % (1 if "U" in str(dtype) else 128) for position in range(count))
     array = np.ndarray(shape, dtype, bytearray(raw) or None)
     if dtype.kind == "U":
         array[...] = "äø\U0001f600"[: dtype.itemsize // 4 or 1]

@@ -192,6 +192,25 @@ def test_declared_sizes_allocate_nothing(leaf: list[Any]) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "dtype", ["<U2", ">U1", [("a", "i1"), ("b", [("c", "<U1", (2,))])]], ids=["little", "big", "field"]
+)
+def test_text_that_is_none_is_a_message_error(dtype: Any) -> None:
+    """Characters beyond Unicode would break Python's strings; an array that has some is refused."""
+    encoded = Encoder().encode(np.zeros(3, dtype))
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError, match="no character"):
+        decoder.decode(encoded.head, b"\xff" * encoded.size_bytes, ())
+
+
+@pytest.mark.parametrize("dtype", ["<U2", "|S2"])
+def test_numpys_strings_are_no_scalars(dtype: str) -> None:
+    """NumPy's strings are sent as text; as scalars of fixed width they couldn't have been written."""
+    with pytest.raises(MessageError):
+        Decoder().learn(json.dumps({"penstock": 1, "tree": None, "leaves": [["scalar", dtype]]}).encode())
+
+
 def test_other_versions_are_told() -> None:
     """A head or a description of another version says which one was expected."""
     encoded = Encoder().encode(np.ones(3))

@@ -17,6 +17,7 @@ from penstock.errors import MessageError, UsageError
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
 from penstock.transport._encoding._description import parse
+from penstock.transport._encoding._dtypes import check_text
 from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, SimpleLeaf, TensorLeaf
 from penstock.transport._encoding._pickles import load
 from penstock.transport._memory import aligned
@@ -165,6 +166,8 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     if not leaf.nbytes:
         return np.empty(leaf.shape, leaf.dtype, leaf.order)
     array = np.ndarray(leaf.shape, leaf.dtype, message.memory, start, None, leaf.order)
+    if leaf.has_text and not message.allow_pickle:
+        check_text(array)
     if leaf.is_scalar:
         scalar: object = array.copy()[()]
         return scalar

@@ -9,10 +9,12 @@ variable-width strings, dtypes with metadata, and those without a size.
 import functools
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 Dtype: TypeAlias = np.dtype[Any]
 
@@ -52,6 +54,27 @@ def parse_dtype(text: str) -> Dtype:
     if dtype.hasobject or dtype.itemsize == 0:
         raise ValueError(f"a dtype without objects and of some size was expected; got {text[:80]!r}")
     return dtype
+
+
+def has_text(dtype: Dtype) -> bool:
+    """Return whether there is text of fixed width in a dtype: characters that may be none."""
+    if dtype.subdtype is not None:
+        return has_text(dtype.subdtype[0])
+    return dtype.kind == "U" or any(has_text(field[0]) for field in _fields(dtype).values())
+
+
+def check_text(array: NDArray[Any]) -> None:
+    """Compare every character of an array's text with the last one there is; on others Python's strings break.
+
+    Raises:
+        ValueError: it has something that is no character.
+    """
+    for name in array.dtype.names or ():
+        check_text(array[name])
+    if array.dtype.kind == "U" and array.size:
+        characters = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+        if np.ascontiguousarray(array).reshape(-1).view(characters).max() > sys.maxunicode:
+            raise ValueError("an array of text has what is no character")
 
 
 def _value(dtype: Dtype, depth: int) -> object:

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeGuard
 
-from penstock.transport._encoding._dtypes import Dtype, parse_dtype
+from penstock.transport._encoding._dtypes import Dtype, has_text, parse_dtype
 from penstock.transport._encoding._torch_tensors import ITEM_BYTES
 from penstock.transport._memory import aligned
 
@@ -48,6 +48,7 @@ class ArrayLeaf:
         order: C, or F for what is in Fortran's order and not in C's.
         start: where it lies in memory; None if it lies in the next place.
         is_scalar: the element has a NumPy scalar there.
+        has_text: there are characters in it, which must be some.
     """
 
     dtype: Dtype
@@ -56,6 +57,7 @@ class ArrayLeaf:
     start: int | None
     nbytes: int
     is_scalar: bool = False
+    has_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,13 @@ def _leaf(key: LeafKey, start: int) -> Leaf:
         case ("array", str(text), shape, bool(fortran), bool(refers)):
             dtype, sizes = parse_dtype(text), _shape(shape)
             nbytes = _nbytes(sizes, dtype.itemsize)
-            return ArrayLeaf(dtype, sizes, "F" if fortran else "C", None if refers else start, nbytes)
+            order: Literal["C", "F"] = "F" if fortran else "C"
+            return ArrayLeaf(dtype, sizes, order, None if refers else start, nbytes, has_text=has_text(dtype))
         case ("scalar", str(text)):
             dtype = parse_dtype(text)
-            return ArrayLeaf(dtype, (), "C", start, dtype.itemsize, is_scalar=True)
+            if dtype.kind in "SU":
+                raise ValueError("NumPy's strings are sent as text")
+            return ArrayLeaf(dtype, (), "C", start, dtype.itemsize, is_scalar=True, has_text=has_text(dtype))
         case ("tensor", str(text), shape, bool(refers)) if text in ITEM_BYTES:
             sizes = _shape(shape)
             return TensorLeaf(text, sizes, None if refers else start, _nbytes(sizes, ITEM_BYTES[text]))

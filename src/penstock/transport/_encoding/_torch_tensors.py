@@ -6,7 +6,6 @@ travels are the handles with which torch opens the memory in another process, as
 
 import math
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
@@ -45,7 +44,7 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 }
 """The dtypes of dense tensors by their names in torch, and the size of an item."""
 
-_TOKEN: Final = secrets.token_hex(8)  # with the pid it names this process: pids repeat across containers
+_TOKEN: Final = os.urandom(8).hex()  # with the pid it names this process: pids repeat across containers
 _HANDLES: Final = ("handle", "ref_counter", "event")
 
 
