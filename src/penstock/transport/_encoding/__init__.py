@@ -1,0 +1,7 @@
+"""Nested elements become bytes that another process reads: a description once, then a small head and memory."""
+
+from penstock.transport._encoding._containers import register_container as register_container
+from penstock.transport._encoding._decoder import LARGEST_COPIED_BYTES as LARGEST_COPIED_BYTES
+from penstock.transport._encoding._decoder import Decoder as Decoder
+from penstock.transport._encoding._encoder import Encoded as Encoded
+from penstock.transport._encoding._encoder import Encoder as Encoder

@@ -1,0 +1,275 @@
+"""The receiving side: a head and memory become an element again, or a MessageError; nothing is trusted.
+
+Whatever is in the head, the description and the memory, nothing outside the memory is read, and nothing is allocated
+beyond its size: every start, size and count is compared before it is used. With `allow_pickle` the sender is trusted.
+"""
+
+import dataclasses
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from penstock.errors import MessageError, UsageError
+from penstock.transport._encoding import _torch_tensors as tensors
+from penstock.transport._encoding._containers import Builder, builder_of
+from penstock.transport._encoding._description import parse
+from penstock.transport._encoding._dtypes import check_text
+from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, SimpleLeaf, TensorLeaf
+from penstock.transport._encoding._pickles import load
+from penstock.transport._memory import aligned
+
+LARGEST_COPIED_BYTES: Final = 65_536  # so that keeping a label doesn't keep the memory of its image
+_MOST_LAYOUTS: Final = 4_096  # of all encoders whose messages come here
+_EVERYTHING: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class _Learned:
+    """A layout, and how to put its elements together once its types were found."""
+
+    layout: Layout
+    builder: Builder | None = None
+
+
+class Decoder:
+    """Makes elements of messages; used by one thread at a time.
+
+    Args:
+        allow_pickle: unpickle what was pickled, import types that aren't registered, and open CUDA handles: only for
+            what comes from processes of your own.
+
+    Example:
+        >>> from penstock.transport._encoding import Encoder
+        >>> encoded = Encoder().encode(["a", 1])
+        >>> memory = np.empty(encoded.size_bytes, np.uint8)
+        >>> encoded.write_into(memory)
+        >>> decoder = Decoder()
+        >>> decoder.learn(encoded.description)
+        >>> decoder.decode(encoded.head, memory, encoded.places)
+        ['a', 1]
+    """
+
+    def __init__(self, *, allow_pickle: bool = False) -> None:
+        self._allow_pickle = allow_pickle
+        self._learned: OrderedDict[bytes, _Learned] = OrderedDict()
+
+    def learn(self, description: bytes) -> None:
+        """Take in a layout; heads that name it can then be decoded. Doing it again does nothing.
+
+        Raises:
+            MessageError: it is no description of this version.
+        """
+        layout = parse(bytes(description))
+        if layout.id not in self._learned:
+            self._learned[layout.id] = _Learned(layout)
+            if len(self._learned) > _MOST_LAYOUTS:
+                self._learned.popitem(last=False)
+        self._learned.move_to_end(layout.id)
+
+    def decode(self, head: bytes, memory: object, places: Sequence[object], *, copy: bool = False) -> object:
+        """Return the element of a message.
+
+        Args:
+            head: the message's head.
+            memory: a contiguous buffer of at least the message's size. Larger arrays are views that keep it alive, and
+                are writable where it is; those of at most 65,536 bytes are private copies.
+            places: buffers that start with the leaves which were sent by reference.
+            copy: make private copies of everything.
+
+        Returns:
+            The element.
+
+        Raises:
+            MessageError: it is truncated or damaged, of another version, its layout was never learned, or it needs a
+                type or pickle that is not allowed here.
+            UsageError: it has a CUDA tensor of this very process.
+        """
+        if len(head) < START.size or not head.startswith(FORM):
+            raise MessageError(f"a message's head of version {FORM[-1]} was expected; got {bytes(head[:8])!r}…")
+        learned = self._learned.get(bytes(head[len(FORM) : START.size]))
+        if learned is None:
+            raise MessageError("this message's layout is not known here: its description must be learned first")
+        self._learned.move_to_end(learned.layout.id)
+        if learned.builder is None:
+            learned.builder = builder_of(learned.layout.tree, allow_pickle=self._allow_pickle)
+        copied_bytes = _EVERYTHING if copy else LARGEST_COPIED_BYTES
+        message = _Message(
+            learned.layout, head, cast("memoryview", memory), _bytes_of(memory), copied_bytes, self._allow_pickle
+        )
+        try:
+            return learned.builder(iter(_leaves(message, places)))
+        except (MessageError, UsageError):
+            raise
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise MessageError(f"this message is damaged ({type(error).__name__}: {error})") from error
+
+
+class _Message(NamedTuple):
+    """A message that is being decoded.
+
+    Attributes:
+        memory: any object with the buffer protocol; NumPy's type stubs ask for a name.
+        view: all of it, as bytes.
+    """
+
+    layout: Layout
+    head: bytes
+    memory: memoryview
+    view: memoryview
+    copied_bytes: int
+    allow_pickle: bool
+
+
+def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
+    """Return the leaves of a message, in order.
+
+    Raises:
+        MessageError: it is not of the size that its layout and its head say.
+    """
+    layout, head, size_bytes = message.layout, message.head, message.view.nbytes
+    tail = START.size + layout.values.size
+    if len(head) < tail or size_bytes < layout.fixed_bytes or len(places) != layout.num_places:
+        raise MessageError(
+            f"this message is truncated: it has a head of {len(head)} bytes, {size_bytes} bytes of memory and "
+            f"{len(places)} places; its layout needs {tail}, {layout.fixed_bytes} and {layout.num_places}"
+        )
+    values, next_places, end = iter(layout.values.unpack_from(head, START.size)), iter(places), layout.fixed_bytes
+    leaves: list[object] = []
+    for leaf in layout.leaves:
+        if not isinstance(leaf, SimpleLeaf):
+            leaves.append(
+                _array(leaf, message) if leaf.start is not None else _referred(leaf, next(next_places), message)
+            )
+        elif leaf.kind in _FROM_HEAD:
+            leaves.append(_FROM_HEAD[leaf.kind](values))
+        elif leaf.kind == "cuda":
+            start, tail = tail, tail + next(values)
+            leaves.append(_cuda(_part(head, start, tail), message))
+        else:
+            start = aligned(end) if leaf.kind == "pickle" else end
+            end = start + next(values)
+            leaves.append(_sized(leaf.kind, _part(message.view, start, end), message))
+    if tail != len(head):
+        raise MessageError(f"this message's head has {len(head) - tail} bytes too many")
+    return leaves
+
+
+def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
+    """Return an array, scalar or tensor of the message's memory, which is large enough."""
+    start = leaf.start or 0
+    if isinstance(leaf, TensorLeaf):
+        return _tensor(leaf, message.view[start : start + leaf.nbytes], message)
+    if not leaf.nbytes:
+        return np.empty(leaf.shape, leaf.dtype, leaf.order)
+    array = np.ndarray(leaf.shape, leaf.dtype, message.memory, start, None, leaf.order)
+    if leaf.has_text and not message.allow_pickle:
+        check_text(array)
+    if leaf.is_scalar:
+        scalar: object = array.copy()[()]
+        return scalar
+    return array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array
+
+
+def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:
+    """Return an array or tensor which starts where a place does.
+
+    Raises:
+        MessageError: the place is too small.
+    """
+    view = _bytes_of(place)
+    if view.nbytes < leaf.nbytes:
+        raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {leaf.nbytes}")
+    return _array(dataclasses.replace(leaf, start=0), message._replace(memory=cast("memoryview", place), view=view))
+
+
+def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:
+    # Torch has no read-only tensors: over memory that mustn't be written it gets a copy.
+    private = leaf.nbytes <= message.copied_bytes or chunk.readonly
+    try:
+        return tensors.tensor_over(bytearray(chunk) if private else chunk, leaf.dtype, leaf.shape)
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise MessageError(f"this message has a torch tensor, which can't be made here ({error})") from error
+
+
+def _cuda(tail: bytes, message: _Message) -> object:
+    if not message.allow_pickle:
+        raise MessageError(
+            "this message has a CUDA tensor. Pass allow_pickle=True if its sender is a process of your own."
+        )
+    shared: object = json.loads(tail)
+    if not isinstance(shared, dict):
+        raise MessageError("this message has a CUDA tensor without handles")
+    try:
+        return tensors.open_cuda(cast("dict[str, Any]", shared), copy=message.copied_bytes == _EVERYTHING)
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise MessageError(f"this message has a CUDA tensor, which can't be opened here ({error})") from error
+
+
+def _sized(kind: str, chunk: memoryview, message: _Message) -> object:
+    if kind != "pickle":
+        return _FROM_BYTES[kind](chunk)
+    if not message.allow_pickle:
+        raise MessageError(
+            "this message has a leaf that must be unpickled. Pass allow_pickle=True if its sender is a process of your "
+            "own."
+        )
+    return load(chunk, copied_bytes=message.copied_bytes)
+
+
+_Buffer = TypeVar("_Buffer", bytes, memoryview)
+
+
+def _part(whole: _Buffer, start: int, end: int) -> _Buffer:
+    if end > len(whole):
+        raise MessageError(f"this message is truncated: it has {len(whole)} bytes where {end} are needed")
+    return whole[start:end]
+
+
+def _bytes_of(memory: object) -> memoryview:
+    view = memoryview(cast("bytes", memory))  # any object with the buffer protocol
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _none(_values: Iterator[Any]) -> None:
+    return None
+
+
+def _complex(values: Iterator[Any]) -> complex:
+    return complex(next(values), next(values))
+
+
+def _str(chunk: memoryview) -> str:
+    return str(chunk, "utf-8", "surrogatepass")
+
+
+def _integer(chunk: memoryview) -> int:
+    return int.from_bytes(chunk, "little", signed=True)
+
+
+def _numpy_str(chunk: memoryview) -> np.str_:
+    return np.str_(_str(chunk))
+
+
+def _numpy_bytes(chunk: memoryview) -> np.bytes_:
+    return np.bytes_(bytes(chunk))
+
+
+_FROM_HEAD: Final[Mapping[str, Callable[[Iterator[Any]], object]]] = {
+    "none": _none,
+    "bool": next,
+    "int": next,
+    "float": next,
+    "complex": _complex,
+}
+_FROM_BYTES: Final[Mapping[str, Callable[[memoryview], object]]] = {
+    "str": _str,
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "integer": _integer,
+    "numpy str": _numpy_str,
+    "numpy bytes": _numpy_bytes,
+}

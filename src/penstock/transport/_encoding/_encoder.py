@@ -1,0 +1,168 @@
+"""The sending side: an element becomes a head, perhaps a description, and what is written into memory.
+
+A layout is computed once for each structure, with each leaf's kind, dtype, shape and order, and kept while it is among
+the last used. An encoder is used by one thread at a time; what it returns may be written by any.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._tree import subject
+from penstock.errors import UsageError
+from penstock.transport._encoding._containers import leaf_path, reason_for_leaf, take_apart
+from penstock.transport._encoding._description import Node, describe, parse
+from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, LeafKey, TensorLeaf
+from penstock.transport._encoding._leaves import Parts, Refused, take
+from penstock.transport._encoding._pickles import Pickled
+from penstock.transport._memory import aligned
+
+MOST_LAYOUTS: Final = 256  # a decoder keeps many times as many
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A layout, and where what is copied starts."""
+
+    layout: Layout
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """An element that is ready to be sent; it keeps the leaves until it is dropped.
+
+    Attributes:
+        head: what the receiver decodes: which layout, numbers, and the sizes of what is as long as it is.
+        description: the layout, where receivers can't know it yet: they learn it before they decode; else None.
+        size_bytes: the memory that `write_into` needs; may be 0.
+        places: what `locate` answered for the leaves that are not copied, in order.
+    """
+
+    head: bytes
+    description: bytes | None
+    size_bytes: int
+    places: tuple[object, ...]
+    _leaves: list[object] = field(repr=False)
+    _copies: tuple[tuple[int, NDArray[Any]], ...] = field(repr=False)
+    _blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = field(repr=False)
+
+    def write_into(self, memory: NDArray[np.uint8]) -> None:
+        """Copy the leaves into memory; large ones without the interpreter's lock.
+
+        Args:
+            memory: writable, contiguous, of at least `size_bytes`; from where it starts, arrays are at multiples of 64.
+
+        Raises:
+            UsageError: it is too small.
+        """
+        if memory.nbytes < self.size_bytes:
+            raise UsageError(f"this element needs {self.size_bytes} bytes of memory; got {memory.nbytes}")
+        for start, array in self._copies:
+            np.copyto(np.ndarray(array.shape, array.dtype, memory, start, order="F" if array.flags.fnc else "C"), array)
+        for start, blob in self._blobs:
+            memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
+
+
+class Encoder:
+    """Makes messages of elements.
+
+    Args:
+        allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors by their handles.
+        locate: asked, for arrays and tensors in one piece, with the address and the size in bytes; where it answers,
+            the leaf is sent by that answer instead of being copied. It isn't asked about arrays that own their memory.
+
+    Example:
+        >>> from penstock.transport._encoding import Decoder
+        >>> encoder, decoder = Encoder(), Decoder()
+        >>> encoded = encoder.encode({"image": np.arange(3), "label": 7})
+        >>> memory = np.empty(encoded.size_bytes, np.uint8)
+        >>> encoded.write_into(memory)
+        >>> decoder.learn(encoded.description)
+        >>> decoder.decode(encoded.head, memory, encoded.places)
+        {'image': array([0, 1, 2]), 'label': 7}
+    """
+
+    def __init__(
+        self, *, allow_pickle: bool = False, locate: Callable[[int, int], object | None] | None = None
+    ) -> None:
+        self._allow_pickle = allow_pickle
+        self._locate = locate
+        self._known: OrderedDict[tuple[Node, tuple[LeafKey, ...]], _Known] = OrderedDict()
+        self._pickled = 0
+        self._layouts = 0
+
+    @property
+    def pickled(self) -> int:
+        """How many leaves were pickled, ever."""
+        return self._pickled
+
+    @property
+    def layouts(self) -> int:
+        """How many layouts were computed, ever."""
+        return self._layouts
+
+    def encode(self, element: object) -> Encoded:
+        """Return the message of an element; its leaves must not change until it is written.
+
+        Raises:
+            UsageError: a leaf can't be sent; the message names its path, its type and what to do.
+        """
+        leaves: list[object] = []
+        node = take_apart(element, leaves)
+        parts = Parts(self._allow_pickle, self._locate, [], [], [], [], [], [])
+        try:
+            take(leaves, parts)
+        except Refused as refused:
+            position = len(parts.keys)
+            reason = reason_for_leaf(leaves[position])
+            path = subject(leaf_path(node, position))
+            raise UsageError(f"{path} {refused}{reason and f' ({reason})'}") from refused.__cause__
+        key = (node, tuple(parts.keys))
+        known = self._known.get(key)
+        description = None
+        if known is None:
+            known = self._add(key)
+            description = known.layout.description
+        else:
+            self._known.move_to_end(key)
+        layout = known.layout
+        head = START.pack(FORM, layout.id) + layout.values.pack(*parts.values)
+        if parts.tails:
+            head = b"".join((head, *parts.tails))
+        blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = ()
+        end = layout.fixed_bytes
+        if parts.blobs:
+            blobs, end = _placed(parts.blobs, end)
+            self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
+        copies = tuple(zip(known.starts, parts.arrays, strict=True))
+        return Encoded(head, description, end, tuple(parts.places), leaves, copies, blobs)
+
+    def _add(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Known:
+        layout = parse(describe(*key))  # what the receiver will compute
+        self._layouts += 1
+        starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
+        known = self._known[key] = _Known(layout, tuple(start for start in starts if start is not None))
+        if len(self._known) > MOST_LAYOUTS:
+            self._known.popitem(last=False)
+        return known
+
+
+def _placed(
+    blobs: list[bytes | bytearray | Pickled], end: int
+) -> tuple[tuple[tuple[int, bytes | bytearray | memoryview], ...], int]:
+    """Return where each piece of what is sized goes, and where it all ends."""
+    placed: list[tuple[int, bytes | bytearray | memoryview]] = []
+    for blob in blobs:
+        if isinstance(blob, Pickled):
+            start = aligned(end)
+            placed += [(start + offset, piece) for offset, piece in blob.pieces]
+            end = start + blob.nbytes
+        else:
+            placed.append((end, blob))
+            end += len(blob)
+    return tuple(placed), end

@@ -1,0 +1,182 @@
+"""A layout says where the leaves of an element lie in memory, and what travels in the head: values without behaviour.
+
+    head      start: form and layout id │ numbers and sizes, one struct │ the handles of CUDA tensors
+    memory    arrays, each at a multiple of 64 bytes │ text and pickles, as long as the head says
+
+A layout follows from a description alone, by `layout_of`; both sides compute it by the same function from the same
+bytes, whose digest is its id. So layouts need no agreement on numbers, whoever wrote them and in whatever order they
+were learned.
+"""
+
+import hashlib
+import math
+import struct
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypeGuard
+
+from penstock.transport._encoding._dtypes import Dtype, has_text, parse_dtype
+from penstock.transport._encoding._torch_tensors import ITEM_BYTES
+from penstock.transport._memory import aligned
+
+START: Final = struct.Struct("<4s16s")
+FORM: Final = b"PnE\x01"  # the last byte is the version of heads, descriptions and memory
+ID_BYTES: Final = 16
+DEEPEST: Final = 100  # containers within containers
+LARGEST_BYTES: Final = 1 << 62
+MOST_DIMENSIONS: Final = 64
+
+NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
+SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
+
+LeafKey: TypeAlias = tuple[Hashable, ...]
+"""A leaf as the description has it: the kind, then for arrays the dtype's text, the shape and two flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleLeaf:
+    """A leaf that is no array: None, a number in the head, something sized behind the arrays, or CUDA handles."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLeaf:
+    """A NumPy array or scalar.
+
+    Attributes:
+        order: C, or F for what is in Fortran's order and not in C's.
+        start: where it lies in memory; None if it lies in the next place.
+        is_scalar: the element has a NumPy scalar there.
+        has_text: there are characters in it, which must be some.
+    """
+
+    dtype: Dtype
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    start: int | None
+    nbytes: int
+    is_scalar: bool = False
+    has_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """A torch tensor on the host, in C order; `start` as in `ArrayLeaf`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int | None
+    nbytes: int
+
+
+Leaf: TypeAlias = SimpleLeaf | ArrayLeaf | TensorLeaf
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as the description has it: types by their names, since the reader may not have them.
+
+    Attributes:
+        form: dict, list, tuple, fields (a named tuple or dataclass) or registered.
+        name: module and qualified name of the type; empty for the first three forms.
+        keys: a dict's keys or the names of fields; a registered container's metadata, alone.
+        children: None stands for a leaf.
+    """
+
+    form: str
+    name: tuple[str, str]
+    keys: tuple[Hashable, ...]
+    children: tuple["Container | None", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is.
+
+    Attributes:
+        id: the digest of the description.
+        description: the bytes from which the layout was computed.
+        tree: the outermost container; None for a bare leaf.
+        leaves: in order.
+        values: what follows the head's start.
+        fixed_bytes: where text and pickles start.
+        num_places: how many leaves are sent by reference.
+    """
+
+    id: bytes
+    description: bytes
+    tree: Container | None
+    leaves: tuple[Leaf, ...]
+    values: struct.Struct
+    fixed_bytes: int
+    num_places: int
+
+
+def digest(description: bytes) -> bytes:
+    """Return the id of the layout that a description describes."""
+    return hashlib.blake2b(description, digest_size=ID_BYTES).digest()
+
+
+def layout_of(description: bytes, tree: Container | None, keys: Sequence[LeafKey]) -> Layout:
+    """Return the layout of a description that was taken apart into a tree and leaves.
+
+    Raises:
+        ValueError: a leaf's key is none, or a size is out of bounds.
+    """
+    leaves: list[Leaf] = []
+    end, num_places, formats = 0, 0, ["<"]
+    for key in keys:
+        leaf = _leaf(key, end)
+        leaves.append(leaf)
+        if isinstance(leaf, SimpleLeaf):
+            formats.append(NUMBERS.get(leaf.kind, "" if leaf.kind == "none" else "Q"))
+        elif leaf.start is None:
+            num_places += 1
+        else:
+            end = aligned(leaf.start + leaf.nbytes)
+    if end > LARGEST_BYTES:
+        raise ValueError("an element is larger than any memory")
+    values = struct.Struct("".join(formats))
+    return Layout(digest(description), description, tree, tuple(leaves), values, end, num_places)
+
+
+def _leaf(key: LeafKey, start: int) -> Leaf:
+    match key:
+        case (str(kind),) if kind in NUMBERS or kind in SIZED or kind in {"none", "cuda"}:
+            return SimpleLeaf(kind)
+        case ("array", str(text), shape, bool(fortran), bool(refers)):
+            dtype, sizes = parse_dtype(text), _shape(shape)
+            nbytes = _nbytes(sizes, dtype.itemsize)
+            order: Literal["C", "F"] = "F" if fortran else "C"
+            return ArrayLeaf(dtype, sizes, order, None if refers else start, nbytes, has_text=has_text(dtype))
+        case ("scalar", str(text)):
+            dtype = parse_dtype(text)
+            if dtype.kind in "SU":
+                raise ValueError("NumPy's strings are sent as text")
+            return ArrayLeaf(dtype, (), "C", start, dtype.itemsize, is_scalar=True, has_text=has_text(dtype))
+        case ("tensor", str(text), shape, bool(refers)) if text in ITEM_BYTES:
+            sizes = _shape(shape)
+            return TensorLeaf(text, sizes, None if refers else start, _nbytes(sizes, ITEM_BYTES[text]))
+        case _:
+            raise ValueError(f"no leaf: {str(key)[:80]}")
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if not _is_tuple(shape) or len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"no shape: {str(shape)[:80]}")
+    sizes = tuple(size for size in shape if isinstance(size, int) and not isinstance(size, bool) and size >= 0)
+    if len(sizes) != len(shape):
+        raise ValueError(f"no shape: {str(shape)[:80]}")
+    return sizes
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
+    return isinstance(value, tuple)
+
+
+def _nbytes(shape: tuple[int, ...], item_bytes: int) -> int:
+    # Even of an array without items, NumPy asks that memory could hold its other dimensions.
+    if math.prod(size or 1 for size in shape) * item_bytes > LARGEST_BYTES:
+        raise ValueError(f"an array of the shape {str(shape)[:80]} is larger than any memory")
+    return math.prod(shape) * item_bytes

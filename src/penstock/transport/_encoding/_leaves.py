@@ -1,0 +1,224 @@
+"""Each kind of leaf as the sender takes it: a key for the layout, and what is to be written where."""
+
+import json
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.transport._encoding import _torch_tensors as tensors
+from penstock.transport._encoding._dtypes import Dtype, dtype_text
+from penstock.transport._encoding._layout import LeafKey
+from penstock.transport._encoding._pickles import Pickled, dump
+
+Locate: TypeAlias = Callable[[int, int], object | None]
+"""Takes an address and a size, and returns the place that these bytes are sent as; None if they must be copied."""
+
+_REMEDY: Final = (
+    "Convert it to arrays, numbers or text, call register_container() for its type, or pass allow_pickle=True on both "
+    "sides if they are processes of your own."
+)
+_MOST_TEXTS: Final = 256
+_TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may be different ones
+
+
+class Refused(Exception):  # noqa: N818 - becomes a UsageError where the leaf's path is known
+    """A leaf can't be sent: the reason, as what follows the leaf's path."""
+
+
+class Parts(NamedTuple):
+    """What was taken from the leaves so far.
+
+    Attributes:
+        keys: one for each leaf.
+        values: what goes into the head's struct.
+        arrays: what is copied into memory, in order.
+        blobs: what comes behind the arrays, in order.
+        places: what `locate` answered.
+        tails: what goes to the head's end.
+    """
+
+    allow_pickle: bool
+    locate: Locate | None
+    keys: list[LeafKey]
+    values: list[object]
+    arrays: list[NDArray[Any]]
+    blobs: list[bytes | bytearray | Pickled]
+    places: list[object]
+    tails: list[bytes]
+
+
+def take(leaves: Iterable[object], parts: Parts) -> None:
+    """Add leaves to the parts, in order; a `Refused` is about the leaf after those that have keys."""
+    for leaf in leaves:
+        taker = _TAKERS.get(type(leaf))
+        if taker is not None:
+            taker(leaf, parts)
+        elif tensors.is_tensor(leaf):
+            _take_tensor(leaf, parts)
+        else:
+            _take_pickled(leaf, parts)
+
+
+def _take_none(_leaf: object, parts: Parts) -> None:
+    parts.keys.append(("none",))
+
+
+def _take_bool(leaf: object, parts: Parts) -> None:
+    parts.keys.append(("bool",))
+    parts.values.append(leaf)
+
+
+def _take_int(leaf: int, parts: Parts) -> None:
+    if -(1 << 63) <= leaf < 1 << 63:
+        parts.keys.append(("int",))
+        parts.values.append(leaf)
+    else:
+        _add_blob("integer", leaf.to_bytes(leaf.bit_length() // 8 + 1, "little", signed=True), parts)
+
+
+def _take_float(leaf: object, parts: Parts) -> None:
+    parts.keys.append(("float",))
+    parts.values.append(leaf)
+
+
+def _take_complex(leaf: complex, parts: Parts) -> None:
+    parts.keys.append(("complex",))
+    parts.values.extend((leaf.real, leaf.imag))
+
+
+def _take_str(leaf: str, parts: Parts) -> None:
+    _add_blob("str", leaf.encode("utf-8", "surrogatepass"), parts)
+
+
+def _take_bytes(leaf: bytes, parts: Parts) -> None:
+    _add_blob("bytes", leaf, parts)
+
+
+def _take_bytearray(leaf: bytearray, parts: Parts) -> None:
+    _add_blob("bytearray", leaf, parts)
+
+
+def _take_numpy_str(leaf: str, parts: Parts) -> None:
+    _add_blob("numpy str", leaf.encode("utf-8", "surrogatepass"), parts)
+
+
+def _take_numpy_bytes(leaf: bytes, parts: Parts) -> None:
+    _add_blob("numpy bytes", bytes(leaf), parts)
+
+
+def _take_array(leaf: NDArray[Any], parts: Parts) -> None:
+    text = _text(leaf.dtype)
+    if text is None:
+        _take_pickled(leaf, parts)
+        return
+    flags, place = leaf.flags, None
+    # An array that owns its data has it from NumPy's allocator, never in memory that is shared.
+    if parts.locate is not None and leaf.base is not None and flags.forc and leaf.nbytes:
+        address: int = leaf.__array_interface__["data"][0]
+        place = parts.locate(address, leaf.nbytes)
+    parts.keys.append(("array", text, leaf.shape, flags.fnc, place is not None))
+    if place is None:
+        parts.arrays.append(leaf)
+    else:
+        parts.places.append(place)
+
+
+def _take_scalar(leaf: np.generic, parts: Parts) -> None:
+    array: NDArray[Any] = np.asarray(leaf)
+    text = _text(array.dtype)
+    if text is None or array.dtype.type is not type(leaf):
+        _take_pickled(leaf, parts)
+        return
+    parts.keys.append(("scalar", text))
+    parts.arrays.append(array)
+
+
+def _take_tensor(leaf: Any, parts: Parts) -> None:  # noqa: ANN401 - a torch tensor, of which this file knows no type
+    if not tensors.detached(leaf):
+        raise Refused("is a tensor that requires_grad, whose graph can't follow it. Send tensor.detach().")
+    obstacle = tensors.obstacle(leaf)
+    if obstacle:
+        if not parts.allow_pickle:
+            raise Refused(f"{obstacle}, or pass allow_pickle=True on both sides if they are processes of your own.")
+        _take_pickled(leaf, parts)
+    elif tensors.on_host(leaf):
+        _take_host_tensor(leaf, parts)
+    elif not parts.allow_pickle:
+        raise Refused(
+            "is a CUDA tensor, whose memory is opened only for processes that trust each other. Send tensor.cpu(), or "
+            "pass allow_pickle=True on both sides if they are processes of your own."
+        )
+    else:
+        tail = json.dumps(tensors.share_cuda(leaf), separators=(",", ":")).encode()
+        parts.keys.append(("cuda",))
+        parts.values.append(len(tail))
+        parts.tails.append(tail)
+
+
+def _take_host_tensor(leaf: Any, parts: Parts) -> None:  # noqa: ANN401 - a torch tensor, of which this file knows no type
+    name, shape = tensors.dtype_name(leaf), tuple(leaf.shape)
+    place, nbytes = None, leaf.numel() * tensors.ITEM_BYTES[name]
+    if parts.locate is not None and nbytes:
+        address = tensors.address(leaf)
+        place = None if address is None else parts.locate(address, nbytes)
+    parts.keys.append(("tensor", name, shape, place is not None))
+    if place is None:
+        parts.arrays.append(tensors.tensor_bytes(leaf))
+    else:
+        parts.places.append(place)
+
+
+def _take_pickled(leaf: object, parts: Parts) -> None:
+    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+    dtype: object = getattr(leaf, "dtype", None)
+    if dtype is not None:
+        kind = f"{kind} with the dtype {dtype}"
+    if not parts.allow_pickle:
+        raise Refused(f"has the type {kind}, which only pickle can send. {_REMEDY}")
+    try:
+        pickled = dump(leaf)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Refused(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
+    parts.keys.append(("pickle",))
+    parts.values.append(pickled.nbytes)
+    parts.blobs.append(pickled)
+
+
+def _add_blob(kind: str, blob: bytes | bytearray, parts: Parts) -> None:
+    parts.keys.append((kind,))
+    parts.values.append(len(blob))
+    parts.blobs.append(blob)
+
+
+def _text(dtype: Dtype) -> str | None:
+    known = _TEXTS.get(id(dtype))
+    if known is not None and known[0] is dtype:
+        return known[1]
+    text = dtype_text(dtype)
+    if len(_TEXTS) >= _MOST_TEXTS:
+        _TEXTS.clear()
+    _TEXTS[id(dtype)] = (dtype, text)
+    return text
+
+
+_TAKERS: Final[dict[type, Callable[[Any, Parts], None]]] = {
+    np.ndarray: _take_array,
+    np.memmap: _take_array,
+    type(None): _take_none,
+    bool: _take_bool,
+    int: _take_int,
+    float: _take_float,
+    complex: _take_complex,
+    str: _take_str,
+    bytes: _take_bytes,
+    bytearray: _take_bytearray,
+    np.str_: _take_numpy_str,
+    np.bytes_: _take_numpy_bytes,
+    np.void: _take_scalar,
+    **{np.dtype(character).type: _take_scalar for character in "?bBhHiIlLqQefdgFDGmM"},
+}
+PLAIN_LEAVES: Final = frozenset(_TAKERS)
+"""Types that are leaves at first sight."""

@@ -1,0 +1,81 @@
+"""A leaf that only pickle can send, as one block of memory: a table of sizes, the pickle, and its buffers.
+
+Buffers are what pickle's protocol 5 leaves out of the stream, such as the data of arrays inside an object; each starts
+at a multiple of 64 bytes and is read where it lies.
+"""
+
+import pickle
+import struct
+from typing import Final, NamedTuple
+
+from penstock.errors import MessageError
+from penstock.transport._memory import aligned
+
+_SIZE: Final = struct.Struct("<Q")
+
+
+class Pickled(NamedTuple):
+    """A block that is still to be written: its size, and what lies where in it."""
+
+    nbytes: int
+    pieces: list[tuple[int, bytes | memoryview]]
+
+
+def dump(leaf: object) -> Pickled:
+    """Return a leaf as a block; it refers to the leaf's own buffers.
+
+    What the leaf's own code raises passes through.
+    """
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            buffers.append(buffer.raw())
+        except BufferError:  # not contiguous: pickle copies it into the stream
+            return True
+        return False
+
+    data = pickle.dumps(leaf, protocol=5, buffer_callback=keep)
+    sizes = [len(buffers), len(data), *(buffer.nbytes for buffer in buffers)]
+    head = b"".join(map(_SIZE.pack, sizes)) + data
+    pieces: list[tuple[int, bytes | memoryview]] = [(0, head)]
+    end = len(head)
+    for buffer in buffers:
+        pieces.append((aligned(end), buffer))
+        end = aligned(end) + buffer.nbytes
+    return Pickled(end, pieces)
+
+
+def load(block: memoryview, *, copied_bytes: int) -> object:
+    """Return the leaf of a block, which its sender is trusted with.
+
+    Args:
+        block: the block's bytes.
+        copied_bytes: buffers of at most this size are copied; larger ones stay views of the block.
+
+    Raises:
+        MessageError: it is no such block, or this process can't rebuild what was pickled.
+    """
+    size = _SIZE.size
+    if block.nbytes < 2 * size:
+        raise MessageError("a pickled leaf is truncated")
+    num_buffers, data_bytes = _SIZE.unpack_from(block, 0)[0], _SIZE.unpack_from(block, size)[0]
+    end = (2 + num_buffers) * size
+    if end + data_bytes > block.nbytes:
+        raise MessageError("a pickled leaf is truncated")
+    sizes = [_SIZE.unpack_from(block, (2 + index) * size)[0] for index in range(num_buffers)]
+    data, end = block[end : end + data_bytes], end + data_bytes
+    buffers: list[memoryview | bytearray] = []
+    for nbytes in sizes:
+        start = aligned(end)
+        end = start + nbytes
+        if end > block.nbytes:
+            raise MessageError("a pickled leaf's buffers are truncated")
+        buffers.append(bytearray(block[start:end]) if nbytes <= copied_bytes else block[start:end])
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except Exception as error:
+        raise MessageError(
+            f"a pickled leaf can't be rebuilt in this process ({type(error).__name__}: {error}). Its class must be "
+            "importable here, in the sender's version."
+        ) from error

@@ -1,0 +1,231 @@
+"""Whatever arrives is an element or a MessageError: never a crash, another error, or memory beyond the message's."""
+
+import hashlib
+import json
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.errors import MessageError
+from penstock.transport._encoding import Decoder, Encoder
+from tests.transport.encoding.samples import ELEMENTS, Element, written
+
+HEAD_START = 4  # bytes before the layout's id
+ID_BYTES = 16
+
+
+def _forged(head: bytes, description: bytes) -> bytes:
+    """Return a head that names another description."""
+    digest = hashlib.blake2b(description, digest_size=ID_BYTES).digest()
+    return head[:HEAD_START] + digest + head[HEAD_START + ID_BYTES :]
+
+
+def _read(description: bytes, head: bytes, memory: bytes, places: tuple[bytes, ...] = ()) -> None:
+    """Learn and decode; a MessageError is well."""
+    decoder = Decoder()
+    try:
+        decoder.learn(description)
+        decoder.decode(head, memory, places)
+    except MessageError:
+        pass
+
+
+def _damaged(data: st.DataObject, whole: bytes) -> bytes:
+    """Return bytes with some changed, left out or added."""
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(changed)))
+        stop = min(len(changed), start + data.draw(st.integers(0, 4)))
+        changed[start:stop] = data.draw(
+            st.binary(max_size=4) | st.sampled_from([b"\xff" * 8, b"9" * 20, b'"', b"[", b"O"])
+        )
+    return bytes(changed)
+
+
+@given(ELEMENTS, st.data())
+def test_damaged_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
+    """A change of any byte of head, description or memory gives an element or a MessageError, nothing else."""
+    encoded = Encoder().encode(element)
+    assert encoded.description is not None
+    memory = bytes(written(encoded))
+    match data.draw(st.sampled_from(["head", "description", "forged", "memory", "all"])):
+        case "head":
+            _read(encoded.description, _damaged(data, encoded.head), memory)
+        case "description":
+            _read(_damaged(data, encoded.description), encoded.head, memory)
+        case "forged":
+            description = _damaged(data, encoded.description)
+            _read(description, _forged(encoded.head, description), memory)
+        case "memory":
+            _read(encoded.description, encoded.head, _damaged(data, memory))
+        case _:
+            description = _damaged(data, encoded.description)
+            _read(description, _forged(_damaged(data, encoded.head), description), _damaged(data, memory))
+
+
+@given(ELEMENTS, st.data())
+def test_truncated_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
+    """A message that lacks its end is never an element."""
+    encoded = Encoder().encode(element)
+    assert encoded.description is not None
+    decoder = Decoder()
+    with pytest.raises(MessageError):
+        decoder.learn(encoded.description[: data.draw(st.integers(0, len(encoded.description) - 1))])
+    decoder.learn(encoded.description)
+    with pytest.raises(MessageError):
+        decoder.decode(encoded.head[: data.draw(st.integers(0, len(encoded.head) - 1))], written(encoded), ())
+    with pytest.raises(MessageError):
+        decoder.decode(encoded.head + b"\0", written(encoded), ())
+    used = sum(1 for _ in bytes(written(encoded)))
+    if used:
+        short = written(encoded)[: data.draw(st.integers(0, max(used - 64, 0)))]
+        _read(encoded.description, encoded.head, bytes(short))
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["dict", "list", "array", "<f", "int", "str", ""]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["names", "penstock", "tree"]), inner),
+    max_leaves=10,
+)
+
+
+@given(JSON_VALUES, JSON_VALUES, st.binary(max_size=40), st.binary(max_size=200))
+@example(None, [["array", "<f", [1 << 62], False, False]], b"", b"")
+@example(None, [["array", "<f", [0, 1 << 62, 1 << 62], False, False]], b"", b"")
+@example(None, [["array", "<f", [2] * 65, False, False]], b"", b"")
+@example(None, [["array", "<f", [-1], False, False]], b"", b"")
+@example(None, [["array", "<f", [True], False, False]], b"", b"")
+@example(None, [["array", "|O", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "object", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "T", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "|S99999999999", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "<U999999999", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "<M8[9999999999ns]", [1], False, False]], b"", bytes(64))
+@example(None, [["array", "<M8[0s]", [1], False, False]], b"", bytes(64))
+@example(None, [["scalar", "|S1"]], b"", bytes(64))
+@example(None, [["str"]], b"\xff" * 8, b"")
+@example(None, [["pickle"]], bytes(8), b"")
+@example(None, [["cuda"]], bytes(8), b"")
+@example(["registered", "os", "system", "echo", [None]], [["str"]], bytes(8), b"")
+@example(["fields", "subprocess", "Popen", ["args"], [None]], [["str"]], bytes(8), b"")
+@example(["dict", ["a", "a"], [None, None]], [["none"], ["none"]], b"", b"")
+@example(["dict", [["float", "0x1p999999"]], [None]], [["none"]], b"", b"")
+@example(["dict", [["tuple", [["bytes", "0"]]]], [None]], [["none"]], b"", b"")
+@example(None, [["tensor", "float32", [1 << 60], False]], b"", bytes(64))
+@example(None, [["tensor", "Tensor", [1], False]], b"", bytes(64))
+def test_made_up_descriptions_are_message_errors(tree: Any, leaves: Any, values: bytes, memory: bytes) -> None:
+    """Any JSON in place of a tree and leaves gives an element or a MessageError."""
+    description = json.dumps({"penstock": 1, "tree": tree, "leaves": leaves}).encode()
+    _read(description, _forged(Encoder().encode(None).head, description) + values, memory)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        {"names": ["a"], "formats": ["|O"], "titles": [None], "offsets": [0], "itemsize": 8, "aligned": False},
+        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [4], "itemsize": 8, "aligned": False},
+        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [-1], "itemsize": 8, "aligned": False},
+        {
+            "names": ["a"],
+            "formats": [["<d", [1 << 30, 1 << 30]]],
+            "titles": [None],
+            "offsets": [0],
+            "itemsize": 8,
+            "aligned": False,
+        },
+        {
+            "names": ["a", "a"],
+            "formats": ["|b", "|b"],
+            "titles": [None] * 2,
+            "offsets": [0, 1],
+            "itemsize": 8,
+            "aligned": False,
+        },
+        {"names": [1], "formats": ["|b"], "titles": [None], "offsets": [0], "itemsize": 1, "aligned": False},
+        {"names": ["a"], "formats": ["|b"], "titles": [None], "offsets": [0], "itemsize": 1 << 40, "aligned": False},
+        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [1], "itemsize": 16, "aligned": True},
+        {"names": [], "formats": [], "titles": [], "offsets": [], "itemsize": 0, "aligned": False},
+    ],
+    ids=["object", "outside", "before", "too large", "twice", "no name", "too long", "misaligned", "empty"],
+)
+def test_dtypes_are_checked_field_by_field(dtype: dict[str, Any]) -> None:
+    """A structured dtype that couldn't have been written is refused when it is learned."""
+    leaf = ["array", json.dumps(dtype), [1], False, False]
+    with pytest.raises(MessageError):
+        Decoder().learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
+
+
+@pytest.mark.parametrize("levels", [101, 5_000, 200_000])
+def test_nesting_is_limited(levels: int) -> None:
+    """A description nested beyond all measure is refused, however deep the stack is already."""
+    tree = b'["list",[' * levels + b"null" + b"]]" * levels
+    with pytest.raises(MessageError):
+        Decoder().learn(b'{"penstock":1,"tree":' + tree + b',"leaves":[["none"]]}')
+    key = b'["tuple",[' * levels + b"null" + b"]]" * levels
+    with pytest.raises(MessageError):
+        Decoder().learn(b'{"penstock":1,"tree":["dict",[' + key + b'],[null]],"leaves":[["none"]]}')
+
+
+@pytest.mark.parametrize("leaf", [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"]], ids=str)
+def test_declared_sizes_allocate_nothing(leaf: list[Any]) -> None:
+    """A message that declares a terabyte and doesn't have it costs no memory."""
+    description = json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode()
+    head = _forged(Encoder().encode(None).head, description) + (
+        b"" if leaf[0] == "array" else (1 << 40).to_bytes(8, "little")
+    )
+    decoder = Decoder()
+    decoder.learn(description)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageError):
+            decoder.decode(head, bytes(100), ())
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["<U2", ">U1", [("a", "i1"), ("b", [("c", "<U1", (2,))])]], ids=["little", "big", "field"]
+)
+def test_text_that_is_none_is_a_message_error(dtype: Any) -> None:
+    """Characters beyond Unicode would break Python's strings; an array that has some is refused."""
+    encoded = Encoder().encode(np.zeros(3, dtype))
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError, match="no character"):
+        decoder.decode(encoded.head, b"\xff" * encoded.size_bytes, ())
+
+
+@pytest.mark.parametrize("dtype", ["<U2", "|S2"])
+def test_numpys_strings_are_no_scalars(dtype: str) -> None:
+    """NumPy's strings are sent as text; as scalars of fixed width they couldn't have been written."""
+    with pytest.raises(MessageError):
+        Decoder().learn(json.dumps({"penstock": 1, "tree": None, "leaves": [["scalar", dtype]]}).encode())
+
+
+def test_other_versions_are_told() -> None:
+    """A head or a description of another version says which one was expected."""
+    encoded = Encoder().encode(np.ones(3))
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError, match="version 1 was expected"):
+        decoder.decode(encoded.head[:3] + b"\x02" + encoded.head[4:], written(encoded), ())
+    with pytest.raises(MessageError, match="version 1 was expected"):
+        decoder.learn((encoded.description or b"").replace(b'"penstock":1', b'"penstock":2'))
+
+
+def test_what_must_be_unpickled_is_refused() -> None:
+    """Nothing is unpickled unless the receiver allows it, and the error says how."""
+    encoded = Encoder(allow_pickle=True).encode({"a": {1, 2}})
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError, match="allow_pickle=True"):
+        decoder.decode(encoded.head, written(encoded), ())

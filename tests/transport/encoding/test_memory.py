@@ -1,0 +1,177 @@
+"""What arrives is a view of the memory, a private copy, or lies where the sender already had it."""
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from penstock.errors import MessageError
+from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
+from penstock.transport._memory import Memory, array_over, leased_slots
+from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
+
+LARGE = LARGEST_COPIED_BYTES + 1
+
+
+def _sent(element: Element) -> tuple[bytes, Decoder, np.ndarray[Any, np.dtype[np.uint8]]]:
+    encoded = Encoder().encode(element)
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    return encoded.head, decoder, written(encoded)
+
+
+class _Owned(bytearray):
+    """Memory whose end can be seen."""
+
+
+def test_views_keep_the_memory_alive() -> None:
+    """The memory lives as long as the last array over it, and no longer."""
+    head, decoder, memory = _sent({"a": np.ones(LARGE, "u1"), "b": np.ones(LARGE, "u1")})
+    owner = _Owned(memory)
+    ended = weakref.ref(owner)
+    received: Any = decoder.decode(head, owner, ())
+    part = received["b"][5:]
+    del owner, received
+    gc.collect()
+    assert ended() is not None
+    del part
+    gc.collect()
+    assert ended() is None
+
+
+def test_a_lease_comes_back_with_its_last_view() -> None:
+    """Over leased memory, the slot is free as soon as the last received array is dropped."""
+    encoded = Encoder().encode([np.arange(LARGE), "text", 5])
+    memory = Memory()
+    lease = memory.lease(memory.allocate(encoded.size_bytes), slot=2)
+    before = leased_slots()
+    encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    received: Any = decoder.decode(encoded.head, lease, ())
+    del lease
+    assert leased_slots() == before
+    assert received[0][-1] == LARGE - 1
+    del received
+    assert memory.released() == [2]
+
+
+@given(ELEMENTS)
+def test_small_leaves_are_private(element: Element) -> None:
+    """What is small doesn't keep the memory, and doesn't change with it."""
+    head, decoder, memory = _sent(element)
+    received = decoder.decode(head, memory, ())
+    memory[:] = 0xFF
+    assert_same(element, received)
+
+
+def test_the_largest_leaf_that_is_copied() -> None:
+    """A leaf of exactly the named size is copied; one byte more, and it is a view."""
+    sizes = [LARGEST_COPIED_BYTES, LARGE]
+    head, decoder, memory = _sent([np.zeros(size, "u1") for size in sizes])
+    received: Any = decoder.decode(head, memory, ())
+    assert [np.shares_memory(array, memory) for array in received] == [False, True]
+
+
+def test_everything_is_private_on_demand() -> None:
+    """With `copy=True` nothing lies in the memory, and all may be written."""
+    head, decoder, memory = _sent([np.ones((300, 300), order="F")])
+    received: Any = decoder.decode(head, bytes(memory), (), copy=True)
+    assert received[0].flags.fnc
+    assert received[0].flags.writeable
+    received = decoder.decode(head, memory, (), copy=True)
+    assert not np.shares_memory(received[0], memory)
+
+
+def test_views_are_writable_where_the_memory_is() -> None:
+    """Over bytes arrays are read-only; over writable memory they are not."""
+    head, decoder, memory = _sent(np.ones(LARGE, "u1"))
+    over_bytes: Any = decoder.decode(head, bytes(memory), ())
+    over_array: Any = decoder.decode(head, memory.data, ())
+    assert (over_bytes.flags.writeable, over_array.flags.writeable) == (False, True)
+
+
+class _Shared:
+    """Memory that both sides have, as `locate` sees it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.memory: Any = np.zeros(size_bytes, np.uint8)
+        self.asked: list[tuple[int, int]] = []
+
+    def locate(self, address: int, nbytes: int) -> object | None:
+        """Return where in the memory these bytes start."""
+        self.asked.append((address, nbytes))
+        start = address - self.memory.ctypes.data
+        return ("start", start) if 0 <= start <= self.memory.nbytes - nbytes else None
+
+    def opened(self, places: tuple[Any, ...]) -> list[object]:
+        """Return the places as a receiver sees them."""
+        return [memoryview(self.memory)[start:] for _, start in places]
+
+
+def test_located_arrays_are_sent_by_reference() -> None:
+    """What already lies in shared memory is not copied: the receiver sees that same memory, later writes too."""
+    shared = _Shared(3 * LARGE)
+    first = shared.memory[:LARGE]
+    second = np.ndarray((256, 300), "u1", shared.memory.data, LARGE, order="F")
+    element = {"first": first, "own": np.arange(5), "second": second, "none": first[:0], "strided": first[:9:2]}
+    encoder = Encoder(locate=shared.locate)
+    encoded = encoder.encode(element)
+    assert encoded.places == (("start", 0), ("start", LARGE))
+    assert encoded.size_bytes < 1000
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    received: Any = decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places))
+    assert_same(element, received)
+    first[7] = 77
+    assert received["first"][7] == 77
+    copied: Any = decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places), copy=True)
+    assert_same(element, copied)
+    assert not np.shares_memory(copied["second"], shared.memory)
+
+
+def test_by_reference_or_not_is_part_of_the_layout() -> None:
+    """The same structure, copied and located, has two layouts."""
+    shared = _Shared(1000)
+    encoder, decoder = Encoder(locate=shared.locate), Decoder()
+    elsewhere = np.arange(1000, dtype="u1")[:]
+    for array in (shared.memory[:40], elsewhere[:40], shared.memory[40:80], elsewhere[40:80]):
+        encoded = encoder.encode([array])
+        if encoded.description is not None:
+            decoder.learn(encoded.description)
+        assert_same([array], decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places)))
+    assert encoder.layouts == 2
+
+
+def test_arrays_that_own_their_memory_are_not_asked_about() -> None:
+    """NumPy's own memory is never shared, so that elements of fresh arrays cost no question."""
+    shared = _Shared(10)
+    Encoder(locate=shared.locate).encode([np.ones(5), np.ones((2, 2))])
+    assert shared.asked == []
+
+
+@pytest.mark.parametrize("places", [(), (b"short",), (bytes(100), bytes(100))], ids=["none", "short", "two"])
+def test_places_must_be_those_of_the_message(places: tuple[bytes, ...]) -> None:
+    """Too few, too many or too small places are a message that can't be read."""
+    shared = _Shared(100)
+    encoded = Encoder(locate=shared.locate).encode(shared.memory[:50])
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError):
+        decoder.decode(encoded.head, b"", places)
+
+
+def test_an_encoded_element_keeps_its_leaves() -> None:
+    """The leaves live until the message is dropped, so that it can still be written."""
+    array = np.arange(10)
+    ended = weakref.ref(array)
+    encoded = Encoder().encode({"a": array})
+    del array
+    gc.collect()
+    assert ended() is not None
+    del encoded
+    gc.collect()
+    assert ended() is None

@@ -1,0 +1,125 @@
+"""Elements arrive as they were sent, whatever they are made of."""
+
+import pathlib
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._tree import flatten
+from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
+from tests.transport.encoding.samples import (
+    ARRAYS,
+    DTYPES,
+    ELEMENTS,
+    PLAIN_DTYPES,
+    Bag,
+    Box,
+    Element,
+    Sample,
+    assert_same,
+    crossed,
+    written,
+)
+
+
+@given(ELEMENTS, st.booleans())
+def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> None:
+    """An element of any leaves and containers arrives the same in values, types, dtypes, shapes and orders."""
+    assert_same(element, crossed(element, copy=bool(copy)))
+
+
+@given(ARRAYS)
+def test_arrays_arrive_writable(array: Any) -> None:
+    """An array that is read-only here may be written there: it is the receiver's own."""
+    assert crossed(array).flags.writeable
+
+
+@given(DTYPES)
+def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
+    """A dtype arrives with its names, offsets, padding, units and alignment; what has no size needs pickle."""
+    array = np.zeros(2, dtype)
+    received = crossed(array, allow_pickle=dtype.itemsize == 0)
+    assert_same(array, received)
+
+
+@pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=lambda dtype: str(dtype.char))
+def test_dtypes_that_compare_equal_are_told_apart(dtype: np.dtype[Any]) -> None:
+    """`long` and `long long` are equal dtypes of the same size; each arrives as itself, also after the other."""
+    encoder, decoder = Encoder(), Decoder()
+    for each in [*PLAIN_DTYPES, dtype]:
+        encoded = encoder.encode([np.zeros(3, each), each.type(1)])
+        if encoded.description is not None:
+            decoder.learn(encoded.description)
+        received: Any = decoder.decode(encoded.head, written(encoded), ())
+        assert (received[0].dtype.char, type(received[1])) == (each.char, each.type)
+
+
+@pytest.mark.parametrize(
+    "keys", [(1, True, 1.0), (0.0, -0.0), ((1,), (True,)), ("a", b"a"), (float("nan"), 0.0)], ids=repr
+)
+def test_keys_that_compare_equal_are_told_apart(keys: tuple[Any, ...]) -> None:
+    """`{1: …}` and `{True: …}` are equal dicts; each arrives as itself, also after the other."""
+    encoder, decoder = Encoder(), Decoder()
+    for key in keys:
+        encoded = encoder.encode({key: 5})
+        if encoded.description is not None:
+            decoder.learn(encoded.description)
+        assert repr(decoder.decode(encoded.head, written(encoded), ())) == repr({key: 5})
+
+
+@given(ELEMENTS)
+def test_containers_are_those_of_every_other_part(element: Element) -> None:
+    """What is a leaf here is a leaf everywhere in Penstock, but for registered types."""
+    leaves, _ = flatten(element, lambda part: isinstance(part, Bag))
+    if not any(isinstance(leaf, Bag) for leaf in leaves):
+        received, _ = flatten(crossed(element))
+        assert len(leaves) == len(received)
+
+
+def test_subclasses_of_containers_arrive_as_what_they_are_made_from() -> None:
+    """A `defaultdict` is a dict, as in every other part; named tuples and dataclasses stay what they are."""
+    element: list[Any] = [OrderedDict(b=1, a=2), defaultdict(int, {"x": 3}), Box(1, Sample(2, 3))]
+    assert_same([{"b": 1, "a": 2}, {"x": 3}, Box(1, Sample(2, 3))], crossed(element))
+
+
+def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:
+    """A `np.memmap` is an array whose bytes happen to lie in a file."""
+    mapped = np.memmap(tmp_path / "array", np.int16, "w+", shape=(3, 4))
+    mapped[:] = np.arange(12).reshape(3, 4)
+    received = crossed({"mapped": mapped})["mapped"]
+    assert type(received) is np.ndarray
+    assert received.tolist() == np.arange(12).reshape(3, 4).tolist()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_arrays_are_aligned_views(order: Any) -> None:
+    """Arrays beyond the copied size lie in the memory, at multiples of 64 bytes, in the order they had."""
+    arrays = {str(number): np.full((300, 301), number, "u1", order) for number in range(3)}
+    encoded = Encoder().encode(arrays)
+    memory = written(encoded)
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    received: Any = decoder.decode(encoded.head, memory, ())
+    for name, array in received.items():
+        assert array.nbytes > LARGEST_COPIED_BYTES
+        assert np.shares_memory(array, memory)
+        assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
+        assert array.flags.fnc == arrays[name].flags.fnc
+        assert np.array_equal(array, arrays[name])
+
+
+def test_extensions_dtypes_go_by_their_names() -> None:
+    """A dtype that an extension registered under a name is that name."""
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    array = np.arange(5).astype(ml_dtypes.bfloat16)
+    assert crossed(array).dtype == array.dtype
+
+
+def test_leaves_of_any_size_follow_each_other() -> None:
+    """Text, bytes and large integers lie where their sizes say, however many there are."""
+    element = [{"text": "x" * number, "big": 1 << (8 * number), "raw": b"y" * (number % 7)} for number in range(50)]
+    assert crossed(element) == element
