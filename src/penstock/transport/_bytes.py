@@ -127,13 +127,13 @@ class Bytes(BytesHandle):
 
     def find(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
         """Return the lowest position in `[start, end)` where the bytes, or the one byte, are found; -1 if nowhere."""
-        span = self._span(start, end)
-        return self.find_between(_needle(sub), *span) if span else -1
+        needle, span = _needle(sub), self._span(start, end)
+        return self.find_between(needle, *span) if span else -1
 
     def rfind(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
         """Return the highest position in `[start, end)` where the bytes, or the one byte, are found; -1 if nowhere."""
-        span = self._span(start, end)
-        return self.rfind_between(_needle(sub), *span) if span else -1
+        needle, span = _needle(sub), self._span(start, end)
+        return self.rfind_between(needle, *span) if span else -1
 
     def index(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
         """Return what `find` does.
@@ -153,8 +153,8 @@ class Bytes(BytesHandle):
 
     def count(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
         """Return how often the bytes, or the one byte, are in `[start, end)`, without overlaps."""
-        span = self._span(start, end)
-        return self.count_between(_needle(sub), *span) if span else 0
+        needle, span = _needle(sub), self._span(start, end)
+        return self.count_between(needle, *span) if span else 0
 
     def startswith(self, prefix: "Buffer | tuple[Buffer, ...]", start: _Span = None, end: _Span = None, /) -> bool:
         """Return whether `[start, end)` starts with the bytes, or with any of a tuple of them."""
@@ -242,7 +242,8 @@ class Bytes(BytesHandle):
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> "tuple[type[Bytes], tuple[object]]":
-        if protocol.__index__() >= 5:  # the first that has buffers
+        # Protocol 5 is the first that has buffers. Python's own pickler can't write two equal ones of less than 2 bytes.
+        if protocol.__index__() >= 5 and len(self) > 1:
             return Bytes, (PickleBuffer(self),)
         return Bytes, (bytes(self) if self.readonly else bytearray(self),)
 
