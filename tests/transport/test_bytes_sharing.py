@@ -59,7 +59,7 @@ def test_a_dropped_handle_lets_go_of_its_source() -> None:
     """A bytearray can't be resized while a handle lives, and can at once when the last one is gone."""
     source = bytearray(8)
     part = Bytes(source)[3:5]
-    with pytest.raises(BufferError, match="resized"):
+    with pytest.raises(BufferError, match="re-sized"):
         source.append(1)
     del part
     source.append(1)
