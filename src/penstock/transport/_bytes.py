@@ -242,7 +242,7 @@ class Bytes(BytesHandle):
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> "tuple[type[Bytes], tuple[object]]":
-        # Protocol 5 is the first that has buffers. Python's own pickler can't write two equal ones of less than 2 bytes.
+        # Protocol 5 is the first with buffers. The pickler in Python can't write two equal ones of less than 2 bytes.
         if protocol.__index__() >= 5 and len(self) > 1:
             return Bytes, (PickleBuffer(self),)
         return Bytes, (bytes(self) if self.readonly else bytearray(self),)

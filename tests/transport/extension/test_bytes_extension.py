@@ -10,7 +10,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ import pytest
 from penstock._native import living_byte_owners
 from penstock.transport import Bytes, include_directory, leased_slots
 from penstock.transport._memory import Memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"
 NAME = "native_bytes"
@@ -96,7 +99,7 @@ def extension(library: Path) -> Iterator[Extension]:
 
 def place(holder: object) -> int:
     """Return the address of a buffer."""
-    return cast("int", np.frombuffer(cast("bytes", holder), np.uint8).ctypes.data)
+    return np.frombuffer(cast("bytes", holder), np.uint8).ctypes.data
 
 
 @pytest.mark.parametrize("size", [0, 3, 1000])
@@ -132,7 +135,8 @@ def test_threads_of_cpp_drop_what_python_let_go(extension: Extension) -> None:
 def test_any_buffer_goes_to_cpp_and_back(extension: Extension) -> None:
     """Python's bytes, arrays and leases are seen in C++ where they are, and held until the last handle is dropped."""
     memory, leases = Memory(), leased_slots()
-    for source in (b"penstock", bytearray(b"penstock"), np.arange(8, dtype=np.uint8), Bytes(b"penstock")):
+    sources: "list[Buffer]" = [b"penstock", bytearray(b"penstock"), np.arange(8, dtype=np.uint8), Bytes(b"penstock")]
+    for source in sources:
         assert extension.keep(source) == place(source) == place(extension.give())
         assert extension.give() == source
         assert extension.give().readonly is memoryview(source).readonly
@@ -172,7 +176,7 @@ def test_other_types_may_offer_their_bytes(extension: Extension) -> None:
     assert extension.give() == Bytes(Page()) == b"x" * 7
     with pytest.raises(KeyError, match="mine"):
         extension.keep(Broken())
-    with pytest.raises(ValueError, match="(?i)capsule"):
+    with pytest.raises(ValueError, match=r"(?i)capsule"):
         extension.keep(Wrong())
     assert Bytes(extension.give().__penstock_bytes__()) == b"x" * 7
     extension.drop_elsewhere()
