@@ -10,7 +10,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import pytest
@@ -18,9 +18,6 @@ import pytest
 from penstock._native import living_byte_owners
 from penstock.transport import Bytes, include_directory, leased_slots
 from penstock.transport._memory import Memory
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"
 NAME = "native_bytes"
@@ -135,7 +132,8 @@ def test_threads_of_cpp_drop_what_python_let_go(extension: Extension) -> None:
 def test_any_buffer_goes_to_cpp_and_back(extension: Extension) -> None:
     """Python's bytes, arrays and leases are seen in C++ where they are, and held until the last handle is dropped."""
     memory, leases = Memory(), leased_slots()
-    sources: "list[Buffer]" = [b"penstock", bytearray(b"penstock"), np.arange(8, dtype=np.uint8), Bytes(b"penstock")]
+    array = np.arange(8, dtype=np.uint8).data
+    sources: list[bytes | bytearray | memoryview | Bytes] = [b"abc", bytearray(b"abc"), array, Bytes(b"abc")]
     for source in sources:
         assert extension.keep(source) == place(source) == place(extension.give())
         assert extension.give() == source
