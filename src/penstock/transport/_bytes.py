@@ -58,7 +58,8 @@ class Bytes(BytesHandle):
     does. `json`, asyncio and aiohttp ask for one of three types before they take a buffer, and a true subclass of
     `bytes` can't hold memory of another owner. C code that asks for exact `bytes` (`PyBytes_Check`) still refuses a
     handle, with a TypeError; give it `bytes(handle)`. `functools.singledispatch` chooses what is registered for
-    `bytes`. Type checkers see a `Buffer`, not `bytes`: where a signature names `bytes` and means any buffer, cast.
+    `bytes`. Type checkers see a `Buffer`, not `bytes`: where a signature names `bytes`, or a list of types as NumPy's
+    do, cast, or pass `memoryview(handle)`.
 
     Pickled by protocol 5 with a `buffer_callback`, the bytes travel out of band, uncopied; otherwise inside the pickle.
     What is unpickled is a `Bytes` again.
