@@ -119,12 +119,44 @@ class Bell:
     def wait(self, timeout_seconds: float | None) -> bool:
         """Waits until rung; False after the timeout."""
 
-class Waiter:
-    """Waits on any descriptor."""
+class BytesHandle:
+    """Shares the ownership of bytes, as a buffer."""
 
-    def __init__(self) -> None: ...
-    def wait(self, descriptor: int, timeout_seconds: float | None) -> bool:
-        """Waits until the descriptor is readable; False after the timeout."""
+    def __init__(self, source: object) -> None:
+        """Over the buffer, or the other handle's bytes."""
+
+    def __len__(self) -> int: ...
+    def __penstock_bytes__(self) -> object: ...
+    @property
+    def readonly(self) -> bool:
+        """Whether the bytes can't be written through this handle."""
+
+    @property
+    def owner_name(self) -> str:
+        """The name of the type that owns the bytes."""
+
+    def share_readonly(self) -> BytesHandle:
+        """The same bytes, read-only."""
+
+    def share(self, start: int, size_bytes: int) -> BytesHandle:
+        """A part of the bytes."""
+
+    def compare(self, other: object) -> int:
+        """
+        Negative, zero or positive, as these bytes come before, are, or come after the others.
+        """
+
+    def find_between(self, needle: object, start: int, stop: int) -> int:
+        """Where it is first; -1 if nowhere."""
+
+    def rfind_between(self, needle: object, start: int, stop: int) -> int:
+        """Where it is last; -1 if nowhere."""
+
+    def count_between(self, needle: object, start: int, stop: int) -> int:
+        """How often it is there."""
+
+def living_byte_owners() -> int:
+    """How many owners of bytes this module has made and not dropped."""
 
 class RowTable:
     """

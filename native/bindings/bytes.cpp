@@ -1,0 +1,118 @@
+// Binds handles over bytes as a base class with the buffer protocol; `penstock.transport.Bytes` adds what bytes can do.
+#include "include/penstock/bytes.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "include/penstock/bytes_python.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+namespace {
+
+// nanobind takes it from here: the error that is set becomes the exception.
+template <class Function>
+auto translated(Function function) {
+    try {
+        return function();
+    } catch (const PythonErrorSet&) {
+        throw nb::python_error();
+    }
+}
+
+int get_buffer(PyObject* object, Py_buffer* view, int flags) {
+    if (!nb::inst_ready(object)) {
+        view->obj = nullptr;
+        PyErr_SetString(PyExc_BufferError, "the handle was never initialised");
+        return -1;
+    }
+    const penstock_bytes_v1& handle = nb::inst_ptr<Bytes>(object)->handle();
+    return PyBuffer_FillInfo(view, object, handle.data, static_cast<Py_ssize_t>(handle.size),
+                             static_cast<int>(handle.readonly), flags);
+}
+
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
+
+// What is looked for or compared with: bytes that are only read during the call.
+class Operand {
+  public:
+    explicit Operand(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    }
+    Operand(const Operand&) = delete;
+    Operand& operator=(const Operand&) = delete;
+    ~Operand() { PyBuffer_Release(&view_); }
+
+    std::string_view view() const { return {static_cast<const char*>(view_.buf), static_cast<std::size_t>(view_.len)}; }
+
+  private:
+    Py_buffer view_{};
+};
+
+// Positions in the whole; `start` and `stop` lie in order inside it.
+std::int64_t find(const Bytes& bytes, nb::handle needle, std::size_t start, std::size_t stop) {
+    const auto found = bytes.view().substr(0, stop).find(Operand(needle).view(), start);
+    return found == std::string_view::npos ? -1 : static_cast<std::int64_t>(found);
+}
+
+std::int64_t rfind(const Bytes& bytes, nb::handle needle, std::size_t start, std::size_t stop) {
+    const auto found = bytes.view().substr(start, stop - start).rfind(Operand(needle).view());
+    return found == std::string_view::npos ? -1 : static_cast<std::int64_t>(found + start);
+}
+
+std::size_t count(const Bytes& bytes, nb::handle needle, std::size_t start, std::size_t stop) {
+    const Operand operand(needle);
+    const std::string_view looked_for = operand.view(), whole = bytes.view().substr(0, stop);
+    if (looked_for.empty()) return stop - start + 1;
+    std::size_t total = 0;
+    while ((start = whole.find(looked_for, start)) != std::string_view::npos) {
+        start += looked_for.size();  // occurrences don't overlap
+        total += 1;
+    }
+    return total;
+}
+
+// Python's name of what owns the bytes; of what C++ owns there is none.
+std::string owner_name(const Bytes& bytes) {
+    const penstock_bytes_v1& handle = bytes.handle();
+    using Holder = detail::Owner<detail::PythonBuffer>;
+    if (handle.release != &Holder::release) return "native memory";
+    const nb::handle exporter = static_cast<Holder*>(handle.owner)->held().view().obj;
+    return exporter.is_valid() ? nb::cast<std::string>(exporter.type().attr("__name__")) : "an unnamed object";
+}
+
+}  // namespace
+
+void bind_bytes(nb::module_& module) {
+    nb::class_<Bytes>(module, "BytesHandle", nb::type_slots(buffer_slots), nb::is_weak_referenceable(),
+                      "Shares the ownership of bytes, as a buffer.")
+        .def(
+            "__init__",
+            [](Bytes* self, nb::handle source) {
+                if (nb::isinstance<Bytes>(source)) {
+                    new (self) Bytes(nb::cast<const Bytes&>(source));  // sooner than through a capsule
+                } else {
+                    new (self) Bytes(translated([&] { return from_python(source.ptr()); }));
+                }
+            },
+            "source"_a, "Over the buffer, or the other handle's bytes.")
+        .def("__len__", &Bytes::size)
+        .def("__penstock_bytes__",
+             [](const Bytes& self) { return nb::steal(translated([&] { return detail::to_capsule(self); })); })
+        .def_prop_ro("readonly", &Bytes::readonly, "Whether the bytes can't be written through this handle.")
+        .def_prop_ro("owner_name", &owner_name, "The name of the type that owns the bytes.")
+        .def("share_readonly", &Bytes::as_readonly, "The same bytes, read-only.")
+        .def("share", &Bytes::slice, "start"_a, "size_bytes"_a, "A part of the bytes.")
+        .def(
+            "compare", [](const Bytes& self, nb::handle other) { return self.view().compare(Operand(other).view()); },
+            "other"_a, "Negative, zero or positive, as these bytes come before, are, or come after the others.")
+        .def("find_between", &find, "needle"_a, "start"_a, "stop"_a, "Where it is first; -1 if nowhere.")
+        .def("rfind_between", &rfind, "needle"_a, "start"_a, "stop"_a, "Where it is last; -1 if nowhere.")
+        .def("count_between", &count, "needle"_a, "start"_a, "stop"_a, "How often it is there.");
+    module.def("living_byte_owners", &living_owners, "How many owners of bytes this module has made and not dropped.");
+}
+
+}  // namespace penstock::bindings

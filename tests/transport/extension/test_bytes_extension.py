@@ -1,0 +1,210 @@
+"""Extensions, built by themselves from the public headers, exchange bytes with Python without a copy."""
+
+import gc
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import pytest
+
+from penstock._native import living_byte_owners
+from penstock.transport import Bytes, include_directory, leased_slots
+from penstock.transport._memory import Memory
+
+SOURCE = Path(__file__).parent / "native_bytes.cpp"
+NAME = "native_bytes"
+
+
+class Extension(Protocol):
+    """What the extension's module holds."""
+
+    def make(self, size: int, /) -> Bytes:
+        """Return a C++ string of so many x."""
+        ...
+
+    def keep(self, source: object, /) -> int:
+        """Keep a handle over the source in C++; return its address."""
+        ...
+
+    def give(self) -> Bytes:
+        """Return the handle kept."""
+        ...
+
+    def drop_elsewhere(self) -> None:
+        """Share and drop the handle kept on threads of C++."""
+        ...
+
+    def drop_holding_the_lock(self) -> None:
+        """Drop the handle kept on a thread of C++ while this one keeps the interpreter's lock."""
+        ...
+
+    def living(self) -> int:
+        """Return how many owners the extension made that live."""
+        ...
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the extension, built as C++17 without a warning."""
+    compiler = shutil.which("c++")
+    python = sysconfig.get_paths()["include"]
+    if compiler is None or not (Path(python) / "Python.h").exists():
+        pytest.skip("no C++ compiler, or no C headers of Python, to build an extension with")
+    built = tmp_path_factory.mktemp("extension") / f"{NAME}.so"
+    flags = [
+        "-shared",
+        "-fPIC",
+        "-std=c++17",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wshadow",
+        "-Werror",
+        "-pthread",
+    ]
+    if sys.platform == "darwin":
+        flags += ["-undefined", "dynamic_lookup"]
+    folders = ["-isystem", python, "-I", include_directory()]
+    subprocess.run([compiler, *flags, *folders, str(SOURCE), "-o", str(built)], check=True)
+    return built
+
+
+@pytest.fixture
+def extension(library: Path) -> Iterator[Extension]:
+    """Return the extension's module; afterwards it has no owner left, and nor has Penstock."""
+    spec = importlib.util.spec_from_file_location(NAME, library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gc.collect()
+    before = living_byte_owners()
+    yield cast("Extension", module)
+    gc.collect()
+    assert cast("Extension", module).living() == 0
+    assert living_byte_owners() == before
+
+
+def place(holder: object) -> int:
+    """Return the address of a buffer."""
+    return np.frombuffer(cast("bytes", holder), np.uint8).ctypes.data
+
+
+@pytest.mark.parametrize("size", [0, 3, 1000])
+def test_a_cpp_string_goes_to_python_and_back(extension: Extension, size: int) -> None:
+    """A string made in C++ is read in Python where it is, and comes back to C++ as the same memory and owner."""
+    handle = extension.make(size)
+    assert type(handle) is Bytes
+    assert handle == b"x" * size
+    assert f"{size} bytes of native memory, read-only" in repr(handle)
+    kept = extension.keep(handle)
+    assert extension.living() == 1
+    del handle
+    back = extension.give()
+    assert back == b"x" * size
+    if size:
+        assert place(back) == kept
+    part = extension.keep(back[1:])
+    assert part == kept + min(1, size)
+    assert extension.living() == 1
+    extension.drop_holding_the_lock()
+    assert extension.living() == 1
+    del back
+    assert extension.living() == 0
+
+
+def test_threads_of_cpp_drop_what_python_let_go(extension: Extension) -> None:
+    """An owner made in C++ is shared and dropped by its threads when Python holds it no more."""
+    extension.keep(extension.make(1000))
+    extension.drop_elsewhere()
+    assert extension.living() == 0
+
+
+def test_any_buffer_goes_to_cpp_and_back(extension: Extension) -> None:
+    """Python's bytes, arrays and leases are seen in C++ where they are, and held until the last handle is dropped."""
+    memory, leases = Memory(), leased_slots()
+    array = np.arange(8, dtype=np.uint8).data
+    sources: list[bytes | bytearray | memoryview | Bytes] = [b"abc", bytearray(b"abc"), array, Bytes(b"abc")]
+    for source in sources:
+        assert extension.keep(source) == place(source) == place(extension.give())
+        assert extension.give() == source
+        assert extension.give().readonly is memoryview(source).readonly
+    extension.keep(memory.lease(memory.allocate(64), 5))
+    assert leased_slots() == leases + 1
+    assert memory.released() == []
+    extension.drop_elsewhere()
+    assert memory.released() == [5]
+
+
+def test_what_is_no_bytes_is_an_error_of_python(extension: Extension) -> None:
+    """C++ gets an exception over Python's own, and nothing is held."""
+    with pytest.raises(TypeError, match="bytes-like"):
+        extension.keep("text")
+    with pytest.raises(BufferError, match="format 'd'"):
+        extension.keep(np.zeros(3))
+    with pytest.raises(BufferError, match="C-contiguous"):
+        extension.keep(memoryview(b"abc")[::2])
+
+
+def test_other_types_may_offer_their_bytes(extension: Extension) -> None:
+    """An object whose type has `__penstock_bytes__` is taken by it; an error inside passes through."""
+
+    class Page:
+        def __penstock_bytes__(self) -> object:
+            return extension.make(7).__penstock_bytes__()
+
+    class Broken:
+        def __penstock_bytes__(self) -> object:
+            raise KeyError("mine")
+
+    class Wrong:
+        def __penstock_bytes__(self) -> object:
+            return b"no capsule"
+
+    extension.keep(Page())
+    assert extension.give() == Bytes(Page()) == b"x" * 7
+    with pytest.raises(KeyError, match="mine"):
+        extension.keep(Broken())
+    with pytest.raises(ValueError, match=r"(?i)capsule"):
+        extension.keep(Wrong())
+    assert Bytes(extension.give().__penstock_bytes__()) == b"x" * 7
+    extension.drop_elsewhere()
+
+
+def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
+    """Handles over Python's objects that C++ still drops while the interpreter ends don't hang, crash or say a word."""
+    program = f"""
+        import importlib.util
+        spec = importlib.util.spec_from_file_location({NAME!r}, {str(library)!r})
+        extension = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(extension)
+        extension.keep(bytearray(8))
+        extension.drop_in_the_background([bytearray(8) for _ in range(300_000)])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    for _ in range(3):
+        result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_threads_of_python_share_with_cpp(extension: Extension) -> None:
+    """Many threads that make, slice and drop strings of C++ leave none."""
+
+    def share() -> None:
+        for size in range(500):
+            assert len(extension.make(size)[size // 2 :]) == size - size // 2
+
+    threads = [threading.Thread(target=share) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

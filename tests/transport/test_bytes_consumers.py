@@ -1,0 +1,195 @@
+"""Whatever takes bytes takes a handle, without a conversion: sockets, HTTP, parsers, decompressors, files."""
+
+import asyncio
+import hashlib
+import http.client
+import http.server
+import io
+import json
+import lzma
+import os
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from penstock.transport import Bytes
+
+OWNERS: list[Callable[[bytes], object]] = [bytes, bytearray, lambda data: np.frombuffer(data, np.uint8)]
+
+
+@pytest.fixture(params=OWNERS, ids=["bytes", "bytearray", "array"])
+def wrap(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
+    """Return a function that holds bytes by a slice of a handle, named `bytes` as users with strict types have to."""
+
+    def hold(data: bytes) -> bytes:
+        return cast("bytes", Bytes(request.param(b"__" + data + b"__"))[2:-2])
+
+    return hold
+
+
+def test_parsers_and_hashes(wrap: Callable[[bytes], bytes]) -> None:
+    """JSON in each of its encodings, zlib, lzma, hashlib and struct read a handle."""
+    value = {"name": "péage", "lanes": [1, 2]}
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le"):
+        assert json.loads(wrap(json.dumps(value, ensure_ascii=False).encode(encoding))) == value
+    text = b"a lot of text " * 1000
+    assert zlib.decompress(wrap(zlib.compress(text))) == text
+    assert zlib.decompressobj().decompress(wrap(zlib.compress(text))) == text
+    assert zlib.decompress(zlib.compress(wrap(text))) == text
+    assert lzma.decompress(wrap(lzma.compress(text))) == text
+    assert zlib.crc32(wrap(text)) == zlib.crc32(text)
+    assert hashlib.sha256(wrap(text)).digest() == hashlib.sha256(text).digest()
+    assert struct.unpack_from("<HH", wrap(b"\1\0\2\0\3\0"), 2) == (2, 3)
+    assert struct.unpack("<3H", wrap(b"\1\0\2\0\3\0")) == (1, 2, 3)
+    assert int.from_bytes(wrap(b"\1\2"), "big") == 258
+    assert float(wrap(b"1.5")) == 1.5
+    assert bytes.fromhex(wrap(b"ab").hex()) == b"ab"
+
+
+def test_files(wrap: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """Files, descriptors and io's objects write and read a handle."""
+    path = tmp_path / "data"
+    with path.open("wb") as buffered:
+        assert buffered.write(wrap(b"one")) == 3
+        buffered.writelines([wrap(b"two"), wrap(b"three")])
+    with path.open("ab", buffering=0) as raw:
+        assert raw.write(wrap(b"four")) == 4
+        assert os.write(raw.fileno(), wrap(b"five")) == 4
+        assert os.writev(raw.fileno(), [wrap(b"six"), b"!"]) == 4
+    assert path.read_bytes() == b"onetwothreefourfivesix!"
+    path.write_bytes(wrap(b"whole"))
+    assert path.read_bytes() == b"whole"
+    assert io.BytesIO(wrap(b"abc")).read() == b"abc"
+    joined = bytearray(wrap(b"abc"))
+    joined += wrap(b"d")
+    joined.extend(wrap(b"ef"))
+    assert joined == b"abcdef"
+
+
+def test_sockets(wrap: Callable[[bytes], bytes]) -> None:
+    """`send`, `sendall` and `sendmsg` send a handle; `recv_into` fills one that is writable."""
+    left, right = socket.socketpair()
+    with left, right:
+        assert left.send(wrap(b"one")) == 3
+        left.sendall(wrap(b"two"))
+        assert left.sendmsg([wrap(b"three"), b"four"]) == 9
+        assert right.recv(100, socket.MSG_WAITALL | socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"onetwothreefour"
+        received = bytearray(15)
+        assert right.recv_into(Bytes(received)) == 15
+        assert received == b"onetwothreefour"
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])  # asyncio of Python 3.13.0 hangs on an empty part
+def test_asyncio_transports(wrap: Callable[[bytes], bytes], size: int) -> None:
+    """Streams write handles of any size, one by one and several at once, to a peer that reads slowly."""
+    data = b"0123456789" * (size // 10)
+
+    async def exchange() -> bytes:
+        left, right = socket.socketpair()
+        _, writer = await asyncio.open_connection(sock=left)
+        reader, other = await asyncio.open_connection(sock=right)
+        writer.write(wrap(data))
+        writer.writelines([wrap(b"tail"), wrap(data)])
+        writer.write_eof()
+        received = await reader.read()
+        for each in (writer, other):
+            each.close()
+            await each.wait_closed()
+        return received
+
+    assert asyncio.run(exchange()) == data + b"tail" + data
+
+
+class _Echo(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(cast("bytes", Bytes(body)))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in Python's class
+        pass
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """Yield the port of a server that sends each body back."""
+    with http.server.HTTPServer(("127.0.0.1", 0), _Echo) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+def test_http_of_the_standard_library(wrap: Callable[[bytes], bytes], echo: int, size: int) -> None:
+    """A handle is a request's body, with its length, and what a server's handler writes."""
+    data = b"x" * size
+    connection = http.client.HTTPConnection("127.0.0.1", echo)
+    connection.request("POST", "/", body=wrap(data))
+    assert connection.getresponse().read() == data
+    connection.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000_000])  # above 2**20 aiohttp warns of every body
+def test_http_of_aiohttp(wrap: Callable[[bytes], bytes], size: int) -> None:
+    """A handle is the body of a client's request, of a server's response, and a part of a stream, of its length."""
+    pytest.importorskip("aiohttp")
+    from aiohttp import ClientSession, web  # noqa: PLC0415 - installed only for some of the tests
+
+    data = b"x" * size
+
+    async def echo(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if request.path == "/stream":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(wrap(body))
+            await response.write_eof(wrap(b"end"))
+            return response
+        return web.Response(body=wrap(body))
+
+    async def exchange() -> None:
+        application = web.Application(client_max_size=2**24)
+        for path in ("/", "/stream"):
+            application.router.add_post(path, echo)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            async with ClientSession() as session:
+                async with session.post(f"{url}/", data=wrap(data)) as response:
+                    assert await response.read() == data
+                    assert response.content_length == size
+                async with session.post(f"{url}/stream", data=wrap(data)) as response:
+                    assert await response.read() == data + b"end"
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(exchange())
+
+
+def test_image_decoders(wrap: Callable[[bytes], bytes]) -> None:
+    """Pillow and simplejpeg decode a JPEG that a handle holds, to the same picture."""
+    image = pytest.importorskip("PIL.Image")
+    simplejpeg = pytest.importorskip("simplejpeg")
+    rows, columns = np.indices((32, 48))
+    picture = np.stack([rows * 8, columns * 5, rows + columns], axis=-1).astype(np.uint8)
+    written = io.BytesIO()
+    image.fromarray(picture).save(written, "JPEG", quality=95)
+    handle = wrap(written.getvalue())
+    assert simplejpeg.is_jpeg(handle)
+    assert simplejpeg.decode_jpeg_header(handle)[:2] == (32, 48)
+    assert np.array_equal(simplejpeg.decode_jpeg(handle), simplejpeg.decode_jpeg(written.getvalue()))
+    assert np.array_equal(image.open(io.BytesIO(handle)), image.open(written))
