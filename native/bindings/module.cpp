@@ -7,6 +7,7 @@ namespace penstock::bindings {
 
 void bind_bell(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_images(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_permutation(nb::module_& module);
@@ -21,6 +22,7 @@ NB_MODULE(_native, module) {
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_gather(module);
+    penstock::bindings::bind_images(module);
     penstock::bindings::bind_memory(module);
     penstock::bindings::bind_packing(module);
     penstock::bindings::bind_permutation(module);
