@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 
 
 def stack_arrays(
-    arrays: Sequence[NDArray[Any]], *, out: NDArray[Any] | None = None, num_threads: int = 1
+    arrays: Sequence[NDArray[Any]] | NDArray[Any], *, out: NDArray[Any] | None = None, num_threads: int = 1
 ) -> NDArray[Any]:
     """Return the arrays as the rows of one array: what `np.stack(arrays)` holds, but nothing is ever promoted.
 
@@ -21,7 +21,7 @@ def stack_arrays(
     memory, so give `out` where it can be used again, such as an array over a slot.
 
     Args:
-        arrays: at least one, all of one dtype and shape. What exports an array by `__array__` or `__dlpack__` counts
+        arrays: at least one, all of one dtype and shape, or an array whose first axis has them. What exports an array by `__array__` or `__dlpack__` counts
             as that array. Those whose memory isn't C-contiguous are copied by NumPy, one after another.
         out: where they are written: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype,
             byte order included. An array may be its own row of `out` already, and may overlap nothing else of it. A
