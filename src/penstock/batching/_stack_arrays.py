@@ -21,8 +21,9 @@ def stack_arrays(
     memory, so give `out` where it can be used again, such as an array over a slot.
 
     Args:
-        arrays: at least one, all of one dtype and shape, or an array whose first axis has them. What exports an array by `__array__` or `__dlpack__` counts
-            as that array. Those whose memory isn't C-contiguous are copied by NumPy, one after another.
+        arrays: at least one, all of one dtype and shape; or an array, whose rows are taken. What exports an array by
+            `__array__` or `__dlpack__` counts as that array. Those whose memory isn't C-contiguous are copied by
+            NumPy, one after another.
         out: where they are written: C-contiguous, writable, of shape (rows, *the arrays' shape) and of their dtype,
             byte order included. An array may be its own row of `out` already, and may overlap nothing else of it. A
             new array by default.
