@@ -1,6 +1,6 @@
 """Normalised images have the bytes that NumPy computes by the same formula, wherever their own bytes lie."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,15 @@ def test_threads_give_the_same_bytes(num_threads: int) -> None:
     crops = parent[:, 20:, 31:]
     planes = normalize_images(crops, MEAN, STD, num_threads=num_threads)
     assert planes.tobytes() == by_numpy(crops, MEAN, STD).tobytes()
+
+
+@pytest.mark.parametrize("kind", [tuple, list, np.array, np.float32])
+def test_means_and_deviations_may_be_any_sequence(kind: Callable[[object], Any]) -> None:
+    """Tuples, lists and arrays of the same numbers give the same bytes, the first time and the next."""
+    images = numbered(np.dtype("u1"), (2, 3, 9, 3), 4)
+    mean, std = kind((0.5, 0.25, 0)), kind((1, 0.5, 0.25))
+    for _ in range(2):
+        assert np.array_equal(normalize_images(images, mean, std), by_numpy(images, (0.5, 0.25, 0), (1, 0.5, 0.25)))
 
 
 def test_out_is_written_and_returned() -> None:
