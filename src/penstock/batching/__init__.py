@@ -18,3 +18,5 @@ from penstock.batching._merge import stack as stack
 from penstock.batching._pad import Pad as Pad
 from penstock.batching._pad import pad as pad
 from penstock.batching._stack_arrays import stack_arrays as stack_arrays
+
+__all__ = ["normalize_images", "stack_arrays"]
