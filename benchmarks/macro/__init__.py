@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, mix, ordered, packing, random_map, resume, shuffle, tiny, tokens
+from benchmarks.macro import import_time, mix, ordered, packing, random_map, resume, shuffle, stack, tiny, tokens
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "tiny": tiny.build,
     "tokens": tokens.build,
     "packing": packing.build,
+    "stack": stack.build,
     "shuffle": shuffle.build,
     "random-map": random_map.build,
     "mix": mix.build,

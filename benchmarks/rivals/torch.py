@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from benchmarks.macro import import_time, tiny, tokens
-from benchmarks.rivals import Contestants
+from benchmarks.rivals import Contestants, torch_stack
 from benchmarks.scenario import Contestant, Output
 from benchmarks.streams import passes
 
@@ -111,4 +111,9 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import torch.utils.data", "rival"),)
 
 
-CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import}
+CONTESTANTS: dict[str, Contestants] = {
+    "tiny": _tiny,
+    "tokens": _tokens,
+    "stack": torch_stack.contestants,
+    "import": _import,
+}

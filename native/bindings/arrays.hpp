@@ -1,4 +1,4 @@
-// The memory of NumPy arrays of any dtype, for units that copy items without knowing what they are.
+// Lists of NumPy arrays of any dtype and their memory, for units that copy items without knowing what they are.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,6 +6,29 @@
 #include <vector>
 
 namespace penstock::bindings {
+
+// The items of a list or a tuple.
+class Items {
+  public:
+    explicit Items(nanobind::handle sequence) : sequence_(sequence.ptr()), is_list_(PyList_Check(sequence_)) {
+        if (!is_list_ && !PyTuple_Check(sequence_)) {
+            throw nanobind::type_error("items must be a list or a tuple");
+        }
+        size_ = is_list_ ? PyList_Size(sequence_) : PyTuple_Size(sequence_);
+    }
+
+    Py_ssize_t size() const { return size_; }
+
+    // A borrowed reference: the caller keeps the sequence as it is while this is in use.
+    PyObject* operator[](Py_ssize_t index) const {
+        return is_list_ ? PyList_GetItem(sequence_, index) : PyTuple_GetItem(sequence_, index);
+    }
+
+  private:
+    PyObject* sequence_;
+    bool is_list_;
+    Py_ssize_t size_;
+};
 
 // The buffers of arrays, held while their bytes are read or written.
 class Buffers {
@@ -24,14 +47,20 @@ class Buffers {
     // The buffer of a C-contiguous array, valid until the next call (NumPy's may be moved), without its format, which
     // not every dtype has; null where there is none.
     const Py_buffer* open(PyObject* array, int flags = PyBUF_STRIDES) {
+        const Py_buffer* view = open_strided(array, flags);
+        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
+        return view != nullptr && PyBuffer_IsContiguous(view, 'C') ? view : nullptr;
+    }
+
+    // The same of an array with any strides.
+    const Py_buffer* open_strided(PyObject* array, int flags = PyBUF_STRIDES) {
         Py_buffer& view = views_.emplace_back();
         if (PyObject_GetBuffer(array, &view, flags) != 0) {
             PyErr_Clear();
             views_.pop_back();
             return nullptr;
         }
-        // Asked for here and not by a flag, since NumPy would raise an exception, which takes longer than the copy.
-        return PyBuffer_IsContiguous(&view, 'C') ? &view : nullptr;
+        return &view;
     }
 
   private:

@@ -9,6 +9,7 @@ void bind_arena(nb::module_& module);
 void bind_bell(nb::module_& module);
 void bind_bytes(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_images(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_permutation(nb::module_& module);
@@ -25,6 +26,7 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_bytes(module);
     penstock::bindings::bind_gather(module);
+    penstock::bindings::bind_images(module);
     penstock::bindings::bind_memory(module);
     penstock::bindings::bind_packing(module);
     penstock::bindings::bind_permutation(module);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "core/parallel.hpp"
 
 namespace nb = nanobind;
 
@@ -27,29 +28,6 @@ template <typename Scalar>
 using Column = nb::ndarray<Scalar, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 using Sequence = nb::typed<nb::sequence, nb::object>;
-
-// The items of a list or a tuple.
-class Items {
-  public:
-    explicit Items(nb::handle sequence) : sequence_(sequence.ptr()), is_list_(PyList_Check(sequence_)) {
-        if (!is_list_ && !PyTuple_Check(sequence_)) {
-            throw nb::type_error("items must be a list or a tuple");
-        }
-        size_ = is_list_ ? PyList_Size(sequence_) : PyTuple_Size(sequence_);
-    }
-
-    Py_ssize_t size() const { return size_; }
-
-    // A borrowed reference: the caller keeps the sequence as it is while this is in use.
-    PyObject* operator[](Py_ssize_t index) const {
-        return is_list_ ? PyList_GetItem(sequence_, index) : PyTuple_GetItem(sequence_, index);
-    }
-
-  private:
-    PyObject* sequence_;
-    bool is_list_;
-    Py_ssize_t size_;
-};
 
 void require_room(Py_ssize_t begin, Py_ssize_t start, Py_ssize_t size, Py_ssize_t rows) {
     if (begin < 0 || start < 0 || size > rows - start) {
@@ -104,7 +82,15 @@ bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
     return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
 }
 
-Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also) {
+// Whether a row would be read from memory that other rows are written to; its own place is no such.
+bool overlaps(const std::byte* source, std::size_t row_bytes, const std::byte* place, const Py_buffer& column) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(source);
+    const auto out = reinterpret_cast<std::uintptr_t>(column.buf);
+    return source != place && begin < out + static_cast<std::size_t>(column.len) && out < begin + row_bytes;
+}
+
+Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also,
+                        std::size_t num_threads) {
     const Items items(sequence);
     Buffers destination;
     const Py_buffer* column = destination.open(out.ptr(), PyBUF_STRIDES | PyBUF_WRITABLE);
@@ -121,6 +107,7 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
     const PyTypeObject* array_type = Py_TYPE(out.ptr());
     const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
 
+    std::byte* const place = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes;
     Buffers buffers;
     std::vector<const void*> sources;
     Py_ssize_t index = begin;
@@ -133,13 +120,17 @@ Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_
         if (view == nullptr || !has_shape(*view, column->shape + 1, column->ndim - 1)) {
             break;
         }
-        sources.push_back(view->buf);
+        const auto* source = static_cast<const std::byte*>(view->buf);
+        if (overlaps(source, row_bytes, place + sources.size() * row_bytes, *column)) {
+            break;
+        }
+        sources.push_back(source);
     }
 
-    std::byte* place = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes;
-    if (sources.size() * row_bytes >= release_gil_bytes) {
+    const std::size_t bytes = sources.size() * row_bytes;
+    if (bytes >= release_gil_bytes) {
         const nb::gil_scoped_release released;
-        copy_rows(sources, row_bytes, place);
+        copy_rows_on_threads(sources, row_bytes, place, threads_worth(bytes, num_threads));
     } else {
         copy_rows(sources, row_bytes, place);
     }
@@ -244,9 +235,10 @@ void bind_stack(nb::module_& module) {
     module.def("write_booleans", &write_booleans, "items"_a, "begin"_a, "out"_a.noconvert(), "start"_a,
                "Write bools; return the index of the first item that is none, or -1.");
     module.def(
-        "write_arrays", &write_arrays, "items"_a, "begin"_a, "out"_a, "start"_a, "also"_a,
+        "write_arrays", &write_arrays, "items"_a, "begin"_a, "out"_a, "start"_a, "also"_a, "num_threads"_a,
         "Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of "
-        "type `also`; return the index of the first item that is none, or -1. Large copies release the GIL.");
+        "type `also`, and outside of `out` or in their own places; return the index of the first item that is none, or "
+        "-1. Large copies release the GIL, and still larger ones are shared by at most `num_threads` threads.");
     module.def(
         "split_dicts", &split_dicts, "elements"_a, "keys"_a,
         nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "

@@ -6,8 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define PENSTOCK_HAS_AVX2_BUILD 1
+#ifdef PENSTOCK_HAS_AVX2_BUILD
 #include <immintrin.h>
 #endif
 
@@ -238,15 +237,6 @@ std::size_t walk_block(const FeistelNetwork& network, std::uint64_t length, std:
 }
 
 }  // namespace
-
-Instructions best_instructions() noexcept {
-#ifdef PENSTOCK_HAS_AVX2_BUILD
-    static const Instructions best = __builtin_cpu_supports("avx2") ? Instructions::avx2 : Instructions::portable;
-    return best;
-#else
-    return Instructions::portable;
-#endif
-}
 
 Permutation::Permutation(std::uint64_t length, std::uint64_t key) : length_(length) {
     if (length > largest_length) {

@@ -12,13 +12,9 @@
 #include <span>
 #include <vector>
 
+#include "core/instructions.hpp"
+
 namespace penstock {
-
-// What a block is computed with. Every choice gives the same keys.
-enum class Instructions { portable, avx2 };
-
-// The fastest instructions that this processor has.
-Instructions best_instructions() noexcept;
 
 // A bijection of the `left_bits + right_bits` bit integers. Each round changes one half by a hash of the other.
 struct FeistelNetwork {

@@ -20,7 +20,7 @@ std::byte value_at(std::size_t row, std::size_t offset) {
     return static_cast<std::byte>((row * 31 + offset * 7 + 1) & 0xff);
 }
 
-void check_copy(std::size_t row_bytes, std::size_t rows) {
+void check_copy(std::size_t row_bytes, std::size_t rows, std::size_t num_threads) {
     constexpr std::size_t margin = 16;
     constexpr std::byte untouched{0xee};
     std::vector<std::vector<std::byte>> values(rows, std::vector<std::byte>(row_bytes));
@@ -32,7 +32,11 @@ void check_copy(std::size_t row_bytes, std::size_t rows) {
         sources.push_back(values[row].data());
     }
     std::vector<std::byte> destination(rows * row_bytes + 2 * margin, untouched);
-    penstock::copy_rows(sources, row_bytes, destination.data() + margin);
+    if (num_threads == 0) {
+        penstock::copy_rows(sources, row_bytes, destination.data() + margin);
+    } else {
+        penstock::copy_rows_on_threads(sources, row_bytes, destination.data() + margin, num_threads);
+    }
     bool equal = true;
     for (std::size_t row = 0; row < rows; ++row) {
         for (std::size_t offset = 0; offset < row_bytes; ++offset) {
@@ -51,6 +55,7 @@ void check_in_place() {
     std::vector<std::byte> rows(24, std::byte{5});
     const std::vector<const void*> sources{rows.data(), rows.data() + 8, rows.data() + 16};
     penstock::copy_rows(sources, 8, rows.data());
+    penstock::copy_rows_on_threads(sources, 8, rows.data(), 2);
     expect(rows == std::vector<std::byte>(24, std::byte{5}), "a row may be its own source", 8, 3);
 }
 
@@ -58,6 +63,7 @@ void check_empty_rows() {
     const std::vector<const void*> sources{nullptr, nullptr};
     std::byte place{9};
     penstock::copy_rows(sources, 0, &place);
+    penstock::copy_rows_on_threads(sources, 0, &place, 2);
     expect(place == std::byte{9}, "rows of no bytes are not read", 0, 2);
 }
 
@@ -66,7 +72,14 @@ void check_empty_rows() {
 int main() {
     for (const std::size_t row_bytes : {1, 2, 3, 4, 8, 63, 64, 65, 1000}) {
         for (const std::size_t rows : {0, 1, 2, 7, 33}) {
-            check_copy(row_bytes, rows);
+            check_copy(row_bytes, rows, 0);
+            check_copy(row_bytes, rows, 3);
+        }
+    }
+    // Rows that are cut by several threads, and threads that have several rows.
+    for (const std::size_t row_bytes : {1365, 4096, 50001, 300000}) {
+        for (const std::size_t num_threads : {1, 2, 3, 7, 64}) {
+            check_copy(row_bytes, 5, num_threads);
         }
     }
     check_in_place();

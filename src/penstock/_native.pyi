@@ -185,6 +185,18 @@ def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,),
     Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.
     """
 
+def normalize_images(
+    items: Sequence[object],
+    dtype: object,
+    scale: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    shift: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order="C", device="cpu")],
+    num_threads: int,
+) -> int:
+    """
+    Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` threads; return -1, or write nothing and return the index of the first item that isn't of the shape of `out`, or overlaps it.
+    """
+
 class Region:
     """A block of memory, as a writable buffer."""
 
@@ -438,9 +450,9 @@ def write_booleans(
 ) -> int:
     """Write bools; return the index of the first item that is none, or -1."""
 
-def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type) -> int:
+def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type, num_threads: int) -> int:
     """
-    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of type `also`; return the index of the first item that is none, or -1. Large copies release the GIL.
+    Write C-contiguous arrays of exactly the dtype of `out` and the shape of its rows, of its very type or of type `also`, and outside of `out` or in their own places; return the index of the first item that is none, or -1. Large copies release the GIL, and still larger ones are shared by at most `num_threads` threads.
     """
 
 def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:

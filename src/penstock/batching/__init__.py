@@ -5,8 +5,11 @@
 
 `stack` is the meaning of `.batch(n)` and `pad` that of `.padded_batch(n)`, in plain NumPy. A loader gets the same bytes
 by writing each element straight into its row.
+
+`stack_arrays` and `normalize_images` are for a merge or a map of one's own: they write into memory that is given.
 """
 
+from penstock.batching._images import normalize_images as normalize_images
 from penstock.batching._leaf import LeafSpec as LeafSpec
 from penstock.batching._merge import Batch as Batch
 from penstock.batching._merge import Merge as Merge
@@ -14,3 +17,6 @@ from penstock.batching._merge import Stack as Stack
 from penstock.batching._merge import stack as stack
 from penstock.batching._pad import Pad as Pad
 from penstock.batching._pad import pad as pad
+from penstock.batching._stack_arrays import stack_arrays as stack_arrays
+
+__all__ = ["normalize_images", "stack_arrays"]

@@ -22,7 +22,7 @@ _SCALARS: Final[dict[type, tuple[np.dtype[Any], Callable[[Sequence[object], int,
 _PADDED_FLOATS: Final = "gG"  # longdouble: a scalar's unused bytes are copied only with its array
 
 
-def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: int) -> int:
+def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: int, *, num_threads: int = 1) -> int:
     """Write items from `begin` on, as long as they are exactly what the column holds; item i goes to row `start + i`.
 
     Args:
@@ -30,6 +30,7 @@ def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: 
         begin: the first item to write; less than `len(items)`.
         column: a C-contiguous, writable array with a row for each item.
         start: the row of item 0.
+        num_threads: how many threads may share a copy of many megabytes.
 
     Returns:
         The index of the first item that was not written, or `len(items)`.
@@ -38,7 +39,7 @@ def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: 
     stopped = begin
     if kind is np.ndarray or kind is np.memmap:
         if not has_padding(column.dtype):
-            stopped = _native.write_arrays(items, begin, column, start, np.memmap)
+            stopped = _native.write_arrays(items, begin, column, start, np.memmap, num_threads)
     elif kind in _SCALARS:
         dtype, write = _SCALARS[kind]
         if column.ndim == 1 and column.dtype == dtype:

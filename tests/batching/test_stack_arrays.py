@@ -1,0 +1,150 @@
+"""Arrays are stacked into given memory, on any number of threads, to the bytes that NumPy stacks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.batching import stack_arrays
+from penstock.errors import UsageError
+from tests.batching.strategies import DTYPES, PADDED, arrays, numbered, shapes
+
+LARGE = 3 << 20  # three such rows are enough for two threads
+
+
+@st.composite
+def array_lists(draw: st.DrawFn) -> list[NDArray[Any]]:
+    """Lists of arrays of one dtype and shape, of any arrangement in memory."""
+    one = arrays(draw(st.sampled_from(DTYPES)), draw(shapes))
+    return [draw(one) for _ in range(draw(st.integers(1, 5)))]
+
+
+def numpy_stack(given_arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return what NumPy stacks into zeros of the rows' dtype, since it would change the byte order by itself."""
+    target = np.zeros((len(given_arrays), *given_arrays[0].shape), given_arrays[0].dtype)
+    return np.stack(given_arrays, out=target)
+
+
+@given(array_lists(), st.integers(1, 3), st.sampled_from(["new", "given"]))
+def test_rows_are_what_numpy_stacks(given_arrays: list[NDArray[Any]], num_threads: int, memory: str) -> None:
+    """The bytes are NumPy's for every dtype and memory, in a new array and in a given one alike."""
+    expected = numpy_stack(given_arrays)
+    out = None
+    if memory == "given":
+        out = np.frombuffer(bytearray(b"\xee" * expected.nbytes), expected.dtype).reshape(expected.shape)
+    stacked = stack_arrays(given_arrays, out=out, num_threads=num_threads)
+    assert out is None or stacked is out
+    assert (stacked.dtype, stacked.shape) == (expected.dtype, expected.shape)
+    assert stacked.tobytes() == expected.tobytes()
+    assert stacked.flags.c_contiguous
+    assert stacked.flags.writeable
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_large_rows_are_shared_by_threads(num_threads: int) -> None:
+    """However many threads share a copy of many megabytes, each byte gets to its place."""
+    rows = [numbered(np.dtype("u1"), (LARGE + 1,), row) for row in range(5)]
+    backwards = rows[3][::-1].copy()[::-1]  # only NumPy copies this one, in between
+    rows[3] = backwards
+    assert np.array_equal(stack_arrays(rows, num_threads=num_threads), np.stack(rows))
+
+
+def test_a_row_may_lie_in_its_place() -> None:
+    """An array that is its own row of out already is left as it is."""
+    out = np.arange(6).reshape(3, 2)
+    rows = [np.array([7, 8]), out[1], np.array([9, 10])]
+    assert stack_arrays(rows, out=out) is out
+    assert out.tolist() == [[7, 8], [2, 3], [9, 10]]
+
+
+def test_mapped_and_foreign_memory_is_written() -> None:
+    """Out may be any memory, such as a memory map's type of array, and comes back as it was given."""
+    out = np.zeros((2, 3), np.int16).view(np.memmap)
+    result = stack_arrays([np.full(3, 5, np.int16), np.full(3, 6, np.int16)], out=out)
+    assert result is out
+    assert out.tolist() == [[5, 5, 5], [6, 6, 6]]
+
+
+def test_exported_arrays_and_scalars_are_rows() -> None:
+    """What exports an array counts as it, and a batch's array as the sequence of its rows."""
+
+    class Exporter:
+        def __array__(self, dtype: object = None, copy: object = None) -> NDArray[Any]:
+            return np.array([1.0, 2.0])
+
+    rows: Any = [np.array([3.0, 4.0]), Exporter()]
+    assert stack_arrays(rows).tolist() == [[3.0, 4.0], [1.0, 2.0]]
+    assert stack_arrays(np.arange(6).reshape(3, 2)).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert stack_arrays(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_bytes_between_fields_are_zero() -> None:
+    """A structure's bytes that belong to no field are zero, whatever rows and out held there."""
+    row = np.frombuffer(b"\xff" * (2 * PADDED.itemsize), PADDED)
+    out = np.frombuffer(bytearray(b"\xee" * (4 * PADDED.itemsize)), PADDED).reshape(2, 2)
+    stack_arrays([row, row], out=out)
+    clean = np.zeros(2, PADDED)
+    clean[...] = row
+    assert out.tobytes() == clean.tobytes() * 2
+
+
+def message(rows: object, **keywords: Any) -> str:
+    """Return the message that a call is refused with."""
+    given_rows: Any = rows
+    with pytest.raises(UsageError) as raised:
+        stack_arrays(given_rows, **keywords)
+    return str(raised.value)
+
+
+def test_rows_that_differ_are_refused() -> None:
+    """The message names the row, what it is, and what row 0 is."""
+    zeros = np.zeros((2, 3), np.uint8)
+    text = message([zeros, zeros, np.zeros((2, 4), np.uint8)])
+    assert "row 0 is uint8 of shape (2, 3) and row 2 is uint8 of shape (2, 4)" in text
+    assert "row 1 is float32 of shape (2, 3)" in message([zeros, zeros.astype(np.float32)])
+    assert "nothing is promoted" in message([np.zeros(1, "<i4"), np.zeros(1, ">i4")])
+
+
+@pytest.mark.parametrize("row", [np.array([None]), "text", b"bytes", None, {1: 2}, np.ma.masked_array([1])])
+def test_what_is_no_array_of_values_is_refused(row: object) -> None:
+    """Objects, texts and containers aren't stacked, and the message names the row."""
+    assert "row 1 is" in message([np.zeros(1), row])
+    assert "row 0 is" in message([row])
+
+
+def test_no_rows_are_refused() -> None:
+    """Without a row there is no dtype, and the message asks for one."""
+    assert "got none" in message([])
+
+
+@pytest.mark.parametrize(
+    ("out", "fault"),
+    [
+        (np.zeros((2, 3)), "got float64 of shape (2, 3)"),
+        (np.zeros((2, 2), np.int64), "got int64 of shape (2, 2)"),
+        (np.zeros((3, 2), np.int64).T, "memory isn't in order"),
+        (np.broadcast_to(np.int64(0), (2, 3)), "a read-only one"),
+        (np.ma.masked_array(np.zeros((2, 3), np.int64)), "got a MaskedArray"),
+        ([[0, 0, 0], [0, 0, 0]], "got a list"),
+    ],
+)
+def test_an_out_that_does_not_fit_is_refused(out: object, fault: str) -> None:
+    """The message says what the result is, and what out is."""
+    assert fault in message([np.arange(3), np.arange(3)], out=out)
+
+
+def test_rows_within_out_are_refused() -> None:
+    """A row that others would be written over is never read from there."""
+    out = np.arange(6).reshape(2, 3)
+    assert "row 1 does" in message([np.arange(3), out[0]], out=out)
+    assert "row 0 does" in message([out.reshape(-1)[1:4], np.arange(3)], out=out)
+    assert "row 0 does" in message([out[0, ::-1], np.arange(3)], out=out)
+
+
+@pytest.mark.parametrize("num_threads", [0, -1])
+def test_too_few_threads_are_refused(num_threads: int) -> None:
+    """The calling thread is one, so there is at least one."""
+    assert f"num_threads={num_threads}" in message([np.zeros(1)], num_threads=num_threads)
