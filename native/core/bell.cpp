@@ -69,11 +69,13 @@ Bell::Bell(std::shared_ptr<AtomicWord> rung) : rung_(std::move(rung)) {
 
 Bell::Bell(std::shared_ptr<AtomicWord> rung, int descriptor) : rung_(std::move(rung)) {
 #ifdef __linux__
-    // Rung bells write: into somebody's file, if the descriptor were another one.
-    if (!is_eventfd(descriptor))
-        throw std::invalid_argument("a bell's descriptor must be an eventfd that never blocks");
     read_descriptor_ = write_descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (read_descriptor_ < 0) fail("cannot open a bell");
+    if (read_descriptor_ < 0 && errno != EBADF) fail("cannot open a bell");
+    // To ring is to write: into somebody's file, if the descriptor were another one.
+    if (!is_eventfd(read_descriptor_)) {
+        if (read_descriptor_ >= 0) ::close(read_descriptor_);
+        throw std::invalid_argument("a bell's descriptor must be an eventfd that never blocks");
+    }
 #else
     (void)descriptor;
     throw std::system_error(ENOTSUP, std::generic_category(), "a bell shared between processes needs Linux");

@@ -80,7 +80,7 @@ void expect_faults_caught(bool print) {
     expect_caught<ReleasesSilently>("releases silently", {.batches = 1, .blocks = 1}, print);
     expect_caught<WakesNobodyAfterADeath>("wakes nobody after a death", {.batches = 1, .blocks = 1, .replaced = false},
                                           print);
-    expect_caught<UncountsTheDead>("uncounts the dead", {.batches = 1, .blocks = 1}, print);
+    expect_caught<UncountsTheDead>("uncounts the dead", {.batches = 1, .blocks = 1, .replaced = false}, print);
     expect_caught<TrustsTheDeadRinger>("trusts the dead ringer", {.batches = 1, .blocks = 1}, print);
     expect_caught<ReleasesTheLiving>("releases the living", {.batches = 1, .blocks = 1}, print);
     expect_caught<ClearsBellInWrongOrder>("clears bell in wrong order", {.batches = 2, .blocks = 1, .deaths = 0},

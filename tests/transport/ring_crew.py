@@ -23,6 +23,7 @@ from penstock.transport._ring import SlotRing
 from tests.transport.ring_worker import ROWS_BYTES, rows_over
 
 REPOSITORY: Final = Path(__file__).parents[2]
+SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may
 PATIENCE_SECONDS: Final = 40.0  # after which something hangs
 
 
@@ -56,7 +57,7 @@ class Crew:
         method: how workers are started: fork, forkserver, spawn or unrelated.
         folder: where the socket lies.
         workers: how many there are at a time.
-        kills: how many are killed from outside, in all.
+        kills: how many are killed from outside, in all; if any are, some kill themselves too.
         seed: of the times of the kills, and of who is killed.
     """
 
@@ -66,6 +67,7 @@ class Crew:
         self.counts = Counts()
         self.died = threading.Event()  # set at each death
         self.kills_left = kills
+        self._suicides = SUICIDES if kills > 0 else 0.0
         self._ring, self._method, self._path, self._size = ring, method, str(folder / "owner"), workers
         self._chance = random.Random(seed)
         self._workers: list[Worker] = []
@@ -116,7 +118,10 @@ class Crew:
             self._nursery.kill()
             self._listener.close()  # who connects to it ends
             for worker in self._workers:
-                signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+                os.close(worker.pidfd)
+                worker.connection.close()
             self._ring.stop()
 
     def _see_what_happens(self) -> None:
@@ -148,16 +153,17 @@ class Crew:
         worker = Worker(self._numbers, pidfd, connection)
         self._workers.append(worker)
         self._selector.register(pidfd, selectors.EVENT_READ, worker)
-        greeting = json.dumps([worker.number, self._chance.getrandbits(32)]).encode()
+        greeting = json.dumps([worker.number, self._chance.getrandbits(32), self._suicides]).encode()
         socket.send_fds(connection, [greeting], [*self._ring.descriptors(), self._memory])
 
     def _kill(self, worker: Worker) -> None:
         if worker.killed:
             return
-        worker.killed = True
-        signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-        self.counts.kills += 1
-        self.kills_left -= 1
+        with suppress(ProcessLookupError):  # it killed itself meanwhile
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+            worker.killed = True
+            self.counts.kills += 1
+            self.kills_left -= 1
 
     def _bury(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)

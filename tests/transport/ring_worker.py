@@ -4,9 +4,9 @@
     python -m tests.transport.ring_worker fork SOCKET     starts a worker for each line of its input, and ends with it;
                                                           forkserver, spawn and unrelated are the other ways
 
-A worker connects to the owner's socket, sends a pidfd of itself, and is sent its number, its seed, and the descriptors
-of ring and rows. Whatever it has to say before it ends, it says on that socket: `end`, `suicide`, or a traceback. Of a
-worker that was killed nothing is heard.
+A worker connects to the owner's socket, sends a pidfd of itself, and is sent its number, its seed, how often it is to
+kill itself, and the descriptors of ring and rows. Whatever it has to say before it ends, it says on that socket: `end`,
+`suicide`, or a traceback. Of a worker that was killed nothing is heard.
 """
 
 import json
@@ -30,7 +30,6 @@ SLOTS: Final = 3
 BLOCKS: Final = 4
 CELLS: Final = 48  # of a block; all are written with the same value
 PIECES: Final = 4  # in which a block is written
-SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may
 ROWS_BYTES: Final = SLOTS * (BLOCKS + 1) * CELLS * 8
 
 
@@ -52,27 +51,28 @@ def work(path: str) -> None:
         socket.send_fds(owner, [b"here"], [itself])
         os.close(itself)
         message, descriptors, _, _ = socket.recv_fds(owner, 100, 3)
-        number, seed = json.loads(message)
+        number, seed, suicides = json.loads(message)
+        chance = random.Random(seed)
         try:
-            _fill(number, random.Random(seed), descriptors, owner)
+            _fill(number, descriptors, lambda: _perhaps_die(suicides, chance, owner))
         except BaseException:  # noqa: BLE001 - it is told to the owner
             owner.sendall(traceback.format_exc().encode())
         else:
             owner.sendall(b"end")
 
 
-def _fill(number: int, chance: random.Random, descriptors: list[int], owner: socket.socket) -> None:
+def _perhaps_die(probability: float, chance: random.Random, owner: socket.socket) -> None:
+    if chance.random() < probability:
+        owner.sendall(b"suicide")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fill(number: int, descriptors: list[int], perhaps_die: Callable[[], None]) -> None:
     memory, bell, shared_rows = descriptors
     ring = SlotRing.attach(memory, bell)
     rows = rows_over(shared_rows)
     for descriptor in descriptors:
         os.close(descriptor)
-
-    def perhaps_die() -> None:
-        if chance.random() < SUICIDES:
-            owner.sendall(b"suicide")
-            os.kill(os.getpid(), signal.SIGKILL)
-
     while (claim := ring.claim_wait(number)) is not None:
         perhaps_die()
         value = content(claim, number)
@@ -108,7 +108,7 @@ def _starter(method: str, path: str) -> Callable[[], None]:
         return lambda: _start_unrelated(path)
     if method == "spawn":
         return lambda: multiprocessing.get_context("spawn").Process(target=work, args=(path,)).start()
-    multiprocessing.set_forkserver_preload(["tests.transport.ring_worker"])
+    multiprocessing.set_forkserver_preload(["numpy", "penstock.transport._ring"])
     return lambda: multiprocessing.get_context("forkserver").Process(target=work, args=(path,)).start()
 
 

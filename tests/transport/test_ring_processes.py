@@ -33,14 +33,14 @@ def test_no_batch_suffers_from_workers_that_are_killed(method: str, seed: int, t
     workers, kills = SLOWER.get(method, (3, 40))
     first = 0
     with Crew(ring, method, folder=tmp_path, workers=workers, kills=kills, seed=seed) as crew:
-        while crew.kills_left > 0 or first < 60:
+        while crew.kills_left > 0 or first < 30:
             crew.died.clear()
             _play_round(ring, crew.rows, first, chance)
             first += SLOTS
-            if crew.kills_left > 0 and chance.random() < 0.2:  # now and then they are killed in their sleep
+            if crew.kills_left > 0 and chance.random() < 0.05:  # now and then they are killed in their sleep
                 assert crew.died.wait(PATIENCE_SECONDS)
     assert crew.counts.kills == kills
-    assert crew.counts.held > 0 or kills < 20
+    assert crew.counts.held > 0 or method != "fork"
 
 
 def _play_round(ring: SlotRing, rows: NDArray[np.int64], first: int, chance: random.Random) -> None:
