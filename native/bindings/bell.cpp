@@ -15,6 +15,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
@@ -115,6 +116,8 @@ struct PythonBell {
 }  // namespace
 
 std::shared_ptr<Bell> core_bell(nb::handle bell) { return nb::cast<PythonBell&>(bell).bell; }
+
+nb::object python_bell(std::shared_ptr<Bell> bell) { return nb::cast(PythonBell{std::move(bell), {}}); }
 
 void bind_bell(nb::module_& module) {
     nb::class_<PythonBell>(module, "Bell", "A file descriptor that becomes readable when it is rung.")

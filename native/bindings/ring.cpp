@@ -3,7 +3,9 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
 
+#include <memory>
 #include <stdexcept>
 
 namespace nb = nanobind;
@@ -12,6 +14,7 @@ using namespace nb::literals;
 namespace penstock::bindings {
 
 std::shared_ptr<Bell> core_bell(nb::handle bell);
+nb::object python_bell(std::shared_ptr<Bell> bell);
 
 namespace {
 
@@ -19,6 +22,12 @@ namespace {
 Ring& with_slot(Ring& ring, std::uint64_t slot) {
     if (slot >= ring.layout().capacity) throw std::out_of_range("slot must be below the ring's capacity");
     return ring;
+}
+
+void check_size(std::uint64_t capacity, std::uint64_t blocks) {
+    if (capacity < 1 || capacity > RingWords::max_slots)
+        throw std::out_of_range("capacity must be in [1, 1,024] slots");
+    if (blocks < 1 || blocks > RingWords::max_blocks) throw std::out_of_range("max_blocks must be in [1, 2**20]");
 }
 
 void check_worker(std::uint64_t worker) {
@@ -63,15 +72,30 @@ void bind_ring(nb::module_& module) {
                 .format(claim.slot, claim.block, claim.generation, claim.number, claim.merge);
         });
 
-    nb::class_<Ring>(module, "Ring", "The claim protocol over private memory.")
+    nb::class_<Ring>(module, "Ring", "The claim protocol over private or shared memory.")
         .def(
             "__init__",
             [](Ring* self, std::uint64_t capacity, std::uint64_t blocks, nb::handle bell) {
-                if (capacity > RingWords::max_slots) throw std::out_of_range("capacity must be at most 1,024 slots");
-                if (blocks > RingWords::max_blocks) throw std::out_of_range("max_blocks must be at most 2**20");
+                check_size(capacity, blocks);
                 new (self) Ring(capacity, blocks, core_bell(bell));
             },
             "capacity"_a, "blocks"_a, "bell"_a)
+        .def_static(
+            "create_shared",
+            [](std::uint64_t capacity, std::uint64_t blocks) {
+                check_size(capacity, blocks);
+                return Ring::create_shared(capacity, blocks);
+            },
+            "capacity"_a, "blocks"_a, "A new ring for several processes, with a bell of its own.")
+        .def_static("attach", &Ring::attach, "memory"_a, "bell"_a, "The ring of another process, by its descriptors.")
+        .def(
+            "bell", [](const Ring& ring) { return python_bell(ring.bell()); }, nb::sig("def bell(self) -> Bell"),
+            "Another object for the ring's bell.")
+        .def_prop_ro("descriptor", &Ring::descriptor, "The descriptor of its memory; -1 for private memory.")
+        .def_prop_ro(
+            "capacity", [](const Ring& ring) { return ring.layout().capacity; }, "How many slots it has.")
+        .def_prop_ro(
+            "blocks", [](const Ring& ring) { return ring.layout().blocks; }, "How many row blocks a slot has.")
         .def("arm", &arm, "slot"_a, "number"_a, "blocks"_a, "merge"_a, "Hands a batch to the workers.")
         .def("claim", &claim, "worker"_a,
              "Claims a block without waiting; None if there is none, or the ring is stopped.")

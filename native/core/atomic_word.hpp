@@ -1,4 +1,4 @@
-// One 64-bit word that threads, and later processes, share.
+// One 64-bit word that threads and processes share.
 //
 // Every operation is sequentially consistent: the model in native/tests/test_ring_model.cpp explores the interleavings
 // of whole operations, so what it proves holds for this word and not for weaker orders. A claim costs some ten of them,

@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 #ifdef __linux__
 #include <sys/eventfd.h>
 #endif
@@ -30,6 +34,18 @@ void open_pipe(int (&ends)[2]) {
     }
 }
 
+#ifdef __linux__
+bool is_eventfd(int descriptor) {
+    const int flags = ::fcntl(descriptor, F_GETFL);
+    if (flags < 0 || (flags & O_NONBLOCK) == 0 || (flags & O_ACCMODE) != O_RDWR) return false;
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    char target[64];
+    const auto length = ::readlink(link.c_str(), target, sizeof target);
+    if (length < 0) return errno == ENOENT;  // without /proc nobody can tell
+    return std::string_view(target, static_cast<std::size_t>(length)) == "anon_inode:[eventfd]";
+}
+#endif
+
 // The time left in milliseconds, rounded up so that poll never returns too early; -1 for no deadline.
 int milliseconds_left(const Bell::Deadline& deadline) {
     if (!deadline) return -1;
@@ -39,7 +55,7 @@ int milliseconds_left(const Bell::Deadline& deadline) {
 
 }  // namespace
 
-Bell::Bell() {
+Bell::Bell(std::shared_ptr<AtomicWord> rung) : rung_(std::move(rung)) {
 #ifdef __linux__
     read_descriptor_ = write_descriptor_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (read_descriptor_ < 0) fail("cannot open an eventfd");
@@ -48,6 +64,21 @@ Bell::Bell() {
     open_pipe(ends);
     read_descriptor_ = ends[0];
     write_descriptor_ = ends[1];
+#endif
+}
+
+Bell::Bell(std::shared_ptr<AtomicWord> rung, int descriptor) : rung_(std::move(rung)) {
+#ifdef __linux__
+    read_descriptor_ = write_descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (read_descriptor_ < 0 && errno != EBADF) fail("cannot open a bell");
+    // To ring is to write: into somebody's file, if the descriptor were another one.
+    if (!is_eventfd(read_descriptor_)) {
+        if (read_descriptor_ >= 0) ::close(read_descriptor_);
+        throw std::invalid_argument("a bell's descriptor must be an eventfd that never blocks");
+    }
+#else
+    (void)descriptor;
+    throw std::system_error(ENOTSUP, std::generic_category(), "a bell shared between processes needs Linux");
 #endif
 }
 

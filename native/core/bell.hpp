@@ -5,10 +5,13 @@
 //     clear that took that ring away.
 //   - Any number of rings before a clear cost one write to the descriptor.
 //   - ring() never blocks and may be called from any thread, with or without the interpreter's lock.
+//   - Where its word lies in shared memory, any process that has the descriptor rings the same bell. A ringer that dies
+//     may silence those after it, until somebody calls ring_always().
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "core/atomic_word.hpp"
@@ -43,7 +46,11 @@ class Bell : public BellProtocol<Bell> {
     using Deadline = std::optional<std::chrono::steady_clock::time_point>;
     enum class Outcome { rung, timed_out, interrupted };
 
-    Bell();
+    // A new bell; its word lies where `rung` points, which keeps it there, or is its own.
+    explicit Bell(std::shared_ptr<AtomicWord> rung = std::make_shared<AtomicWord>());
+    // The bell of another process, by its word and its descriptor, of which a copy is taken. Linux only.
+    // std::invalid_argument if that is no bell's.
+    Bell(std::shared_ptr<AtomicWord> rung, int descriptor);
     ~Bell();
     Bell(const Bell&) = delete;
     Bell& operator=(const Bell&) = delete;
@@ -58,12 +65,12 @@ class Bell : public BellProtocol<Bell> {
         return wait_readable(read_descriptor_, deadline, interrupt);
     }
 
-    AtomicWord& rung() { return rung_; }
+    AtomicWord& rung() { return *rung_; }
     void set_readable();
     void clear_readable();
 
   private:
-    AtomicWord rung_;
+    std::shared_ptr<AtomicWord> rung_;
     int read_descriptor_ = -1;
     int write_descriptor_ = -1;  // the same as read_descriptor_ where one descriptor does both
 };

@@ -12,21 +12,30 @@
 // Guarantees:
 //   - A block has at most one writer at a time, and is done once per generation, by a worker that finished writing it.
 //   - A slot is ready only when every block was written; the merge block is claimed only when all row blocks were.
-//   - A worker may die between any two operations. Once it is released, its blocks are claimed by others, and every
-//     wake-up that may have died with it is given again. Only a worker that is certainly gone may be released.
+//   - A worker may die between any two operations, asleep too. Once it is released, its blocks are claimed by others,
+//     and every wake-up that may have died with it is given again. Only a worker that is certainly gone may be
+//     released.
 //   - After `cancel`, no block is claimed that was free; the slot drains when the claimed ones are finished or
 //   released.
 //   - Nobody waits for anybody inside the protocol (no locks); `claim_wait` sleeps without losing a wake-up.
+//   - Whatever another process may have written into the words, no access lies outside of them.
 //
 // Why torn reads do no harm: a claimer reads (armed, g) first and swaps free(g) last. If the swap succeeds, the slot
 // has not left generation g in between, since it is retired only when all its words are done(g); so number and shape,
 // read in between, were those of g. If the slot did move on, no word equals free(g) any more, and the swap fails.
+//
+// Why a death among the sleepers does no harm: who dies between counting itself in and out stays counted, so `sleepers`
+// is never lower than how many sleep, and too high by one a death at most. Too high costs `notify` one needless system
+// call, for as long as the ring lives. To set it right would need to know where the dead one stood, and a guess could
+// make it too low, which loses wake-ups. A wake-up that was spent on a dying sleeper is made good by release_worker,
+// which wakes everyone.
 //
 // `Self` says how to sleep and wake: sleep(ticket) returns at once when `wake_word` differs from the ticket, else after
 // a wake (checking and falling asleep are one step); wake(count) wakes that many sleepers; ring_bell() tells the
 // consumer that a slot may be ready; ring_bell_always() does so whatever the bell believes has been said already.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -77,8 +86,10 @@ struct RingLayout {
     std::uint64_t capacity;  // slots
     std::uint64_t blocks;    // row blocks of a slot, at most
 
-    // What workers wait on lies on its own cache line, apart from what they only read.
-    static constexpr std::size_t capacity_word = 0, blocks_word = 1, used = 2, stopped = 3, wake = 8, sleepers = 9;
+    // What workers wait on lies on its own cache line, apart from what they only read. `format` says what this memory
+    // is, to those who attach to it; `rung` is the bell's word, where other processes ring it.
+    static constexpr std::size_t capacity_word = 0, blocks_word = 1, used = 2, stopped = 3, format = 4;
+    static constexpr std::size_t wake = 8, sleepers = 9, rung = 10;
     static constexpr std::size_t header = 16;
 
     std::size_t state(std::uint64_t slot) const { return header + slot; }
@@ -115,7 +126,7 @@ class RingProtocol {
     std::optional<Claim> claim(std::uint64_t worker) {
         std::array<Candidate, Words::max_slots> candidates;  // only the first `count` are set
         std::size_t count = 0;
-        const std::uint64_t used = word(RingLayout::used).load();
+        const std::uint64_t used = this->used();
         for (std::uint64_t slot = 0; slot < used; ++slot) {
             const std::uint64_t state = word(layout_.state(slot)).load();
             if (Words::state_phase(state) != Words::armed) continue;
@@ -190,10 +201,10 @@ class RingProtocol {
     // Keeper: gives the blocks of a worker that is certainly gone to others. Returns how many it held.
     std::uint64_t release_worker(std::uint64_t worker) {
         std::uint64_t released = 0;
-        const std::uint64_t used = word(RingLayout::used).load();
+        const std::uint64_t used = this->used();
         for (std::uint64_t slot = 0; slot < used; ++slot) {
             const std::uint64_t generation = Words::state_generation(word(layout_.state(slot)).load());
-            const std::uint64_t words = word_count(word(layout_.shape(slot)).load());
+            const std::uint64_t words = word_count(shape(slot));
             std::uint64_t freed = 0;
             for (std::uint64_t block = 0; block < words; ++block) {
                 Word& held = word(layout_.block(slot, block));
@@ -235,7 +246,7 @@ class RingProtocol {
 
     std::optional<Claim> claim_in(const Candidate& candidate, std::uint64_t worker) {
         const auto [slot, generation, number] = candidate;
-        const std::uint64_t shape = word(layout_.shape(slot)).load();
+        const std::uint64_t shape = this->shape(slot);
         const std::uint64_t blocks = Words::shape_blocks(shape);
         for (std::uint64_t block = 0; block < blocks; ++block) {
             if (self().claim_block(slot, block, generation, worker)) {
@@ -259,7 +270,7 @@ class RingProtocol {
     // After a block is done: tells who may be waiting for it. The slot may be in a later generation by now; then nobody
     // waits for this one, and what is rung needlessly does no harm.
     bool announce(std::uint64_t slot, std::uint64_t generation) {
-        const std::uint64_t shape = word(layout_.shape(slot)).load();
+        const std::uint64_t shape = this->shape(slot);
         const std::uint64_t blocks = Words::shape_blocks(shape);
         if (!rows_done(slot, blocks, generation)) return false;
         if (Words::shape_merge(shape)) {
@@ -273,7 +284,7 @@ class RingProtocol {
 
     // The merge goes first: rows that are swept look written, and nobody may merge those.
     void sweep(std::uint64_t slot, std::uint64_t generation) {
-        for (std::uint64_t block = word_count(word(layout_.shape(slot)).load()); block-- > 0;) {
+        for (std::uint64_t block = word_count(shape(slot)); block-- > 0;) {
             word(layout_.block(slot, block)).compare_exchange(Words::free(generation), Words::done(generation));
         }
     }
@@ -306,8 +317,15 @@ class RingProtocol {
     bool all_done(std::uint64_t slot, RingWords::Phase phase) const {
         const std::uint64_t state = word(layout_.state(slot)).load();
         if (Words::state_phase(state) != phase) return false;
-        const std::uint64_t words = word_count(word(layout_.shape(slot)).load());
+        const std::uint64_t words = word_count(shape(slot));
         return rows_done(slot, words, Words::state_generation(state));
+    }
+
+    // How many slots were ever armed.
+    std::uint64_t used() const { return std::min(word(RingLayout::used).load(), layout_.capacity); }
+
+    std::uint64_t shape(std::uint64_t slot) const {
+        return std::min(word(layout_.shape(slot)).load(), Words::shape(layout_.blocks, true));
     }
 
     static std::uint64_t word_count(std::uint64_t shape) {

@@ -106,6 +106,8 @@ struct Scenario {
     // Whether the participant may die here, and what its death does.
     virtual bool may_die(const State&, std::size_t) const { return false; }
     virtual void die(State& state, std::size_t who) { state.places[who] = gone; }
+    // Looks at each state once, and throws what rule it breaks.
+    virtual void inspect(const State&) {}
 
     // Filled by an event that starts a new participant in the place of one that died.
     std::vector<std::pair<std::size_t, Local>> started;

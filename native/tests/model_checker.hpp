@@ -252,6 +252,7 @@ class Checker {
         const Fingerprint print = fingerprint(state);
         const auto [known, is_new] = ids_.find_or_add(print, static_cast<std::uint32_t>(states_.size()));
         if (is_new) {
+            scenario_.inspect(state);
             states_.push_back({from, place, static_cast<std::uint8_t>(mover)});
             frontier_.push_back(state);
         }

@@ -162,6 +162,20 @@ struct ReleasesSilently : ModelRing<ReleasesSilently> {
     void wake_everyone() {}
 };
 
+// A wake-up that was spent on a dying sleeper is lost then, and others sleep on.
+struct WakesNobodyAfterADeath : ModelRing<WakesNobodyAfterADeath> {
+    using ModelRing::ModelRing;
+    void wake_everyone() { bell.ring_always(); }
+};
+
+struct UncountsTheDead : ModelRing<UncountsTheDead> {
+    using ModelRing::ModelRing;
+    Value release_worker(Value worker) {
+        word(RingLayout::sleepers).add(-1);
+        return Base::release_worker(worker);
+    }
+};
+
 struct TrustsTheDeadRinger : ModelRing<TrustsTheDeadRinger> {
     using ModelRing::ModelRing;
     void ring_bell_always() { bell.ring(); }

@@ -29,7 +29,8 @@ struct Setup {
     std::uint32_t deaths = 1;
     std::uint32_t cancelled = 99;  // the number of the batch that is cancelled instead of awaited
     std::uint32_t workers = 2;
-    bool leaves = false;  // worker 1 goes home after its first block, without claiming again
+    bool leaves = false;   // worker 1 goes home after its first block, without claiming again
+    bool replaced = true;  // whether another worker starts in the place of one that died
 };
 
 enum Event : std::size_t {
@@ -144,6 +145,17 @@ class RingScenario : public model::Scenario {
         return model::Checker(*this, limit).check(first, participants);
     }
 
+    // How often the model let a worker die in its sleep.
+    std::uint64_t deaths_asleep() const { return deaths_asleep_; }
+
+    // Who dies in or around its sleep stays counted; `notify` relies on nobody being counted too little.
+    void inspect(const State& state) override {
+        const auto asleep = static_cast<Value>(std::count(state.asleep.begin(), state.asleep.end(), true));
+        const Value counted = state.words[map_.ring(RingLayout::sleepers)];
+        if (counted < asleep) throw model::Violation("fewer are counted than sleep");
+        if (counted > setup_.workers + setup_.deaths) throw model::Violation("more are counted than ever slept");
+    }
+
     std::size_t sleep_word() const override { return map_.ring(RingLayout::wake); }
 
     // A worker that is about to sleep only remembers its ticket, which the checker keeps.
@@ -171,6 +183,7 @@ class RingScenario : public model::Scenario {
         state.words[map_.deaths()] -= 1;
         state.words[map_.dead()] = 1 + worker_of(state, who);
         if (RingType::only_seems_dead) return;
+        deaths_asleep_ += state.asleep[who] ? 1 : 0;
         state.places[who] = model::gone;
         state.asleep[who] = false;
         stop_writing(state, who);
@@ -332,7 +345,7 @@ class RingScenario : public model::Scenario {
     // Each worker's successor has a new name.
     Value start_another(State& state, Value worker) {
         state.words[map_.dead()] = 0;
-        if (RingType::only_seems_dead) return 0;
+        if (RingType::only_seems_dead || !setup_.replaced) return 0;
         const std::size_t who = participant_of(state, worker);
         const Value name = worker + 16;
         state.words[map_.workers()] += Value{16} << (8 * who);
@@ -343,6 +356,7 @@ class RingScenario : public model::Scenario {
     Setup setup_;
     WordMap map_;
     RingType ring_;
+    std::uint64_t deaths_asleep_ = 0;
 };
 
 }  // namespace ring_model

@@ -13,7 +13,7 @@ namespace {
 using namespace ring_model;
 
 int failures = 0;
-std::uint64_t total_states = 0, total_steps = 0;
+std::uint64_t total_states = 0, total_steps = 0, deaths_asleep = 0;
 
 void print_trace(const model::Report& report) {
     for (const std::string& step : report.trace) std::printf("    %s\n", step.c_str());
@@ -21,14 +21,17 @@ void print_trace(const model::Report& report) {
 
 std::string describe(const Setup& setup) {
     char text[200];
-    std::snprintf(text, sizeof text, "%u slots, %u batches of %u row blocks%s, %u workers, %u deaths%s%s", setup.slots,
-                  setup.batches, setup.blocks, setup.merge ? " and a merge" : "", setup.workers, setup.deaths,
-                  setup.cancelled < setup.batches ? ", one cancelled" : "", setup.leaves ? ", one leaves" : "");
+    std::snprintf(text, sizeof text, "%u slots, %u batches of %u row blocks%s, %u workers, %u deaths%s%s%s",
+                  setup.slots, setup.batches, setup.blocks, setup.merge ? " and a merge" : "", setup.workers,
+                  setup.deaths, setup.cancelled < setup.batches ? ", one cancelled" : "",
+                  setup.leaves ? ", one leaves" : "", setup.replaced ? "" : ", nobody replaced");
     return text;
 }
 
 void expect_sound(const Setup& setup) {
-    const model::Report report = RingScenario<SoundRing>(setup).check(40'000'000);
+    RingScenario<SoundRing> scenario(setup);
+    const model::Report report = scenario.check(40'000'000);
+    deaths_asleep += scenario.deaths_asleep();
     total_states += report.states;
     total_steps += report.steps;
     std::printf("%-75s %9llu states %9llu steps  %s\n", describe(setup).c_str(),
@@ -75,6 +78,9 @@ void expect_faults_caught(bool print) {
     expect_caught<DrainsReleasedRowsAlone>("drains released rows alone",
                                            {.batches = 1, .blocks = 1, .merge = true, .cancelled = 0}, print);
     expect_caught<ReleasesSilently>("releases silently", {.batches = 1, .blocks = 1}, print);
+    expect_caught<WakesNobodyAfterADeath>("wakes nobody after a death", {.batches = 1, .blocks = 1, .replaced = false},
+                                          print);
+    expect_caught<UncountsTheDead>("uncounts the dead", {.batches = 1, .blocks = 1, .replaced = false}, print);
     expect_caught<TrustsTheDeadRinger>("trusts the dead ringer", {.batches = 1, .blocks = 1}, print);
     expect_caught<ReleasesTheLiving>("releases the living", {.batches = 1, .blocks = 1}, print);
     expect_caught<ClearsBellInWrongOrder>("clears bell in wrong order", {.batches = 2, .blocks = 1, .deaths = 0},
@@ -87,6 +93,7 @@ const Setup small_setups[] = {
     {.batches = 2, .blocks = 1, .deaths = 0},
     {.batches = 1, .blocks = 1, .merge = true},
     {.batches = 1, .blocks = 1, .cancelled = 0},
+    {.batches = 1, .blocks = 1, .replaced = false},
 };
 
 const Setup usual_setups[] = {
@@ -96,6 +103,8 @@ const Setup usual_setups[] = {
     {.slots = 2, .batches = 3, .blocks = 1, .deaths = 0},
     {.batches = 2, .blocks = 1},
     {.batches = 2, .blocks = 1, .cancelled = 0},
+    {.batches = 2, .blocks = 1, .replaced = false},
+    {.batches = 1, .blocks = 1, .merge = true, .replaced = false},
     {.batches = 1, .blocks = 2, .merge = true},
     {.batches = 1, .blocks = 1, .merge = true, .cancelled = 0},
 };
@@ -141,7 +150,12 @@ int main(int argc, char** argv) {
 
     if (size != Size::small) expect_faults_caught(print);
 
-    std::printf("%llu states, %llu steps; %d failure%s\n", static_cast<unsigned long long>(total_states),
-                static_cast<unsigned long long>(total_steps), failures, failures == 1 ? "" : "s");
+    if (deaths_asleep == 0) {
+        std::printf("no worker ever died in its sleep\n");
+        failures += 1;
+    }
+    std::printf("%llu states, %llu steps, %llu deaths asleep; %d failure%s\n",
+                static_cast<unsigned long long>(total_states), static_cast<unsigned long long>(total_steps),
+                static_cast<unsigned long long>(deaths_asleep), failures, failures == 1 ? "" : "s");
     return failures == 0 ? 0 : 1;
 }

@@ -1,5 +1,7 @@
 // The ring under real threads: workers that claim, write, die and are replaced, and an owner that consumes and cancels.
-// Rows are plain memory on purpose, so that the thread sanitizer sees whether the words order what is written.
+// Rows are plain memory on purpose, so that the thread sanitizer sees whether the words order what is written; but
+// where a ring is mapped twice, the sanitizer takes one word at two addresses for two words, and plain rows for
+// unordered.
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -22,12 +24,15 @@ void expect(bool condition, const char* what) {
     failures += 1;
 }
 
+enum class Words { one_process, shared, mapped_twice };
+
 struct Run {
     std::uint64_t slots, blocks, batches;
     bool merge;
     int workers;
     std::uint64_t dies_every;     // a worker dies at each claim whose hash is a multiple; 0: never
     std::uint64_t cancels_every;  // each such batch is cancelled; 0: none
+    Words words = Words::one_process;
 };
 
 std::uint64_t mix(std::uint64_t value) {
@@ -40,59 +45,63 @@ class Stage {
   public:
     explicit Stage(const Run& run)
         : run_(run),
-          bell_(std::make_shared<Bell>()),
-          ring_(run.slots, run.blocks, bell_),
+          ring_(make_ring(run)),
+          bell_(ring_->bell()),
+          other_(run.words == Words::mapped_twice ? Ring::attach(ring_->descriptor(), bell_->fileno()) : nullptr),
           rows_(run.slots * run.blocks),
           sums_(run.slots) {}
 
     void play() {
         std::vector<std::thread> workers;
-        for (int i = 0; i < run_.workers; ++i) workers.emplace_back([this] { work(); });
+        for (int i = 0; i < run_.workers; ++i) {
+            workers.emplace_back([this, i] { work(other_ && i % 2 == 0 ? *other_ : *ring_); });
+        }
         const std::uint64_t ahead = std::min(run_.slots, run_.batches);
         for (std::uint64_t number = 0; number < ahead; ++number) arm(number);
         for (std::uint64_t number = 0; number < run_.batches; ++number) {
             const std::uint64_t slot = number % run_.slots;
             const bool cancelled = run_.cancels_every != 0 && number % run_.cancels_every == 0;
             if (cancelled) {
-                if (!ring_.cancel(slot)) wait([&] { return ring_.drained(slot); });
+                if (!ring_->cancel(slot)) wait([&] { return ring_->drained(slot); });
             } else {
-                wait([&] { return ring_.ready(slot); });
+                wait([&] { return ring_->ready(slot); });
                 check(slot, number);
             }
-            ring_.retire(slot);
+            ring_->retire(slot);
             if (number + run_.slots < run_.batches) arm(number + run_.slots);
         }
-        ring_.stop();
+        ring_->stop();
         for (std::thread& worker : workers) worker.join();
     }
 
   private:
     // A worker's death is its return without finish; the same thread then goes on under another name, as its
     // replacement after the keeper has seen to its blocks.
-    void work() {
+    void work(Ring& ring) {
         std::uint64_t worker = next_worker_++;
-        while (const std::optional<Claim> claim = ring_.claim_wait(worker)) {
+        while (const std::optional<Claim> claim = ring.claim_wait(worker)) {
             write(*claim);
             if (run_.dies_every != 0 && mix(deaths_seen_++) % run_.dies_every == 0) {
-                ring_.release_worker(worker);
+                ring.release_worker(worker);
                 worker = next_worker_++;
                 continue;
             }
-            ring_.finish(claim->slot, claim->block, worker);
+            ring.finish(claim->slot, claim->block, worker);
         }
     }
 
     void write(const Claim& claim) {
         std::uint64_t* const rows = &rows_[claim.slot * run_.blocks];
         if (!claim.merge) {
-            rows[claim.block] = mix(claim.number * run_.blocks + claim.block);
+            store(rows[claim.block], mix(claim.number * run_.blocks + claim.block));
             return;
         }
-        sums_[claim.slot] = 0;
-        for (std::uint64_t block = 0; block < run_.blocks; ++block) sums_[claim.slot] += rows[block];
+        std::uint64_t sum = 0;
+        for (std::uint64_t block = 0; block < run_.blocks; ++block) sum += load(rows[block]);
+        store(sums_[claim.slot], sum);
     }
 
-    void arm(std::uint64_t number) { ring_.arm(number % run_.slots, number, run_.blocks, run_.merge); }
+    void arm(std::uint64_t number) { ring_->arm(number % run_.slots, number, run_.blocks, run_.merge); }
 
     template <class Condition>
     void wait(const Condition& condition) {
@@ -106,16 +115,30 @@ class Stage {
     void check(std::uint64_t slot, std::uint64_t number) {
         std::uint64_t sum = 0;
         for (std::uint64_t block = 0; block < run_.blocks; ++block) {
-            const std::uint64_t row = rows_[slot * run_.blocks + block];
+            const std::uint64_t row = load(rows_[slot * run_.blocks + block]);
             expect(row == mix(number * run_.blocks + block), "every row of a ready batch is its own");
             sum += row;
         }
-        if (run_.merge) expect(sums_[slot] == sum, "the merge saw every row");
+        if (run_.merge) expect(load(sums_[slot]) == sum, "the merge saw every row");
+    }
+
+    static std::unique_ptr<Ring> make_ring(const Run& run) {
+        if (run.words != Words::one_process) return Ring::create_shared(run.slots, run.blocks);
+        return std::make_unique<Ring>(run.slots, run.blocks, std::make_shared<Bell>());
+    }
+
+    std::uint64_t load(std::uint64_t& value) const {
+        return other_ ? std::atomic_ref(value).load(std::memory_order_relaxed) : value;
+    }
+    void store(std::uint64_t& value, std::uint64_t written) const {
+        if (other_) return std::atomic_ref(value).store(written, std::memory_order_relaxed);
+        value = written;
     }
 
     Run run_;
+    std::unique_ptr<Ring> ring_;
     std::shared_ptr<Bell> bell_;
-    Ring ring_;
+    std::unique_ptr<Ring> other_;  // the same ring at another address
     std::vector<std::uint64_t> rows_, sums_;
     std::atomic<std::uint64_t> next_worker_{1}, deaths_seen_{0};
 };
@@ -132,6 +155,14 @@ int main() {
         {.slots = 2, .blocks = 2, .batches = 3000, .merge = false, .workers = 1, .dies_every = 3, .cancels_every = 3},
     };
     for (const Run& run : runs) Stage(run).play();
+#ifdef __linux__
+    for (const Words words : {Words::shared, Words::mapped_twice}) {
+        for (Run run : runs) {
+            run.words = words;
+            Stage(run).play();
+        }
+    }
+#endif
     std::printf("ring under threads: %d failures\n", failures.load());
     return failures == 0 ? 0 : 1;
 }

@@ -384,9 +384,32 @@ class Claim:
     def __repr__(self) -> str: ...
 
 class Ring:
-    """The claim protocol over private memory."""
+    """The claim protocol over private or shared memory."""
 
     def __init__(self, capacity: int, blocks: int, bell: object) -> None: ...
+    @staticmethod
+    def create_shared(capacity: int, blocks: int) -> Ring:
+        """A new ring for several processes, with a bell of its own."""
+
+    @staticmethod
+    def attach(memory: int, bell: int) -> Ring:
+        """The ring of another process, by its descriptors."""
+
+    def bell(self) -> Bell:
+        """Another object for the ring's bell."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of its memory; -1 for private memory."""
+
+    @property
+    def capacity(self) -> int:
+        """How many slots it has."""
+
+    @property
+    def blocks(self) -> int:
+        """How many row blocks a slot has."""
+
     def arm(self, slot: int, number: int, blocks: int, merge: bool) -> None:
         """Hands a batch to the workers."""
 

@@ -1,5 +1,7 @@
 """The slot ring hands out each block once, earliest batch first, and says ready exactly when all blocks are written."""
 
+import itertools
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -248,9 +250,18 @@ class RingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ring = SlotRing(max_blocks=3, capacity=4)
+        self.rings = itertools.cycle(self.make_rings())
         self.slots: dict[int, ModelSlot] = {}
         self.number = 0
+
+    def make_rings(self) -> list[SlotRing]:
+        """Return what the calls go to in turn: one ring, by as many objects as there are."""
+        return [SlotRing(max_blocks=3, capacity=4)]
+
+    @property
+    def ring(self) -> SlotRing:
+        """The ring, by the next of its objects."""
+        return next(self.rings)
 
     @rule(slot=st.integers(0, 3), blocks=st.integers(1, 3), merge=st.booleans())
     def arm(self, slot: int, blocks: int, merge: bool) -> None:  # noqa: FBT001 - Hypothesis passes by name
@@ -327,5 +338,19 @@ class RingMachine(RuleBasedStateMachine):
             assert self.ring.drained(slot) == (through and cancelled)
 
 
-RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+class SharedRingMachine(RingMachine):
+    """The same, each call through another of three mappings of one ring."""
+
+    def make_rings(self) -> list[SlotRing]:
+        """Return the maker's object and two that were attached."""
+        made = SlotRing.shared(max_blocks=3, capacity=4)
+        attached = SlotRing.attach(*made.descriptors())
+        return [made, attached, SlotRing.attach(*attached.descriptors())]
+
+
+for machine in (RingMachine, SharedRingMachine):
+    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestRing = RingMachine.TestCase
+TestSharedRing = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need Linux")(
+    SharedRingMachine.TestCase
+)

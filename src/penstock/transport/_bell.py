@@ -6,6 +6,7 @@ Guarantees:
   - `wait` releases the interpreter's lock. On the main thread a signal ends it at once: `KeyboardInterrupt`, or what
     another handler raises, comes out of `wait`, wherever in the process the signal arrived; nothing was cleared then.
   - The descriptor is closed when the last owner is gone: this object, and every ring that was given it.
+  - The bell of a shared ring is rung from any process that attached to the ring.
 
 `Waiter().wait(descriptor, timeout_seconds)` waits in the same way until any descriptor is readable.
 
@@ -20,6 +21,9 @@ from penstock._native import Waiter as Waiter
 class Bell:
     """Wakes one waiter, through a file descriptor that threads and event loops can wait on.
 
+    Args:
+        native: the native bell that this one is; None makes a new one.
+
     Example:
         >>> bell = Bell()
         >>> bell.ring()
@@ -32,8 +36,8 @@ class Bell:
 
     __slots__ = ("native",)
 
-    def __init__(self) -> None:
-        self.native = _NativeBell()
+    def __init__(self, native: _NativeBell | None = None) -> None:
+        self.native = _NativeBell() if native is None else native
 
     def ring(self) -> None:
         """Make the descriptor readable, until the next `clear`."""

@@ -12,19 +12,23 @@ Guarantees:
     released.
   - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait` at once, and every `wait_ready`.
 
+A ring lies in private memory, for the threads of one process, or in shared memory, for any number of processes. All of
+the above holds between processes too, where a worker is killed at any instruction. What it was writing is half written,
+and is written again by who claims the block next.
+
 Who may call: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`; a worker calls
 `claim`, `claim_wait` and `finish` with its own number; `release_worker`, `stop`, `ready` and `drained` are for any
-thread.
+thread of any process. The bell has one waiter, the owner.
 
 The protocol is in native/core/ring_protocol.hpp; native/tests/test_ring_model.cpp explores all its interleavings.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 from penstock._native import Claim as Claim
 from penstock._native import Ring as _Ring
-from penstock.errors import UsageError
+from penstock.errors import MessageError, UsageError
 from penstock.transport._bell import Bell
 
 MAX_SLOTS: Final = 1024
@@ -34,9 +38,11 @@ MAX_BLOCKS: Final = 1 << 20
 class SlotRing:
     """Batches in the making, shared by one owner and any number of workers.
 
+    This makes a ring for the threads of one process; `SlotRing.shared` makes one for several processes.
+
     Args:
         max_blocks: row blocks that a slot can have, at most 1,048,576.
-        capacity: slots that can ever be in use, at most 1,024; an unused slot costs `8 * max_blocks` bytes, no time.
+        capacity: slots that can ever be in use, at most 1,024; one that is never used costs neither memory nor time.
         bell: rung when a slot becomes ready or drained, and by `stop` and `release_worker`; None makes one.
 
     Raises:
@@ -59,14 +65,92 @@ class SlotRing:
     __slots__ = ("_native", "bell", "capacity", "max_blocks")
 
     def __init__(self, max_blocks: int, *, capacity: int = 256, bell: Bell | None = None) -> None:
-        if not 1 <= max_blocks <= MAX_BLOCKS:
-            raise UsageError(f"max_blocks must be in [1, {MAX_BLOCKS}]; got {max_blocks!r}")
-        if not 1 <= capacity <= MAX_SLOTS:
-            raise UsageError(f"capacity must be in [1, {MAX_SLOTS}] slots; got {capacity!r}")
-        self.bell = Bell() if bell is None else bell
-        self.capacity = capacity
-        self.max_blocks = max_blocks
-        self._native = _Ring(capacity, max_blocks, self.bell.native)
+        _check_size(max_blocks, capacity)
+        bell = Bell() if bell is None else bell
+        self._adopt(_Ring(capacity, max_blocks, bell.native), bell)
+
+    @classmethod
+    def shared(cls, max_blocks: int, *, capacity: int = 256) -> Self:
+        """Make a ring in shared memory, which other processes attach to by its descriptors. Linux only.
+
+        The memory has no name, and is gone with the last process that has it mapped or its descriptor open. A child
+        that was forked may use the ring it inherited, without attaching.
+
+        Args:
+            max_blocks: row blocks that a slot can have, at most 1,048,576.
+            capacity: slots that can ever be in use, at most 1,024; one that is never used costs neither memory nor
+                time.
+
+        Returns:
+            The ring. Its bell is a new one, which every process that attaches rings.
+
+        Raises:
+            UsageError: a number is out of its range.
+            RuntimeError: the system has no such memory, or no more of it or of descriptors.
+
+        Example:
+            >>> ring = SlotRing.shared(max_blocks=2)
+            >>> ring.arm(0, number=7, blocks=1)
+            >>> worker = SlotRing.attach(*ring.descriptors())  # in another process, as a rule
+            >>> claim = worker.claim_wait(worker=1)
+            >>> worker.finish(claim.slot, claim.block, worker=1)
+            True
+            >>> ring.wait_ready(0)
+            True
+        """
+        _check_size(max_blocks, capacity)
+        return cls._over(_Ring.create_shared(capacity, max_blocks))
+
+    @classmethod
+    def attach(cls, memory_descriptor: int, bell_descriptor: int) -> Self:
+        """Use the ring of another process, with its capacity and max_blocks.
+
+        Args:
+            memory_descriptor: the first of its `descriptors()`, received over a Unix socket or inherited; it is copied,
+                and can be closed.
+            bell_descriptor: the second of them, the same.
+
+        Returns:
+            The same ring, for any of the roles.
+
+        Raises:
+            MessageError: the memory isn't sealed, holds no ring or one of another version of Penstock, or is too small
+                for the ring it describes; or the other descriptor is no bell's.
+        """
+        try:
+            return cls._over(_Ring.attach(memory_descriptor, bell_descriptor))
+        except (ValueError, RuntimeError) as error:
+            raise MessageError(
+                f"a ring must be attached to by the two open descriptors that its descriptors() gave; "
+                f"got memory {memory_descriptor!r}, bell {bell_descriptor!r}: {error}"
+            ) from error
+
+    @classmethod
+    def _over(cls, native: _Ring) -> Self:
+        ring = cls.__new__(cls)
+        cls._adopt(ring, native, Bell(native.bell()))
+        return ring
+
+    def _adopt(self, native: _Ring, bell: Bell) -> None:
+        self.bell = bell
+        self.capacity = native.capacity
+        self.max_blocks = native.blocks
+        self._native = native
+
+    def descriptors(self) -> tuple[int, int]:
+        """Return the descriptors of a shared ring's memory and of its bell, to be sent to other processes.
+
+        They stay the ring's, and are closed with it: whoever receives them gets copies. The bell's is not to be read
+        or written.
+
+        Raises:
+            UsageError: the ring lies in private memory.
+        """
+        if self._native.descriptor < 0:
+            raise UsageError(
+                "only a shared ring has descriptors; this one lies in private memory: make it with SlotRing.shared"
+            )
+        return self._native.descriptor, self.bell.fileno()
 
     def arm(self, slot: int, number: int, blocks: int, *, merge: bool = False) -> None:
         """Hand a batch to the workers. Owner only.
@@ -102,7 +186,8 @@ class SlotRing:
     def claim_wait(self, worker: int) -> Claim | None:
         """Claim as `claim` does, but sleep, without the interpreter's lock, while no block is free.
 
-        For worker threads: a signal doesn't end it.
+        For worker threads and processes: a signal doesn't end it, unless it ends the process. `stop` does, called in
+        whatever process.
 
         Returns:
             The claim; None once the ring is stopped.
@@ -183,3 +268,10 @@ class SlotRing:
             if condition():
                 return
             self.bell.wait()
+
+
+def _check_size(max_blocks: int, capacity: int) -> None:
+    if not 1 <= max_blocks <= MAX_BLOCKS:
+        raise UsageError(f"max_blocks must be in [1, {MAX_BLOCKS}]; got {max_blocks!r}")
+    if not 1 <= capacity <= MAX_SLOTS:
+        raise UsageError(f"capacity must be in [1, {MAX_SLOTS}] slots; got {capacity!r}")

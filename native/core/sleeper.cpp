@@ -1,0 +1,70 @@
+#include "core/sleeper.hpp"
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <limits>
+#else
+#include <stdexcept>
+#endif
+
+namespace penstock {
+
+#ifdef __linux__
+
+namespace {
+
+// A futex is 32 bits: the low half of the word. A sleeper would have to be held up, between reading the word and
+// falling asleep, for exactly a multiple of 2**32 changes, to take the word for unchanged.
+const std::uint32_t* low_half(const AtomicWord& word) {
+    static_assert(std::endian::native == std::endian::little || std::endian::native == std::endian::big);
+    return reinterpret_cast<const std::uint32_t*>(&word) + (std::endian::native == std::endian::little ? 0 : 1);
+}
+
+}  // namespace
+
+Sleeper::Sleeper(bool shared) : process_private_(shared ? 0 : FUTEX_PRIVATE_FLAG) {}
+
+void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
+    // The kernel looks at the word and falls asleep in one step. After a signal handler it is asked again; it fails
+    // otherwise only when the word has changed, and a return too early does no harm.
+    while (word.equals(ticket) && ::syscall(SYS_futex, low_half(word), FUTEX_WAIT | process_private_,
+                                            static_cast<std::uint32_t>(ticket), nullptr, nullptr, 0) != 0) {
+        if (errno != EINTR) return;
+    }
+}
+
+void Sleeper::wake(const AtomicWord& word, std::uint64_t count) {
+    constexpr std::uint64_t most = std::numeric_limits<int>::max();
+    ::syscall(SYS_futex, low_half(word), FUTEX_WAKE | process_private_, static_cast<int>(std::min(count, most)),
+              nullptr, nullptr, 0);
+}
+
+#else
+
+Sleeper::Sleeper(bool shared) {
+    if (shared) throw std::logic_error("sleeping on a word that processes share needs Linux");
+}
+
+void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return word.load() != ticket; });
+}
+
+void Sleeper::wake(const AtomicWord&, std::uint64_t count) {
+    // A sleeper that saw the old word holds the mutex until it is on the condition variable: wait for that.
+    {
+        const std::lock_guard lock(mutex_);
+    }
+    if (count >= 8) return changed_.notify_all();
+    for (; count > 0; --count) changed_.notify_one();
+}
+
+#endif
+
+}  // namespace penstock

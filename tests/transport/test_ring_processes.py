@@ -1,0 +1,200 @@
+"""A shared ring is one ring in many processes, of which any worker may be killed at any instruction."""
+
+import fcntl
+import os
+import random  # noqa: TID251 - a test's own seed
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from penstock.errors import MessageError, UsageError
+from penstock.transport._ring import SlotRing
+from tests.transport.ring_crew import PATIENCE_SECONDS, Crew
+from tests.transport.ring_worker import BLOCKS, SLOTS
+
+SLOWER: Final = {"forkserver": (3, 20), "spawn": (2, 2), "unrelated": (2, 2)}  # workers at a time, kills
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need memory without a name")
+
+
+# By each way to start a process; where that takes a second, few die.
+@pytest.mark.parametrize(("method", "seed"), [*(("fork", i) for i in range(4)), *((m, 4) for m in SLOWER)])
+def test_no_batch_suffers_from_workers_that_are_killed(method: str, seed: int, tmp_path: Path) -> None:
+    """Every batch is complete, each of its blocks by one writer, whoever is killed when; and all who live end."""
+    ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
+    chance = random.Random(seed)
+    workers, kills = SLOWER.get(method, (3, 40))
+    first = 0
+    with Crew(ring, method, folder=tmp_path, workers=workers, kills=kills, seed=seed) as crew:
+        while crew.kills_left > 0 or first < 30:
+            crew.died.clear()
+            _play_round(ring, crew.rows, first, chance)
+            first += SLOTS
+            if crew.kills_left > 0 and chance.random() < 0.05:  # now and then they are killed in their sleep
+                assert crew.died.wait(PATIENCE_SECONDS)
+    assert crew.counts.kills == kills
+    assert crew.counts.held > 0 or method != "fork"
+
+
+def _play_round(ring: SlotRing, rows: NDArray[np.int64], first: int, chance: random.Random) -> None:
+    """Have every slot filled once, some of them cancelled, and check what was written."""
+    shapes = [(chance.randint(1, BLOCKS), chance.random() < 0.5) for _ in range(SLOTS)]
+    for slot, (blocks, merge) in enumerate(shapes):
+        ring.arm(slot, first + slot, blocks, merge=merge)
+    cancelled = {slot for slot in range(SLOTS) if chance.random() < 0.2}
+    for slot in cancelled:
+        ring.cancel(slot)
+    seen: list[NDArray[np.int64]] = []
+    for slot, (blocks, merge) in enumerate(shapes):
+        is_through = ring.drained if slot in cancelled else ring.ready
+        _wait(ring, lambda: is_through(slot))  # noqa: B023 - called before the next round of the loop
+        seen.append(rows[slot].copy())
+        if slot not in cancelled:
+            written = rows[slot, : blocks + merge]
+            assert (written == written[:, :1]).all(), "a block holds what two writers wrote"
+            np.testing.assert_array_equal(written[:, 0] >> 32, first + slot)
+            np.testing.assert_array_equal(written[:, 0] & 0xFF, np.arange(blocks + merge))
+        ring.retire(slot)
+    np.testing.assert_array_equal(rows, seen, "somebody wrote after all was done")
+
+
+def _wait(ring: SlotRing, condition: Callable[[], bool]) -> None:
+    """Wait on the bell as `wait_ready` does, but not for ever."""
+    while not condition():
+        ring.bell.clear()
+        if condition():
+            return
+        assert ring.bell.wait(PATIENCE_SECONDS), "nobody rang the bell"
+
+
+def test_a_stop_ends_all_who_wait_in_all_processes(tmp_path: Path) -> None:
+    """After a stop by a process of neither role, sleeping workers end by themselves, and the owner's wait as well."""
+    ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
+    with Crew(ring, "fork", folder=tmp_path) as crew:
+        for number in range(30):
+            ring.arm(number % SLOTS, number, BLOCKS)
+            _wait(ring, lambda: ring.ready(number % SLOTS))  # noqa: B023 - called before the next round of the loop
+            ring.retire(number % SLOTS)
+        other = SlotRing.shared(1)
+        other.arm(0, number=0, blocks=1)
+        program = "from penstock.transport._ring import SlotRing; import sys; SlotRing.attach({}, {}).stop()"
+        for stopped in (ring, other):
+            _run(program.format(*stopped.descriptors()), stopped.descriptors())
+            assert stopped.stopped
+        assert not other.wait_ready(0)
+        crew.join()
+    assert crew.counts.held == 0
+
+
+def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
+    """Each Ctrl-C comes out of the owner's wait while a worker holds the block; the batch is completed all the same.
+
+    The worker was forked, and uses the ring as it inherited it.
+    """
+    program = """
+        import os, signal, threading
+        from penstock.transport._ring import SlotRing
+
+        ring = SlotRing.shared(1)
+        ring.arm(0, number=0, blocks=1)
+        told, tell = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            claim = ring.claim_wait(worker=1)
+            os.read(told, 1)
+            ring.finish(claim.slot, claim.block, worker=1)
+            os._exit(0)
+        interrupted = 0
+        while interrupted < 100:
+            try:
+                threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+                ring.wait_ready(0)
+            except KeyboardInterrupt:
+                interrupted += 1
+        os.write(tell, b"!")
+        print(ring.wait_ready(0), os.waitpid(worker, 0)[1])
+    """
+    assert _run(program) == "True 0\n"
+
+
+def test_what_is_no_ring_is_not_attached_to() -> None:
+    """Only sealed memory with a ring of this version in it, and a bell, are taken; descriptors stay the caller's."""
+    ring = SlotRing.shared(2, capacity=3)
+    memory, bell = ring.descriptors()
+    attached = SlotRing.attach(memory, bell)
+    assert (attached.max_blocks, attached.capacity) == (2, 3)
+    assert not set(attached.descriptors()) & {memory, bell}
+
+    empty = os.memfd_create("empty", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(empty, 1 << 16)
+    fcntl.fcntl(empty, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    closed = os.memfd_create("closed")
+    os.close(closed)
+    for wrong, rule in (
+        ((empty, bell), "the memory holds no ring"),
+        ((closed, bell), "Bad file descriptor"),
+        ((bell, bell), "must be sealed"),
+        ((memory, memory), "must be an eventfd"),
+        ((memory, -1), "must be an eventfd"),
+    ):
+        with pytest.raises(MessageError, match=rf"got memory {wrong[0]}, bell {wrong[1]}: .*{rule}"):
+            SlotRing.attach(*wrong)
+    os.close(empty)
+
+
+def test_an_unsealed_copy_of_a_ring_is_refused() -> None:
+    """Memory that its maker could cut off under the others is not mapped, whatever it holds."""
+    ring = SlotRing.shared(1, capacity=1)
+    memory, bell = ring.descriptors()
+    unsealed = os.memfd_create("unsealed")
+    os.sendfile(unsealed, memory, 0, os.fstat(memory).st_size)
+    with pytest.raises(MessageError, match="must be sealed"):
+        SlotRing.attach(unsealed, bell)
+    os.close(unsealed)
+
+
+def test_private_rings_have_no_descriptors_and_sizes_are_checked() -> None:
+    """What a shared ring cannot be is said before anything is made."""
+    with pytest.raises(UsageError, match=r"make it with SlotRing\.shared"):
+        SlotRing(1).descriptors()
+    with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):
+        SlotRing.shared(0)
+    with pytest.raises(UsageError, match=r"capacity must be in \[1, 1024\] slots; got 1025"):
+        SlotRing.shared(1, capacity=1025)
+
+
+def test_a_ring_lives_as_long_as_anybody_uses_it() -> None:
+    """The maker may drop it; who has attached goes on, and its bell works."""
+    ring = SlotRing.shared(1)
+    attached = SlotRing.attach(*ring.descriptors())
+    ring.arm(0, number=5, blocks=1)
+    bell = attached.bell
+    del ring
+    claim = attached.claim(worker=1)
+    assert claim is not None
+    assert claim.number == 5
+    assert attached.finish(0, 0, worker=1)
+    del attached
+    assert bell.wait(0.0)
+    bell.clear()
+    assert not bell.wait(0.0)
+
+
+def _run(program: str, descriptors: tuple[int, ...] = ()) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+        pass_fds=descriptors,
+    )
+    return result.stdout
