@@ -61,7 +61,7 @@ class ElementVerbs(Verbs[T_co]):
     @overload
     def random_map(
         self,
-        function: Callable[[T_co, np.random.Generator], U],
+        function: "Callable[[T_co, np.random.Generator], U]",
         *,
         rng: Literal["generator"] = "generator",
         globals: Literal[False] = False,
