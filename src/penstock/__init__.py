@@ -7,15 +7,28 @@ for batch in ps.Loader(dataset, num_workers=8):
     ...
 """
 
-from penstock import errors, sampling, sources
+from typing import TYPE_CHECKING
+
+from penstock import _lazy, errors, sampling, sources
 from penstock._dataset import Dataset, concatenate, interleave, mix, read, stream
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
 from penstock._graph._nodes import Origin, Substitute
-from penstock._graph._per_worker import PerWorker
-from penstock._loader import Loader, LoaderIterator
-from penstock._plan._explain import Explanation
 from penstock._plan._plan import Limits, Shard
+
+if TYPE_CHECKING:
+    from penstock._graph._per_worker import PerWorker
+    from penstock._loader import Loader, LoaderIterator
+    from penstock._plan._explain import Explanation
+else:
+    # What runs a dataset is imported when it is asked for: describing one doesn't wait for it.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Explanation="penstock._plan._explain",
+        Loader="penstock._loader",
+        LoaderIterator="penstock._loader",
+        PerWorker="penstock._graph._per_worker",
+    )
 
 __version__ = "0.1.0"
 

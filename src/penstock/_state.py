@@ -15,9 +15,9 @@ Segments tell which elements every earlier step had, also after the batch size h
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
+from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """What may change between saving and restoring: how elements are cut into batches, and batches over ranks."""
 
@@ -48,7 +48,7 @@ class Shape:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoaderState:
     """The state as a value; `to_json` and `from_json` are its outer form."""
 

@@ -13,18 +13,18 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 
 Element: TypeAlias = Any  # user data: a nested dict, list, tuple, named tuple or dataclass of leaves
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Structure:
     """What is left of an element without its leaves.
 

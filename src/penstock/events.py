@@ -5,11 +5,12 @@ must be quick and not raise.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock._frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Substituted:
     """A step's function failed on an element, and another position's element took its place.
 
@@ -41,7 +42,7 @@ class Substituted:
     taken_from: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skipped:
     """A step's function failed on an element, which was left out.
 

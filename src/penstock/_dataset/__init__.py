@@ -1,7 +1,15 @@
 """The chainable facade: every verb returns a new dataset with one more step; nothing is read until it is asked for."""
 
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
 from penstock._dataset._dataset import Dataset
 from penstock._dataset._mixing import concatenate, interleave, mix, zip_datasets
 from penstock._dataset._read import integers, read, stream
+
+if TYPE_CHECKING:
+    from penstock._dataset._filter_index import filter_bits as filter_bits
+else:
+    __getattr__ = _lazy.from_modules(__name__, filter_bits="penstock._dataset._filter_index")
 
 __all__ = ["Dataset", "concatenate", "integers", "interleave", "mix", "read", "stream", "zip_datasets"]

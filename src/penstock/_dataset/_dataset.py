@@ -2,25 +2,24 @@
 
 import operator
 from collections.abc import Iterator
-from typing import Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from penstock import _graph, _plan
 from penstock._dataset._batches import BatchVerbs
 from penstock._dataset._elements import ElementVerbs
 from penstock._dataset._order import OrderVerbs, chosen
 from penstock._dataset._packing import PackingVerbs
 from penstock._dataset._verbs import T_co
-from penstock._graph._apply import Context
-from penstock._graph._check import check_graph
 from penstock._graph._describe import html_text, tree_text, verb_text
-from penstock._graph._evaluate import element_at
 from penstock._graph._fingerprint import fingerprint
-from penstock._graph._in_order import elements
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, chain
 from penstock._graph._verify import finite_length, need_count, need_end, need_indexable
-from penstock._plan._explain import Explanation, explain
 from penstock.batching._leaf import element_spec
 from penstock.sampling import Slice
+
+if TYPE_CHECKING:
+    from penstock._plan import Explanation
 
 
 class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVerbs[T_co]):
@@ -53,7 +52,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
             >>> import penstock as ps
             >>> ps.range(10).map(str).check()
         """
-        check_graph(self._node, need_count("count", count, 1))
+        _graph.check_graph(self._node, need_count("count", count, 1))
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401 - the structure of the user's elements
@@ -67,7 +66,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
         first = next(iter(self), None)
         return None if first is None else element_spec(first)
 
-    def explain(self, *, evaluate: bool = True) -> Explanation:
+    def explain(self, *, evaluate: bool = True) -> "Explanation":
         """Return what the dataset is and how it will be read, in words: who computes what, how ranks end, and more.
 
         Args:
@@ -79,7 +78,7 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
             >>> print(sections["ranks"][0])
             2 ranks end on the same step: each row's position is known
         """
-        return explain(self._node, evaluate=evaluate)
+        return _plan.explain(self._node, evaluate=evaluate)
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -117,11 +116,11 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
             raise IndexError(f"position must be in [{-total}, {total}); got {position}")
-        element: T_co = element_at(self._node, 0, position % total, Context())
+        element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
         return element
 
     def __iter__(self) -> Iterator[T_co]:
-        return elements(self._node, 0, 0, Context())
+        return _graph.elements(self._node, 0, 0, _graph.Context())
 
     def __eq__(self, other: object) -> bool:
         return self._node == other.node if isinstance(other, Dataset) else NotImplemented

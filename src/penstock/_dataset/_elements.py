@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._dataset._filter_index import filter_bits
+from penstock import _dataset, _storage
 from penstock._dataset._order import chosen
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._cache import cache_identity
@@ -22,8 +22,6 @@ from penstock._graph._verify import (
     verify_cached,
     verify_step,
 )
-from penstock._storage._disk_cache import DiskCache
-from penstock._storage._memory_cache import MemoryCache
 from penstock.errors import UsageError
 from penstock.sampling import Ragged, WindowTable
 
@@ -61,7 +59,7 @@ class ElementVerbs(Verbs[T_co]):
     @overload
     def random_map(
         self,
-        function: Callable[[T_co, np.random.Generator], U],
+        function: "Callable[[T_co, np.random.Generator], U]",
         *,
         rng: Literal["generator"] = "generator",
         globals: Literal[False] = False,
@@ -181,7 +179,7 @@ class ElementVerbs(Verbs[T_co]):
         need_function("filter", predicate)
         step_name = function_name(predicate) if name is None else need_name(name)
         if index is not None:
-            bits = filter_bits(self._node, predicate, step_name, index)
+            bits = _dataset.filter_bits(self._node, predicate, step_name, index)
             return self._new(chosen(self._node, bits, f"filter({step_name}, indexed)"))
         return self._new(Filter(self._node, predicate, step_name))
 
@@ -298,8 +296,8 @@ class ElementVerbs(Verbs[T_co]):
         limit = parse_bytes("size", size)
         identity = cache_identity(self._node, version)
         if where is None:
-            return self._new(Cache(self._node, MemoryCache(limit, identity), "cache()"))
-        store = DiskCache(os.fspath(where), identity, limit)
+            return self._new(Cache(self._node, _storage.MemoryCache(limit, identity), "cache()"))
+        store = _storage.DiskCache(os.fspath(where), identity, limit)
         store.open()
         return self._new(Cache(self._node, store, f"cache({os.fspath(where)!r})"))
 

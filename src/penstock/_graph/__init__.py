@@ -1,1 +1,20 @@
 """What a dataset is: nodes and their meaning. No threads, no async, nothing that knows it runs concurrently."""
+
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
+
+if TYPE_CHECKING:
+    from penstock._graph._apply import Context as Context
+    from penstock._graph._check import check_graph as check_graph
+    from penstock._graph._evaluate import element_at as element_at
+    from penstock._graph._in_order import elements as elements
+else:
+    # Nodes are imported by who makes them, and what evaluates them is imported when something is evaluated.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Context="penstock._graph._apply",
+        check_graph="penstock._graph._check",
+        element_at="penstock._graph._evaluate",
+        elements="penstock._graph._in_order",
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
+from penstock._frozen import frozen
 from penstock._graph._length import length
 from penstock._graph._locate import leaf_of
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
@@ -50,7 +51,7 @@ def _count_nothing(node: Node, kept: int, dropped: int) -> None:
     del node, kept, dropped
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Context:
     """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
 
@@ -63,7 +64,7 @@ class Context:
     it; how many elements it gave; how many its filters left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where one element stands at a step: its own coordinates there, its seed position, and its record's key.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._graph._code import code_identity
 from penstock._graph._nodes import (
     Batch,
@@ -55,7 +56,7 @@ from penstock.sampling import (
 from penstock.sources._as_source import source_fingerprint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fingerprint:
     """The parts of a dataset's identity, each 16 hexadecimal digits."""
 
@@ -75,7 +76,7 @@ class _Seen(NamedTuple):
     elements: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Texts:
     """What goes into the three digests."""
 

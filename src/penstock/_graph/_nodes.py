@@ -8,9 +8,9 @@ Coordinates: a node is evaluated at (epoch, position), position in [0, length of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from penstock._frozen import frozen
 from penstock.batching._bucketing import Bucketing
 from penstock.batching._grouping import Grouping
 from penstock.batching._packing import Packing
@@ -24,7 +24,7 @@ RandomForm: TypeAlias = Literal["none", "generator", "seed", "globals", "origin"
 Merge: TypeAlias = Callable[[list[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Substitute:
     """On an error, take the element of another position instead, chosen by hash: lengths, batches and ranks stay.
 
@@ -50,7 +50,7 @@ class Substitute:
 OnError: TypeAlias = Literal["raise", "skip"] | Substitute
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read:
     """The element at position i is record i of the source; `length` is what the source had when it was described."""
 
@@ -74,7 +74,7 @@ def _same_source(one: object, other: object) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reindex:
     """The parent's elements in another order, given by a pure function of epoch and position.
 
@@ -88,7 +88,7 @@ class Reindex:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Map:
     """A function of each element. `form` says what else it gets; `seed` derives from the dataset's seed and `name`."""
 
@@ -100,7 +100,7 @@ class Map:
     on_error: OnError = "raise"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Filter:
     """The elements for which the predicate is true, in order. Makes the dataset ordered: no length, no indexing."""
 
@@ -109,7 +109,7 @@ class Filter:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """Consecutive elements merged into one; `size` is the global batch, over all ranks.
 
@@ -123,14 +123,14 @@ class Batch:
     mask: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unbatch:
     """The rows of each batch as elements again."""
 
     parent: "Node"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FlatMap:
     """The elements of the list that a function makes of each element; indexable where their counts are known."""
 
@@ -140,7 +140,7 @@ class FlatMap:
     counts: Ragged | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Windows:
     """Runs of consecutive frames of each element, whose leaves have a leading axis of frames; a table says which.
 
@@ -153,7 +153,7 @@ class Windows:
     mask: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Each element is made of several of the parent's; which ones was planned before: a planned `pack` or `bucket`."""
 
@@ -162,7 +162,7 @@ class Group:
     verb: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mix:
     """Elements of several parents by a closed-form rule: a mixture, or a concatenation.
 
@@ -176,7 +176,7 @@ class Mix:
     verb: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrderedMix:
     """Elements of several parents, the next always from the one that is furthest behind its share.
 
@@ -193,7 +193,7 @@ class OrderedMix:
     measure: Callable[[Element], int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """The elements of several parents one after the other, where only reading tells how many they are."""
 
@@ -202,7 +202,7 @@ class Chain:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Zip:
     """Tuples of elements of several parents, or dicts if the parts were named.
 
@@ -216,7 +216,7 @@ class Zip:
     unequal: Literal["error", "shortest"] = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pack:
     """Documents packed into sequences of a fixed length, as they come."""
 
@@ -224,7 +224,7 @@ class Pack:
     packing: Packing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bucket:
     """Elements of about one size merged into batches, as they come."""
 
@@ -232,7 +232,7 @@ class Bucket:
     bucketing: Bucketing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowShuffle:
     """Windows of `size` consecutive elements, each in a random order of its own."""
 
@@ -242,7 +242,7 @@ class WindowShuffle:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limit:
     """The first `count` elements, of every rank, where the parent is read in order."""
 
@@ -250,7 +250,7 @@ class Limit:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """Elements as an iterable gives them; `times` passes over it, None without end."""
 
@@ -259,7 +259,7 @@ class Stream:
     times: int | None = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cache:
     """The parent's elements, kept by a store once they were computed."""
 
@@ -276,7 +276,7 @@ Step: TypeAlias = (
 Node: TypeAlias = Leaf | Joint | Step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Where an element comes from; what `map_with_origin` hands to its function, and `Loader.origin` answers.
 

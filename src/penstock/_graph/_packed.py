@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._seed_position import row_seed_position
@@ -16,7 +17,7 @@ from penstock.errors import GraphError
 Placed = tuple[Element, Place]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Piece:
     """Consecutive tokens of a document."""
 
@@ -27,7 +28,7 @@ class _Piece:
     """One, or one for each feature."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Sequence:
     """A sequence that may still get documents."""
 

@@ -1,8 +1,8 @@
 """Explaining a dataset: what it is, who computes what, what a state holds, and how ranks end, in words."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock._frozen import frozen
 from penstock._graph._describe import MOST_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
 from penstock._graph._explain import (
     cache_lines,
@@ -41,7 +41,7 @@ CONSUMER = "consumer's thread"
 Section: TypeAlias = tuple[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Explanation:
     """What a dataset is and how it will be read, in words; `print` it, or show it in a notebook.
 

@@ -1,16 +1,16 @@
 """How a dataset will run, as a value: which parts depend on the position alone, who computes them, and within what."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock._frozen import frozen
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
 
 Place: TypeAlias = Literal["inline", "threads"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shard:
     """One rank's part of the data: of every global batch of n rows, rows [rank·n/count, (rank+1)·n/count).
 
@@ -33,7 +33,7 @@ class Shard:
     uneven: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What a loader may use, where the defaults don't fit.
 
@@ -52,7 +52,7 @@ class Limits:
     worker_init: Callable[[int], object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batches:
     """An indexable dataset: rows depend on their position alone; a batch is rows merged, then the steps above it.
 
@@ -70,7 +70,7 @@ class Batches:
     """Whether batches may start anywhere: no step above the batch reorders them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ordered:
     """A dataset that is read in order: its leaves depend on the position alone, the steps above take them in order."""
 
@@ -79,7 +79,7 @@ class Ordered:
     """The outermost batch, if any; every rank makes its part of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """A dataset with all that was decided about running it."""
 

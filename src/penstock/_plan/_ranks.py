@@ -1,8 +1,8 @@
 """Ranks: into how many a dataset's batches can be cut, and whether all of them then end on the same step."""
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock._frozen import frozen
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute
@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranks:
     """What ranks share of a dataset, and how they end."""
 

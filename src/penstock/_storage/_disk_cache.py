@@ -27,7 +27,6 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from penstock._storage._after_fork import renewed_after_fork
@@ -57,7 +56,7 @@ _MASK: Final = (1 << _BITS) - 1
 _logger = logging.getLogger("penstock")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Segment:
     """A file of entries, as far as it is known."""
 
@@ -90,10 +89,10 @@ class DiskCache:
     def __init__(self, path: str | os.PathLike[str], identity: str, limit_bytes: int) -> None:
         if not identity or set(identity) - set("0123456789abcdef"):
             raise UsageError(f"the identity of a cache must be hexadecimal digits; got {identity!r}. Give a digest.")
-        self._path = Path(path).absolute()
+        self._path = os.path.abspath(path)
         self._identity = identity
         self._limit_bytes = limit_bytes
-        self._folder = self._path / identity
+        self._folder = os.path.join(self._path, identity)
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._finalizer = weakref.finalize(self, _close_all, self._descriptors)
@@ -205,7 +204,7 @@ class DiskCache:
         return f"DiskCache({path!r}, {identity!r}, {limit_bytes})"
 
     def _description(self) -> tuple[str, str, int]:
-        return str(self._path), self._identity, self._limit_bytes
+        return self._path, self._identity, self._limit_bytes
 
     def _forget(self, key: Key, place: int) -> int | None:
         """Drop a place that can't be read, and return another one of the key."""
@@ -234,7 +233,7 @@ class DiskCache:
         except OSError as error:
             if not self._look_at_seconds:
                 raise UsageError(
-                    f"the path of a cache must be a directory that can be made and read; got {str(self._path)!r} "
+                    f"the path of a cache must be a directory that can be made and read; got {self._path!r} "
                     f"({error}). Give another path, or make it accessible."
                 ) from error
             _logger.debug("the cache %s could not be looked at: %s", self._folder, str(error))
@@ -243,8 +242,8 @@ class DiskCache:
         self._look_at_seconds = time.monotonic() + _LOOKED_AFTER_SECONDS
 
     def _find_files(self) -> None:
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
         known = {segment.name for segment in self._segments} | self._strangers
         for name in sorted(os.listdir(self._folder)):
             if name not in known and _NAME.fullmatch(name):
@@ -252,7 +251,7 @@ class DiskCache:
 
     def _add_file(self, name: str) -> None:
         try:
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(os.path.join(self._folder, name), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:  # someone tidied up
             return
         try:
@@ -273,7 +272,7 @@ class DiskCache:
         """Remove a file without a whole head, unless the process that makes it lives; it then finds no name to it."""
         if try_lock(descriptor) and os.fstat(descriptor).st_size < HEAD_BYTES:
             with contextlib.suppress(OSError):
-                os.unlink(self._folder / name)
+                os.unlink(os.path.join(self._folder, name))
 
     def _scan(self, number: int) -> None:
         """Find the entries that were appended to a file since it was last scanned."""
@@ -325,7 +324,7 @@ class DiskCache:
             if segment.size_bytes > most // 2:
                 continue
             with contextlib.suppress(OSError):  # removed by someone, or not ours to write
-                writer = os.open(self._folder / segment.name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                writer = os.open(os.path.join(self._folder, segment.name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 if try_lock(writer):
                     self._descriptors.append(writer)
                     self._scan(number)
@@ -342,7 +341,7 @@ class DiskCache:
             name = f"{time.time_ns():x}-{os.getpid():x}.segment"
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             try:
-                writer = os.open(self._folder / name, flags, 0o600)
+                writer = os.open(os.path.join(self._folder, name), flags, 0o600)
             except FileExistsError:  # another thread's cache of the same directory
                 continue
             self._descriptors.append(writer)
@@ -351,7 +350,7 @@ class DiskCache:
                 self._close(writer)
                 continue
             append(writer, [head_of(self._identity)])
-            reader = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            reader = os.open(os.path.join(self._folder, name), os.O_RDONLY | os.O_CLOEXEC)
             self._descriptors.append(reader)
             self._segments.append(_Segment(name, reader))
             self._held_bytes += HEAD_BYTES

@@ -84,7 +84,7 @@ def _work(ranges: "_Ranges[Result]", make_task: Callable[[], Task[Result]]) -> N
         del claimed  # holds nothing while waiting
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Range(Generic[Result]):
     """A range, and what came of it: a `with` block over it keeps what is raised inside, for who takes the results."""
 

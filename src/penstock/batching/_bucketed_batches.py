@@ -3,19 +3,19 @@
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.batching._bucketing import Bucketing, check_bucket
 from penstock.batching._pieces import PackingPlan
 
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BucketedBatches:
     """The grouping of a planned bucketing.
 

@@ -2,16 +2,16 @@
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from penstock._frozen import frozen
 from penstock._tree import Element
 from penstock.batching._merge import Batch
 from penstock.batching._pad import Pad
 from penstock.errors import GraphError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LengthOf:
     """The size of an element is the length of one of its leaves."""
 
@@ -34,7 +34,7 @@ class LengthOf:
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bucketing:
     """What a `bucket` step was told.
 
@@ -70,7 +70,7 @@ class Bucketing:
         return number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PadToBucket:
     """The merge of batches whose rows are all of one bucket, each padded as its bucket says."""
 

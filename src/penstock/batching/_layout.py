@@ -6,12 +6,12 @@ written into (over given memory, too), and puts full columns together to a batch
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._tree import Element, Structure, flatten, leaf_paths, unflatten
 from penstock.batching._leaf import LeafKind, LeafSpec, kind_of, values_of
 from penstock.batching._merge import Batch, Column, new_array
@@ -21,7 +21,7 @@ Memory: TypeAlias = bytearray | memoryview | NDArray[Any]
 ALIGNMENT: Final = 64  # bytes; JAX copies arrays that are aligned to less
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The structure of the elements of a batch and the kind of each leaf, in the structure's order.
 

@@ -5,19 +5,19 @@ its own dtype; so two leaves agree exactly if their kinds are equal. Nothing is 
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._tree import Element, flatten, is_container, leaf_paths, subject, unflatten
 from penstock.errors import UsageError
 
 OWN_MERGE: Final = "merge the elements yourself with .batch(n, merge=…)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeafSpec:
     """The shape and dtype of a leaf that is an array, a NumPy scalar or a Python number.
 

@@ -5,12 +5,12 @@ found the fault.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._tree import (
     Element,
     Structure,
@@ -42,7 +42,7 @@ class Merge(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stack:
     """The merge that stacks leaves as `stack` does; what `.batch(n)` uses unless told otherwise.
 

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.batching._documents import filled, form_of, lengths_of, most_rows, row_blocks, rows_of
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan
@@ -16,7 +17,7 @@ from penstock.errors import GraphError
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedDocuments:
     """The grouping of a planned packing.
 

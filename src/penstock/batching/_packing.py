@@ -1,13 +1,14 @@
 """How documents are packed into sequences of a fixed length: the description, without the doing."""
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from penstock._frozen import frozen
 
 How: TypeAlias = Literal["best_fit", "split"]
 Long: TypeAlias = Literal["split", "drop"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """What a `pack` step was told.
 

@@ -1,19 +1,19 @@
 """Merging with padding: leaves with axes are made as long as the longest of the batch, or as long as told."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._tree import Element, Structure, leaf_paths, subject, unflatten
 from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of
 from penstock.batching._merge import Batch, new_array, open_rows, reject_kind, stacked
 from penstock.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pad:
     """The merge that pads as `pad` does; what `.padded_batch(n)` uses.
 

@@ -12,12 +12,12 @@ Everything here is a function of lengths; no token is looked at.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 
 Integers: TypeAlias = NDArray[np.integer] | Sequence[int]
@@ -56,7 +56,7 @@ class PlacedPieces(NamedTuple):
     place: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen
 class PackingPlan:
     """What each of some sequences is made of: sequence i has the pieces bounds[i] to bounds[i + 1], end to end.
 

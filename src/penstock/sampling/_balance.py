@@ -1,12 +1,12 @@
 """Balancing: each class comes equally often, in every short stretch, and goes through its own members in passes."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
@@ -28,7 +28,7 @@ class _Classes(NamedTuple):
     seeds: list[int]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(cached=True)
 class Balance:
     """As many elements of each class: (e, p) to (e, key), where with C classes p // C counts the elements of each.
 

@@ -1,12 +1,12 @@
 """A filter whose answers are known: the elements whose bit is set, kept in little more than a bit for each."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import check_position, check_positions, checked_length
 from penstock.sampling._digest import array_digest
@@ -17,7 +17,7 @@ _COUNTED_WORDS: Final = 1 << 11  # counted at a time, since it takes nine bytes 
 _BITS_OF_BYTE: Final = np.array([value.bit_count() for value in range(256)], np.uint8)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(cached=True)
 class Bits:
     """The elements whose bit is set, in their order: (e, p) to (e, position of set bit number p).
 

@@ -1,16 +1,15 @@
 """A user's own sampler, held to the parent's range: a key outside it is an error that names the sampler."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import checked_length
 from penstock.sampling._sampler import ScalarSampler, apply_block, check_sampler, checked_answer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckedSampler:
     """The same order as `sampler`'s, whose answers are looked at: (e, p) to sampler(e, p).
 

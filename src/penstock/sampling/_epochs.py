@@ -1,10 +1,11 @@
 """Which epoch of the parent is meant: several passes in one epoch, one epoch for ever, or one order for ever."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import (
     LARGEST_LENGTH,
@@ -19,7 +20,7 @@ _ENDLESS_TIMES = 2**31
 _LARGEST_EPOCH = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeat:
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
@@ -113,7 +114,7 @@ class Repeat:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FixedEpoch:
     """One epoch of the parent, whichever is asked for: (e, p) to (epoch, p).
 
@@ -157,7 +158,7 @@ class FixedEpoch:
         return np.full_like(epochs, self.epoch), positions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FixedOrder:
     """An order that comes again every `cycle` epochs, while the epoch still counts for the random maps below.
 

@@ -1,13 +1,13 @@
 """A shuffle is a keyed bijection of [0, length), computed per position rather than stored."""
 
 import operator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock import _native
+from penstock._frozen import frozen
 from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, checked_length, checked_seed, int64_block
 
@@ -15,7 +15,7 @@ _LARGEST_TABLE = 65_536
 _LARGEST_SMALL_TABLE = 1_024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Permutation:
     """The numbers [0, length) in an order that `seed` chooses; any part of it costs no more than its own length.
 

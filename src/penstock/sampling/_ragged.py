@@ -1,18 +1,18 @@
 """Elements that yield several each, in numbers known beforehand: which of them stands at a position, by a search."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import LARGEST_LENGTH, check_position, check_positions, int64_block
 from penstock.sampling._digest import array_digest
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(cached=True)
 class Ragged:
     """The parent's element i yields counts[i] elements, all of them one after the other.
 

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import (
     LARGEST_LENGTH,
@@ -19,7 +19,7 @@ from penstock.sampling._arguments import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slice:
     """Every `step`-th element from `start` on: (e, p) to (e, start + step * p).
 
@@ -96,7 +96,7 @@ class Slice:
         return epochs, positions * self.step + self.start
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen
 class Select:
     """Listed elements, in the order of the list: (e, p) to (e, keys[p]).
 

@@ -1,13 +1,13 @@
 """Shuffling is one permutation per epoch, its seed hashed from the epoch: no two epochs or seeds share an order."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._seeds import derive
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
 from penstock.sampling._permutation import Permutation
@@ -15,7 +15,7 @@ from penstock.sampling._permutation import Permutation
 _FEW: Final = 16  # epochs, which Python compares sooner than NumPy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shuffle:
     """All elements in another order every epoch: (e, p) to (e, Permutation(length, derive(seed, e))(p)).
 
@@ -62,7 +62,7 @@ class Shuffle:
         return _permutation(self.length, self.seed, epoch).block(positions)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reorder:
     """Epoch 0 as it comes, every later epoch shuffled: what a slice of a shuffle needs.
 

@@ -1,13 +1,13 @@
 """Drawing with replacement: each position holds a key drawn by its weight, from a hash of epoch and position."""
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
 from penstock.sampling._arguments import check_position, check_positions, checked_length, checked_seed
@@ -17,7 +17,7 @@ _LARGEST_MASS: Final = 2**62
 _HASH_SHIFT: Final = 2  # of the hash's 64 bits, the upper 62 count
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(cached=True)
 class WeightedDraws:
     """Keys drawn by weight, with replacement: (e, p) to (e, key), where key comes up with weights[key] / sum(weights).
 

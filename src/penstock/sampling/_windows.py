@@ -2,19 +2,20 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import LARGEST_LENGTH, checked_integer
 from penstock.sampling._digest import array_digest
 from penstock.sampling._ragged import Ragged, checked_counts
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@frozen(cached=True)
 class WindowTable:
     """Windows of `length` frames that begin at frames 0, stride, 2 * stride, … of each episode, one after the other.
 

@@ -5,6 +5,9 @@ documents), `JsonLines` and `Range` are sources; `Source` says what any other ob
 how datasets use sources: `read_records` and `describe_key` by key, the others once.
 """
 
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
 from penstock.sources._arrays import Arrays as Arrays
 from penstock.sources._as_source import as_source as as_source
 from penstock.sources._as_source import can_read_into as can_read_into
@@ -12,13 +15,24 @@ from penstock.sources._as_source import check_length as check_length
 from penstock.sources._as_source import describe_key as describe_key
 from penstock.sources._as_source import source_fingerprint as source_fingerprint
 from penstock.sources._as_source import source_length as source_length
-from penstock.sources._files import Files as Files
-from penstock.sources._files import ImageFolder as ImageFolder
-from penstock.sources._json_lines import JsonLines as JsonLines
 from penstock.sources._range import Range as Range
 from penstock.sources._reading import read_records as read_records
 from penstock.sources._source import Source as Source
-from penstock.sources._tokens import Tokens as Tokens
+
+if TYPE_CHECKING:
+    from penstock.sources._files import Files as Files
+    from penstock.sources._files import ImageFolder as ImageFolder
+    from penstock.sources._json_lines import JsonLines as JsonLines
+    from penstock.sources._tokens import Tokens as Tokens
+else:
+    # A program uses one of these, if any.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Files="penstock.sources._files",
+        ImageFolder="penstock.sources._files",
+        JsonLines="penstock.sources._json_lines",
+        Tokens="penstock.sources._tokens",
+    )
 
 __all__ = [
     "Arrays",

@@ -1,8 +1,8 @@
 """Batches of an ordered dataset: consecutive elements merged. A token is that of the first row."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from penstock._frozen import frozen
 from penstock._graph._blocks import merge_block
 from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Batch, Element
@@ -11,7 +11,7 @@ from penstock._graph._ordered._stage import Point, Stage, one_each
 from penstock.batching import Stack
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchStage:
     """Elements merged `size` at a time: the step's size, or one rank's part of it."""
 

@@ -4,11 +4,11 @@ A token is (where the parent goes on, for each bucket the starts of the elements
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._bucketed import bucket_of
 from penstock._graph._nodes import Bucket, Element
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
@@ -31,7 +31,7 @@ class _Waiting(NamedTuple):
         return _Waiting(self.elements[count:], self.marks[count:], self.starts[count:])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BucketStage:
     """Elements merged with others of their bucket; `rows` is what the step says, or one rank's part of it."""
 

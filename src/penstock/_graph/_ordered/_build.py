@@ -5,9 +5,10 @@ the end of a leg.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._nodes import (
     Batch,
@@ -57,7 +58,7 @@ MOST_LEAVES: Final = 64
 """Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opening:
     """What stages are opened with."""
 
@@ -182,7 +183,7 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
     return steps[::-1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Opener:
     """Opens nodes.
 

@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context, apply_block, apply_one, whereabouts
 from penstock._graph._evaluate import element_at
 from penstock._graph._nodes import Element, Filter, Map
@@ -14,7 +14,7 @@ from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock._graph._ordered._stage import Point, Stage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapStage:
     """A function of each element; a token is the parent's."""
 
@@ -67,7 +67,7 @@ def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
     return chunk.pick(kept, [result for result in results if result is not DROPPED])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FilterStage:
     """The elements for which a predicate is true; a token is the parent's."""
 

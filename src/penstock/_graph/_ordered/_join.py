@@ -1,9 +1,9 @@
 """Ordered datasets one after the other, and side by side. A token is the tuple of the parts' tokens."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Zip
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Pending, Token
 from penstock._graph._ordered._stage import Point, Stage, one_each
@@ -12,7 +12,7 @@ from penstock.errors import GraphError
 _MOST_AT_ONCE: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainStage:
     """All of the first part, then all of the second, and so on; the tokens before the current part's are None."""
 
@@ -53,7 +53,7 @@ def _ends(part: Stage) -> tuple[Point, ...]:
     return tuple(Point(1 << 62) for _ in part.points(part.start()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ZipStage:
     """One element of each part at a time."""
 

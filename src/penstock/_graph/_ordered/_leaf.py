@@ -7,11 +7,11 @@ position; after a change of ranks it is whatever was dealt to it. The token of a
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._blocks import Block, evaluate_block
 from penstock._graph._length import is_indexable, length
@@ -94,7 +94,7 @@ class LeafCourse(NamedTuple):
         return LeafCourse(tuple(read), self.snapshot), tuple(left)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leaf:
     """A leaf, opened."""
 

@@ -6,9 +6,9 @@ ends where the old rank had read to; the positions that nobody had read yet are 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._leaf import LeafCourse, Span
@@ -22,7 +22,7 @@ class Leg(NamedTuple):
     token: Token = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegsStage:
     """The legs, one after the other. A token is (the leg's number, the token within it)."""
 

@@ -4,15 +4,15 @@ Where several ranks are to end together, one that runs out of data before raises
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Limit
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._stage import Point, Stage
 from penstock.errors import GraphError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LimitStage:
     """At most the step's count of elements."""
 

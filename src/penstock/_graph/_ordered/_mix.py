@@ -7,11 +7,11 @@ parts' taken measures, the parts' tokens); the token of a part that has ended is
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, OrderedMix
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._stage import Point, Stage, one_each
@@ -32,7 +32,7 @@ class _Taken(NamedTuple):
     amount: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrderedMixStage:
     """Elements of several parts by their weights."""
 

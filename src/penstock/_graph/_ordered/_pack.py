@@ -9,11 +9,11 @@ sequence. So a state holds positions only; the documents of open sequences are c
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._packer import Intake, Packer
@@ -26,7 +26,7 @@ _DOCUMENTS: Final = 256  # taken in together: assigning and filling cost a fract
 _SECONDS: Final = 0.002  # of reading, before fewer are taken in
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackStage:
     """Documents packed into sequences."""
 

@@ -8,11 +8,11 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock._graph._flat import flat_block
@@ -27,7 +27,7 @@ _CHUNK_SECONDS: Final = 0.002
 _MOST_AT_ONCE: Final = 1024  # rows, but for those of one element, which come together
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowsStage:
     """The rows of each of the parent's elements."""
 

@@ -9,11 +9,11 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Stream
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import LeafCourse
@@ -26,7 +26,7 @@ _ENDLESS_PASSES: Final = 1 << 31
 _SNAPSHOT_EVERY: Final = 16  # elements: a state may be slow to take, and reading this many again is quick
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamStage:
     """An iterable's elements, of which a rank of several takes every `count`-th."""
 

@@ -5,10 +5,10 @@ A token is (the window's start, how many of its elements came before), and where
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from penstock._frozen import frozen
 from penstock._graph._nodes import Element, WindowShuffle
 from penstock._graph._ordered._chunk import Chunk, Group, Lazy, Marks, Token, groups, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
@@ -17,7 +17,7 @@ from penstock._seeds import derive
 from penstock.sampling import Permutation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowShuffleStage:
     """Windows in random order; the order derives from the seed position of a window's first element."""
 

@@ -2,17 +2,17 @@
 
 import itertools
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import LARGEST_LENGTH, check_position, check_positions, checked_length
 
 
-@dataclass(frozen=True)
+@frozen(cached=True)
 class Concatenation:
     """All elements of the first component, then all of the second, and so on; the epoch passes through.
 
@@ -46,10 +46,6 @@ class Concatenation:
     def _bounds_block(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         stops = np.array(self._stops, np.int64)
         return stops - np.array(self.lengths, np.int64), stops
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return what pickling keeps: the field, and not what was computed from it."""
-        return {"lengths": self.lengths}
 
     def __len__(self) -> int:
         """Return the number of positions per epoch."""

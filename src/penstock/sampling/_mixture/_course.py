@@ -7,12 +7,12 @@ weights from a position on, nor a longer component before the position that woul
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.sampling._arguments import LARGEST_LENGTH
 from penstock.sampling._mixture._order import PeriodOrder
 from penstock.sampling._mixture._weights import reduced
@@ -20,7 +20,7 @@ from penstock.sampling._mixture._weights import reduced
 Schedule = tuple[tuple[int, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, cached=True)
 class Stretch:
     """Positions in which the weights don't change.
 
@@ -56,7 +56,7 @@ class Stretch:
         return counts
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, cached=True)
 class Course:
     """All stretches of an epoch, in order.
 

@@ -21,12 +21,12 @@ and 5.
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._seeds import GOLDEN, MASK, derive
 
 _MOST_COUNTS = 2**15
@@ -35,7 +35,7 @@ _RANK_BITS = 16
 _RANK_MASK = 2**_RANK_BITS - 1
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False, cached=True)
 class PeriodOrder:
     """Who comes at an offset, counted from the start of the first period, and how many of the same came before it.
 

@@ -4,19 +4,19 @@ Sorted by length, the components end one after the other. Between two ends the n
 constant, and a position there is a round and a place in the round.
 """
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.sampling._arguments import LARGEST_LENGTH, check_position, check_positions, checked_length
 
 _ROUNDS_KEPT = 64  # stretches whose lists of components are kept
 
 
-@dataclass(frozen=True)
+@frozen(cached=True)
 class RoundRobin:
     """The first element of each component, then the second of each that has one, and so on; the epoch passes through.
 
@@ -50,10 +50,6 @@ class RoundRobin:
         going_on = len(lengths) - np.searchsorted(lengths, rounds, side="right")
         positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(rounds) * going_on[:-1])])
         return rounds, positions
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return what pickling keeps: the field, and not what was computed from it."""
-        return {"lengths": self.lengths}
 
     def __len__(self) -> int:
         """Return the number of positions per epoch."""

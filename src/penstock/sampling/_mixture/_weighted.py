@@ -1,13 +1,14 @@
 """A mixture by weights: exact shares of its components in every period, in closed form at every position."""
 
 from bisect import bisect_left, bisect_right
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock._seeds import derive
 from penstock.errors import UsageError
 from penstock.sampling._arguments import (
@@ -26,7 +27,7 @@ Stop = Literal["first", "all", "never"]
 _LARGEST_EPOCH: Final = 2**63 - 1
 
 
-@dataclass(frozen=True)
+@frozen(cached=True)
 class WeightedMixture:
     """Elements of several components in exact ratios, each component in its own order.
 
@@ -118,10 +119,6 @@ class WeightedMixture:
     def _repeats(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Lengths and passes of the components."""
         return np.array(self.lengths, np.int64), np.array(self._passes, np.int64)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return what pickling keeps: the fields, and not what was computed from them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __len__(self) -> int:
         """Return the number of positions per epoch; if it never stops, more than can be read, but at most 2**62."""

@@ -3,9 +3,9 @@
 import glob
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn, TypeGuard, cast
 
+from penstock._frozen import frozen
 from penstock.errors import SourceError, UsageError
 
 PathLike = str | os.PathLike[str]
@@ -21,7 +21,7 @@ def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
     return [os.path.abspath(path) for path in ([paths] if is_path(paths) else cast("Sequence[PathLike]", paths))]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalFile:
     """A file as it was when it was looked at.
 

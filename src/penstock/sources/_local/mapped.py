@@ -2,17 +2,17 @@
 
 import mmap
 import os
-from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import SourceError
 from penstock.sources._gather import map_file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MappedArray:
     """An array that lies in a file: any view of a memory map, also one with gaps, transposed or reversed.
 

@@ -1,11 +1,12 @@
 """One pass over a file, to find where its records begin: lines of text, or documents of tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import BinaryIO, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock._frozen import frozen
 
 _CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the cache from reading to searching
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -36,7 +37,7 @@ class Scan(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LineScan:
     """Lines that aren't blank, in bytes. A record ends where the next one begins, so blank lines may follow it.
 
@@ -88,7 +89,7 @@ def _line_starts(lines: bytes) -> NDArray[np.int64]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DocumentScan:
     """Documents that end after a separator, in tokens. The last one may lack its separator.
 

@@ -1,18 +1,18 @@
 """Files of tokens: raw integers, or a `.npy` of one axis, found first and memory-mapped when read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock._frozen import frozen
 from penstock.errors import SourceError, UsageError
 from penstock.sources._gather import map_file
 from penstock.sources._local.files import LocalFile, PathLike, find_files, raise_source_error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenFile:
     """A file of tokens as it was when it was found.
 
