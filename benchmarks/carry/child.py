@@ -65,6 +65,7 @@ class ChildCarrier:
         context = multiprocessing.get_context("spawn")
         self._ends = ends
         self._usage = Usage(0, 0)
+        self._in_round = False
         self._commands, theirs = context.Pipe()
         self._process = context.Process(target=_send_rounds, args=(theirs, ends.open_send, num_bytes), daemon=True)
         self._process.start()
@@ -73,12 +74,14 @@ class ChildCarrier:
 
     def messages(self, count: int) -> Iterator[Message]:
         """Have `count` messages sent and yield them; each must be dropped before the next is asked for."""
+        self._in_round = True
         self._commands.send(count)
         for _ in range(count):
             yield self._ends.receive()
             self._ends.release()
         self._commands.send(None)  # only now is everything sent, in whatever thread of the child
         self._usage = self._commands.recv()
+        self._in_round = False
 
     def sender_usage(self) -> Usage:
         """Return what the child used in the last round."""
@@ -87,7 +90,8 @@ class ChildCarrier:
     def close(self) -> None:
         """End the child, whatever it is doing."""
         self._commands.close()
-        self._process.terminate()
+        if self._in_round:  # otherwise it waits for a command, and leaves since there will be none
+            self._process.terminate()
         self._process.join(JOIN_SECONDS)
         if self._process.exitcode is None:
             self._process.kill()
@@ -118,5 +122,9 @@ def _send_rounds(commands: Connection, open_send: OpenSend, num_bytes: int) -> N
             commands.send(since(before))
 
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _leave(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit()

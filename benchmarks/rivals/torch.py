@@ -136,6 +136,8 @@ def _open_queue(scope: ExitStack, _: int) -> Ends:
 
 @contextmanager
 def _sending_tensors(queue: Any) -> Generator[Send]:  # noqa: ANN401 - its type depends on the context
+    torch.set_num_threads(1)  # as in a worker of DataLoader
+
     def send(message: Message) -> None:
         queue.put([torch.from_numpy(leaf) for leaf in leaves(message)])
 
