@@ -121,7 +121,6 @@ def _send_rounds(commands: Connection, open_send: OpenSend, num_bytes: int) -> N
             commands.recv()
             commands.send(since(before))
 
-
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

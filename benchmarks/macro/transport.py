@@ -1,8 +1,8 @@
 """Nested arrays carried from a child process to this one: how fast, and what it costs either side.
 
 The limit copies once, in the child, into slots that stay mapped on both sides. Every message is received and one byte
-of each of its pages read, so that whoever must map pages pays for them; then it is dropped. Children are started, and
-their messages made, before anything is timed.
+of each of its pages read, so that whoever must map pages pays for them; then it is dropped. What receiving costs when
+nobody reads is measured apart. Children are started, and their messages made, before anything is timed.
 
 It takes about 6 GB of memory, most of it slots of the largest messages, and twice that with the rivals; these also
 want 2 GB in /dev/shm.
@@ -22,11 +22,12 @@ from benchmarks.bench import Bench
 from benchmarks.carry.child import Carrier, open_carrier
 from benchmarks.carry.messages import Message, digest, first_message, leaves, numbered, total_bytes, touch
 from benchmarks.carry.ring import open_ring
-from benchmarks.scenario import Contestant, Measurement, Output, Role, Scenario, Unit
+from benchmarks.scenario import MILLISECONDS, Contestant, Goal, Measurement, Output, Role, Scenario, Unit
 from benchmarks.usage import Usage, usage
 
 UNIT = Unit("MB/s", lambda measured: measured.amount / measured.seconds / 1e6, more_is_better=True)
 LIMIT = "ring of memfd slots"
+LARGE_MEGABYTES = 16  # from here on, copying is what counts
 NUM_CHECKED = 4  # messages whose contents are compared: one more than are in flight
 
 Open = Callable[[ExitStack, int], Carrier]  # from a scope that closes what is opened, and a message's bytes
@@ -37,6 +38,15 @@ class Work:
     """The sizes of messages, in MB of 10^6 bytes."""
 
     megabytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How messages are carried: in words, as which role, and what opens it."""
+
+    name: str
+    role: Role
+    opened: Open
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +61,12 @@ class Round:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: at every size the limit, a copy alone, ours and rivals."""
+    """Return the scenario: at every size the limit, a copy alone, ours and rivals, and the cost of receiving."""
     work = Work((1,) if bench.smoke else (1, 19, 77, 300))
+    ways = (Way(LIMIT, "limit", partial(open_carrier, open_ring)),)
     contestants = (
-        *_copies(work),
-        *carried(work, bench.scope, LIMIT, "limit", partial(open_carrier, open_ring)),
+        *(_copy(megabytes) for megabytes in work.megabytes),
+        *(one for way in ways for one in carried(work, bench.scope, way)),
         *bench.rivals("transport", work),
     )
     return Scenario(
@@ -74,21 +85,24 @@ def _megabytes(contestant: Contestant) -> int:
     return int(contestant.name.split()[0])
 
 
-def carried(work: Work, scope: ExitStack, way: str, role: Role, opened: Open) -> tuple[Contestant, ...]:
-    """Return a contestant for every size.
+def carried(work: Work, scope: ExitStack, way: Way) -> tuple[Contestant, ...]:
+    """Return the contestants that carry messages of every size in one way.
 
     Args:
         work: the sizes.
-        scope: closes what is opened.
-        way: how messages are carried, in words.
-        role: the contestants' role.
-        opened: opens the way; called when the contestant is first used.
+        scope: closes what is opened, when a contestant is first used.
+        way: how messages are carried.
     """
-    return tuple(_carried(megabytes, way, role, partial(opened, scope)) for megabytes in work.megabytes)
+    contestants: list[Contestant] = []
+    for megabytes in work.megabytes:
+        carrier = cache(partial(way.opened, scope, megabytes * 10**6))
+        contestants.append(_carried(megabytes, way, carrier))
+        if way.role != "rival":
+            contestants.append(_received(megabytes, way, carrier))
+    return tuple(contestants)
 
 
-def _carried(megabytes: int, way: str, role: Role, opened: Callable[[int], Carrier]) -> Contestant:
-    carrier = cache(lambda: opened(megabytes * 10**6))
+def _carried(megabytes: int, way: Way, carrier: Callable[[], Carrier]) -> Contestant:
     rounds: list[Round] = []
 
     def run(repeats: int) -> Measurement:
@@ -96,25 +110,43 @@ def _carried(megabytes: int, way: str, role: Role, opened: Callable[[int], Carri
         return Measurement(rounds[-1].num_bytes, rounds[-1].seconds)
 
     return Contestant(
-        named(megabytes, way),
-        role,
+        named(megabytes, way.name),
+        way.role,
         run,
         UNIT,
-        against=() if role == "limit" else (named(megabytes, LIMIT),),
+        against=() if way.role == "limit" else (named(megabytes, LIMIT),),
+        goal=Goal("share", 0.9) if way.role == "ours" and megabytes >= LARGE_MEGABYTES else None,
         output=Output(f"messages of {megabytes} MB", lambda: map(digest, carrier().messages(NUM_CHECKED))),
         facts=lambda: costs(rounds),
     )
 
 
-def carry(carrier: Carrier, count: int) -> Round:
-    """Carry `count` messages here, read a byte of every page, and return what that took on both sides."""
+def _received(megabytes: int, way: Way, carrier: Callable[[], Carrier]) -> Contestant:
+    """Return a contestant whose time is what receiving costs this process's cores, if nobody reads what came."""
+
+    def run(repeats: int) -> Measurement:
+        return Measurement(repeats, carry(carrier(), repeats, read=False).consumer.cpu_seconds)
+
+    return Contestant(
+        named(megabytes, f"{way.name}: CPU of receiving"),
+        way.role,
+        run,
+        MILLISECONDS,
+        against=() if way.role == "limit" else (named(megabytes, f"{LIMIT}: CPU of receiving"),),
+        goal=Goal("value", 1) if way.role == "ours" else None,
+    )
+
+
+def carry(carrier: Carrier, count: int, *, read: bool = True) -> Round:
+    """Carry `count` messages here and return what that took on both sides; `read` says whether pages are touched."""
     num_bytes = 0
 
     def receive() -> None:
         nonlocal num_bytes
         for message in carrier.messages(count):
             num_bytes += total_bytes(message)
-            touch(message)
+            if read:
+                touch(message)
             del message  # its slot may be written again
 
     started = time.perf_counter()
@@ -136,12 +168,9 @@ def costs(rounds: list[Round]) -> Mapping[str, float]:
     }
 
 
-def _copies(work: Work) -> tuple[Contestant, ...]:
-    """Return a contestant for every size that copies a message within this process, into memory used before."""
-    return tuple(_copy(megabytes) for megabytes in work.megabytes)
-
-
 def _copy(megabytes: int) -> Contestant:
+    """Return a contestant that copies a message within this process, into memory used before."""
+
     @cache
     def arrays() -> tuple[Message, tuple[NDArray[np.generic], ...]]:
         message = first_message(megabytes * 10**6)

@@ -80,8 +80,8 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     return (
-        *transport.carried(work, scope, "SPDL, ring buffer", "rival", partial(_open_arena, _ring)),
-        *transport.carried(work, scope, "SPDL, segment pool", "rival", partial(_open_arena, _pool)),
+        *transport.carried(work, scope, transport.Way("SPDL, ring buffer", "rival", partial(_open_arena, _ring))),
+        *transport.carried(work, scope, transport.Way("SPDL, segment pool", "rival", partial(_open_arena, _pool))),
     )
 
 

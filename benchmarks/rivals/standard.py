@@ -120,8 +120,12 @@ def _nothing() -> None:
 
 def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     return (
-        *transport.carried(work, scope, "SharedMemory per array", "rival", partial(open_carrier, open_shared_arrays)),
-        *transport.carried(work, scope, "pickles through a Pipe", "rival", partial(open_carrier, open_pickles)),
+        *transport.carried(
+            work, scope, transport.Way("SharedMemory per array", "rival", partial(open_carrier, open_shared_arrays))
+        ),
+        *transport.carried(
+            work, scope, transport.Way("pickles through a Pipe", "rival", partial(open_carrier, open_pickles))
+        ),
     )
 
 

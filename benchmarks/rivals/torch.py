@@ -119,7 +119,9 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    return transport.carried(work, scope, "torch.multiprocessing.Queue", "rival", partial(open_carrier, _open_queue))
+    return transport.carried(
+        work, scope, transport.Way("torch.multiprocessing.Queue", "rival", partial(open_carrier, _open_queue))
+    )
 
 
 def _open_queue(scope: ExitStack, _: int) -> Ends:
