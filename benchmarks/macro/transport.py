@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.bench import Bench
 from benchmarks.carry.child import Carrier, open_carrier
 from benchmarks.carry.messages import Message, digest, first_message, leaves, numbered, total_bytes, touch
+from benchmarks.carry.pipe import open_copying_pipe, open_writing_pipe
 from benchmarks.carry.ring import open_ring
 from benchmarks.scenario import MILLISECONDS, Contestant, Goal, Measurement, Output, Role, Scenario, Unit
 from benchmarks.usage import Usage, usage
@@ -63,7 +64,11 @@ class Round:
 def build(bench: Bench) -> Scenario:
     """Return the scenario: at every size the limit, a copy alone, ours and rivals, and the cost of receiving."""
     work = Work((1,) if bench.smoke else (1, 19, 77, 300))
-    ways = (Way(LIMIT, "limit", partial(open_carrier, open_ring)),)
+    ways = (
+        Way(LIMIT, "limit", partial(open_carrier, open_ring)),
+        Way("penstock, copied", "ours", partial(open_carrier, open_copying_pipe)),
+        Way("penstock, written in place", "ours", partial(open_carrier, open_writing_pipe)),
+    )
     contestants = (
         *(_copy(megabytes) for megabytes in work.megabytes),
         *(one for way in ways for one in carried(work, bench.scope, way)),
