@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, mix, ordered, packing, random_map, resume, shuffle, stack, tiny, tokens
+from benchmarks.macro import import_time, mix, ordered, packing, random_map, resume, shuffle, tiny, tokens, transport
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -16,5 +16,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "mix": mix.build,
     "ordered": ordered.build,
     "resume": resume.build,
+    "transport": transport.build,
     "import": import_time.build,
 }

@@ -1,4 +1,4 @@
-"""Other loaders on the same work: one file per rival, all with the same interface.
+"""Other loaders, and the standard library, on the same work: one file per rival, all with the same interface.
 
 A rival's module imports its library at the top, and defines `CONTESTANTS`: for a scenario's name a function from the
 scenario's work (and what it runs on) to contestants. A rival whose library is missing is named in the report. Each is
@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scenario import Contestant
 
-RIVALS = ("torch", "grain", "spdl", "torchdata")
+RIVALS = ("torch", "grain", "spdl", "torchdata", "standard")
 Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 
 

@@ -1,21 +1,33 @@
-"""SPDL's pipeline with 2 threads: one item per element, and for windows also one item per batch made by hand."""
+"""SPDL's pipeline with 2 threads: one item per element, and for windows also one item per batch made by hand.
+
+Between processes, both of its arenas, through `iterate_in_subprocess`.
+"""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
-# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+# The type of what `Pipe` returns differs between platforms.
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 
-from collections.abc import Iterator
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from spdl.pipeline import PipelineBuilder
+from spdl.pipeline import PipelineBuilder, SharedMemoryRingBuffer, SharedMemorySegmentPool, iterate_in_subprocess
 
-from benchmarks.macro import import_time, tiny, tokens
+from benchmarks.carry.child import IN_FLIGHT
+from benchmarks.carry.messages import Message, first_message, numbered
+from benchmarks.macro import import_time, tiny, tokens, transport
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Batch, Contestant, Output
 from benchmarks.streams import passes
+from benchmarks.usage import Usage, since, used
 
 PER_ITEM, PER_BATCH = "SPDL, 2 threads, per item", "SPDL, 2 threads, per batch"
+SLACK_BYTES = 1 << 16  # an arena's binaries are aligned
 PREFIX = 8  # batches of a pass; per item it takes a fraction of a millisecond for each element
 
 
@@ -66,4 +78,79 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import spdl.pipeline", "rival"),)
 
 
-CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import}
+def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    return (
+        *transport.carried(work, scope, transport.Way("SPDL, ring buffer", "rival", partial(_open_arena, _ring))),
+        *transport.carried(work, scope, transport.Way("SPDL, segment pool", "rival", partial(_open_arena, _pool))),
+    )
+
+
+def _ring(num_bytes: int) -> object:
+    return SharedMemoryRingBuffer(IN_FLIGHT * (num_bytes + SLACK_BYTES))
+
+
+def _pool(num_bytes: int) -> object:
+    return SharedMemorySegmentPool(num_bytes + SLACK_BYTES, IN_FLIGHT)
+
+
+class Messages:
+    """What a subprocess iterates over: as many messages as it is told; at the end it tells what they took."""
+
+    def __init__(self, commands: Connection, num_bytes: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this is called in the subprocess; Ctrl-C is the parent's
+        self._commands = commands
+        self._message = first_message(num_bytes)
+
+    def __iter__(self) -> Iterator[Message]:
+        count: int = self._commands.recv()
+        before = used()
+        for number in range(count):
+            yield numbered(self._message, number)
+        self._commands.send(since(before))
+
+
+class ArenaCarrier:
+    """Owns a subprocess that sends messages through an arena.
+
+    As the arena is freed, Python's resource tracker prints a KeyError for each of its segments: the subprocess, which
+    shares that tracker, took them off its list when it attached them (SPDL 0.8).
+    """
+
+    def __init__(self, arena: object, num_bytes: int) -> None:
+        self._commands, theirs = multiprocessing.Pipe()
+        self._usage = Usage(0, 0)
+        self._messages: Iterable[Message] | None = iterate_in_subprocess(
+            partial(Messages, theirs, num_bytes), buffer_size=IN_FLIGHT, mp_context="spawn", arena=arena
+        )
+        theirs.close()
+
+    def messages(self, count: int) -> Iterator[Message]:
+        """Have `count` messages sent and yield them; each must be dropped before the next is asked for."""
+        assert self._messages is not None, "a carrier that was closed carries nothing"
+        self._commands.send(count)
+        yield from self._messages
+        self._usage = self._commands.recv()
+
+    def sender_usage(self) -> Usage:
+        """Return what the subprocess used in the last round."""
+        return self._usage
+
+    def close(self) -> None:
+        """End the subprocess, which is done when the iterable is dropped."""
+        self._messages = None
+        self._commands.close()
+
+
+def _open_arena(make_arena: Callable[[int], object], scope: ExitStack, num_bytes: int) -> ArenaCarrier:
+    default = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)  # arenas take their locks from the default context
+    try:
+        arena = make_arena(num_bytes)
+    finally:
+        multiprocessing.set_start_method(default, force=True)
+    carrier = ArenaCarrier(arena, num_bytes)
+    scope.callback(carrier.close)
+    return carrier
+
+
+CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import, "transport": _transport}

@@ -1,19 +1,26 @@
-"""torch.utils.data.DataLoader: records read many at once through `__getitems__`, inline and with 2 worker processes."""
+"""torch.utils.data.DataLoader: records read many at once through `__getitems__`, inline and with 2 worker processes.
+
+Between processes, the queue of torch.multiprocessing, which moves a tensor into new shared memory as it is put.
+"""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.multiprocessing
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from benchmarks.macro import import_time, tiny, tokens
-from benchmarks.rivals import Contestants, torch_stack
+from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
+from benchmarks.carry.messages import Message, from_leaves, leaves
+from benchmarks.macro import import_time, tiny, tokens, transport
+from benchmarks.rivals import Contestants
 from benchmarks.scenario import Contestant, Output
 from benchmarks.streams import passes
 
@@ -111,9 +118,39 @@ def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import torch.utils.data", "rival"),)
 
 
-CONTESTANTS: dict[str, Contestants] = {
-    "tiny": _tiny,
-    "tokens": _tokens,
-    "stack": torch_stack.contestants,
-    "import": _import,
-}
+def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    return transport.carried(
+        work, scope, transport.Way("torch.multiprocessing.Queue", "rival", partial(open_carrier, _open_queue))
+    )
+
+
+def _open_queue(scope: ExitStack, _: int) -> Ends:
+    """Return the ends of a queue of CPU tensors."""
+    queue: Any = torch.multiprocessing.get_context("spawn").Queue(maxsize=IN_FLIGHT)
+    scope.callback(queue.join_thread)
+    scope.callback(queue.close)
+
+    def receive() -> Message:
+        return from_leaves(tuple(tensor.numpy() for tensor in queue.get()))
+
+    return Ends(partial(_sending_tensors, queue), receive, _nothing)
+
+
+@contextmanager
+def _sending_tensors(queue: Any) -> Generator[Send]:  # noqa: ANN401 - its type depends on the context
+    torch.set_num_threads(1)  # as in a worker of DataLoader
+
+    def send(message: Message) -> None:
+        queue.put([torch.from_numpy(leaf) for leaf in leaves(message)])
+
+    try:
+        yield send
+    finally:
+        queue.cancel_join_thread()
+
+
+def _nothing() -> None:
+    """Release a message whose tensors free their memory themselves."""
+
+
+CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import, "transport": _transport}
