@@ -3,7 +3,6 @@
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -27,7 +26,8 @@ def _ends(scope: ExitStack, *, in_place: bool) -> Ends:
     opened = _writing_in_place if in_place else _copying
 
     def receive() -> Message:
-        return cast("Message", reader.receive())
+        message: Message = reader.receive()
+        return message
 
     return Ends(partial(opened, reader.address), receive, _nothing)
 
@@ -43,7 +43,7 @@ def _writing_in_place(address: str) -> Generator[Send]:
     with TensorPipeWriter(address) as writer:
 
         def send(message: Message) -> None:
-            slot = cast("Message", writer.empty(message))
+            slot = writer.empty(message)
             for target, leaf in zip(leaves(slot), leaves(message), strict=True):
                 np.copyto(target, leaf)
             writer.send(slot)

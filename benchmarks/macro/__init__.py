@@ -3,7 +3,19 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
-from benchmarks.macro import import_time, mix, ordered, packing, random_map, resume, shuffle, tiny, tokens, transport
+from benchmarks.macro import (
+    import_time,
+    mix,
+    ordered,
+    packing,
+    random_map,
+    resume,
+    shuffle,
+    stack,
+    tiny,
+    tokens,
+    transport,
+)
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {

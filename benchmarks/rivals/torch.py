@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
 from benchmarks.macro import import_time, tiny, tokens, transport
-from benchmarks.rivals import Contestants
+from benchmarks.rivals import Contestants, torch_stack
 from benchmarks.scenario import Contestant, Output
 from benchmarks.streams import passes
 
@@ -153,4 +153,10 @@ def _nothing() -> None:
     """Release a message whose tensors free their memory themselves."""
 
 
-CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import, "transport": _transport}
+CONTESTANTS: dict[str, Contestants] = {
+    "tiny": _tiny,
+    "tokens": _tokens,
+    "stack": torch_stack.contestants,
+    "transport": _transport,
+    "import": _import,
+}

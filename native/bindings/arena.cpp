@@ -24,7 +24,8 @@ void bind_arena(nb::module_& module) {
         .def(
             "ring", [](ArenaTable& table) { table.bell().ring(); }, "Rings the owner's bell.")
         .def(
-            "clear_bell", [](ArenaTable& table) { table.bell().clear(); }, "Makes its descriptor unreadable.")
+            "clear_bell", [](ArenaTable& table) { return table.bell().clear(); },
+            "Makes its descriptor unreadable; whether it was readable.")
         .def("hold", &ArenaTable::hold, "slot"_a, "participant"_a, "Adds a hold on a participant's behalf.")
         .def("give_back", &ArenaTable::give_back, "slot"_a, "participant"_a,
              "Takes a hold away; False if none is there.")

@@ -60,9 +60,11 @@ void ArenaBell::set_readable() {
     }
 }
 
-void ArenaBell::clear_readable() {
+bool ArenaBell::clear_readable() {
     std::uint64_t taken = 0;
-    while (::read(descriptor_, &taken, sizeof taken) < 0 && errno == EINTR) {
+    for (;;) {
+        const auto count = ::read(descriptor_, &taken, sizeof taken);
+        if (count >= 0 || errno != EINTR) return count > 0;
     }
 }
 

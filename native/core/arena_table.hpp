@@ -44,7 +44,7 @@ class ArenaBell : public BellProtocol<ArenaBell> {
     int fileno() const { return descriptor_; }
     AtomicWord& rung() { return rung_; }
     void set_readable();
-    void clear_readable();
+    bool clear_readable();
 
   private:
     AtomicWord& rung_;

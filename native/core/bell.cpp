@@ -109,13 +109,14 @@ void Bell::set_readable() {
     }
 }
 
-void Bell::clear_readable() {
+bool Bell::clear_readable() {
     std::uint64_t taken = 0;
-    for (;;) {
+    for (bool was_readable = false;;) {
         const auto count = ::read(read_descriptor_, &taken, sizeof taken);
         if (count < 0 && errno == EINTR) continue;
+        was_readable = was_readable || count > 0;
         // One read empties an eventfd; a pipe may hold more.
-        if (count <= 0 || read_descriptor_ == write_descriptor_) return;
+        if (count <= 0 || read_descriptor_ == write_descriptor_) return was_readable;
     }
 }
 

@@ -32,9 +32,11 @@ class BellProtocol {
 
     // In this order: were the word cleared first, a ring in between would be wiped from the descriptor and yet
     // suppress all later ones.
-    void clear() {
-        self().clear_readable();
+    // Returns whether it was readable: then what that ring told is the caller's to heed, or to pass on.
+    bool clear() {
+        const bool was_readable = self().clear_readable();
         self().rung().store(0);
+        return was_readable;
     }
 
   private:
@@ -67,7 +69,7 @@ class Bell : public BellProtocol<Bell> {
 
     AtomicWord& rung() { return *rung_; }
     void set_readable();
-    void clear_readable();
+    bool clear_readable();
 
   private:
     std::shared_ptr<AtomicWord> rung_;

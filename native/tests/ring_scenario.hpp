@@ -72,7 +72,7 @@ class ModelBell : public penstock::BellProtocol<ModelBell> {
     explicit ModelBell(const WordMap& map) : rung_(map.rung()), readable_(map.readable()), index_(map.readable()) {}
     ModelWord& rung() { return rung_; }
     void set_readable() { readable_.store(1); }
-    void clear_readable() { readable_.store(0); }
+    bool clear_readable() { return readable_.exchange(0) != 0; }
     void wait() { model::script.perform({Operation::await_word, index_}); }
     void clear_in_wrong_order() {
         rung_.store(0);

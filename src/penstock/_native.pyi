@@ -31,8 +31,8 @@ class ArenaTable:
     def ring(self) -> None:
         """Rings the owner's bell."""
 
-    def clear_bell(self) -> None:
-        """Makes its descriptor unreadable."""
+    def clear_bell(self) -> bool:
+        """Makes its descriptor unreadable; whether it was readable."""
 
     def hold(self, slot: int, participant: int) -> None:
         """Adds a hold on a participant's behalf."""
@@ -118,6 +118,13 @@ class Bell:
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Waits until rung; False after the timeout."""
+
+class Waiter:
+    """Waits on any descriptor."""
+
+    def __init__(self) -> None: ...
+    def wait(self, descriptor: int, timeout_seconds: float | None) -> bool:
+        """Waits until the descriptor is readable; False after the timeout."""
 
 class BytesHandle:
     """Shares the ownership of bytes, as a buffer."""

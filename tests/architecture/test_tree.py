@@ -22,6 +22,8 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/dataset": "one file per group of verbs, with its messages, and per way to look at a dataset",
     "benchmarks/macro": "one file per scenario",
     "scripts": "one file per command",
+    "native/core": "one header and its source per unit",
+    "native/bindings": "one file per unit of the core",
     "native/tests": "one file per unit of the core, and the model of the ring in parts",
 }
 

@@ -146,6 +146,11 @@ class AttachedArena:
         return self._open()[0].wanted
 
     @property
+    def returned(self) -> int:
+        """How many holds this participant has given back since it was invited."""
+        return self._open()[0].returned(self._number)
+
+    @property
     def held(self) -> int:
         """How many holds this participant has now, adopted or not."""
         table, _ = self._open()

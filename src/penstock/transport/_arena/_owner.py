@@ -13,24 +13,24 @@ Any thread of the owner may call any method; a lock is held while a slot is chos
 owner is one process: in a child made by fork an arena can't be used, and copies of its leases return nothing.
 """
 
-import gc
 import math
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ClosedError, UsageError
+from penstock.transport._arena._guests import Guests
+from penstock.transport._arena._room import wait_for_room
 from penstock.transport._arena._stock import Stock
-from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaParticipant, ArenaTable, create_table, join_table
+from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
-from penstock.transport._bell import Waiter
+from penstock.transport._bell import Bell
 from penstock.transport._memory import Lease, array_over
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -43,6 +43,7 @@ class _Parts:
     table: ArenaTable
     participant: ArenaParticipant
     stock: Stock
+    guests: Guests
 
 
 class Arena:
@@ -82,13 +83,11 @@ class Arena:
         table = create_table()
         participant = join_table(table, 0)
         stock = Stock(table, participant, max_bytes=max_bytes, headroom=headroom)
-        self._parts: _Parts | None = _Parts(table, participant, stock)
+        self._parts: _Parts | None = _Parts(table, participant, stock, Guests(table))
         self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)
         self._max_bytes = max_bytes
-        self._invited: set[int] = set()
+        self._listeners: tuple[Bell, ...] = ()  # replaced as a whole, since others read it
         self._lock = threading.Lock()  # around choosing a slot and changing who is invited
-        self._turn = threading.Lock()  # one thread waits on the bell; the others wait for their turn
-        self._waiter = Waiter()
 
     def __enter__(self) -> Self:
         """Return the arena, which the end of the scope closes."""
@@ -107,6 +106,8 @@ class Arena:
             return
         self._last_counters = self.counters
         self._parts = None
+        with self._lock:
+            parts.guests.close()
         if parts.participant.here:
             parts.table.ring()  # for who waits in `empty`
 
@@ -136,6 +137,9 @@ class Arena:
         stock = self._open().stock
         with self._lock:
             lease = stock.lease(size_bytes)
+        if lease is None and self.reclaim():
+            with self._lock:
+                lease = stock.lease(size_bytes)
         if lease is not None:
             stock.warm(lease.slot)  # it may take milliseconds, and concerns the holder alone
         return lease
@@ -146,7 +150,7 @@ class Arena:
         """Return an array of the arena's memory with any bytes in it, once there is room; its last view returns it.
 
         While it waits, `want` says for how much. It waits for returns, not for deaths: somebody else must call
-        `release_participant`.
+        `reclaim` or `release_participant`.
 
         Args:
             shape: the array's shape.
@@ -170,7 +174,7 @@ class Arena:
         size_bytes = math.prod(shape) * kind.itemsize
         lease = self.lease_nowait(size_bytes)
         if lease is None:
-            lease = self._wait_for(size_bytes, timeout_seconds)
+            lease = wait_for_room(self, self._open().table, size_bytes, timeout_seconds)
         return array_over(lease, shape, kind)
 
     def place_of(self, slot: int) -> SlotPlace:
@@ -197,25 +201,20 @@ class Arena:
         parts = self._parts
         return None if parts is None else parts.stock.locate(address, size_bytes)
 
-    def invite(self) -> int:
+    def invite(self, process_descriptor: int = -1) -> int:
         """Return a number for a new participant; it needs that and the descriptors.
+
+        Args:
+            process_descriptor: of the participant's process, as `os.pidfd_open` gives it; copied. When that process
+                ends, `reclaim` releases the participant. -1 where somebody else watches it.
 
         Raises:
             UsageError: 63 were invited and not released.
             ClosedError: the arena was closed.
         """
-        table = self._open().table
+        parts = self._open()
         with self._lock:
-            free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
-            if not free:
-                raise UsageError(
-                    f"an arena has at most {MOST_PARTICIPANTS} participants beside its owner, and all are invited; "
-                    "call release_participant for those that are gone"
-                )
-            participant = min(free)
-            self._invited.add(participant)
-            table.welcome(participant)
-        return participant
+            return parts.guests.invite(process_descriptor)
 
     def hold(self, slot: int, participant: int) -> None:
         """Hold a slot once more on a participant's behalf, before it is told of it and before one's own lease goes.
@@ -241,10 +240,16 @@ class Arena:
     def held_by(self, participant: int) -> int:
         """Return how many holds a participant has now; 0 is the owner."""
         if participant != 0:
-            self._check_invited(participant)
+            self._open().guests.check(participant)
         table = self._open().table
         returned = table.returned(participant)  # first, so that the difference isn't negative
         return table.leased(participant) - returned
+
+    def returned_by(self, participant: int) -> int:
+        """Return how many holds a participant has given back since it was invited; 0 is the owner."""
+        if participant != 0:
+            self._open().guests.check(participant)
+        return self._open().table.returned(participant)
 
     def release_participant(self, participant: int) -> int:
         """Take back all that a participant holds, and its number; it rings the bell.
@@ -259,15 +264,28 @@ class Arena:
         Raises:
             UsageError: that participant isn't invited.
         """
-        table = self._open().table
+        parts = self._open()
         with self._lock:
-            self._check_invited(participant)
-            self._invited.remove(participant)
-            return table.release(participant)
+            return parts.guests.release(participant)
+
+    def reclaim(self) -> int:
+        """Take back all that participants hold whose processes have ended, and release them.
+
+        `lease_nowait` does it by itself before it says that there is no room.
+
+        Returns:
+            How many holds they had.
+
+        Raises:
+            ClosedError: the arena was closed.
+        """
+        guests = self._open().guests
+        with self._lock:
+            return sum(map(guests.release, guests.ended()))
 
     def acknowledged(self, participant: int) -> int:
         """Return how often a participant has acknowledged something, since it was invited."""
-        self._check_invited(participant)
+        self._open().guests.check(participant)
         return self._open().table.acknowledged(participant)
 
     def want(self, size_bytes: int) -> None:
@@ -278,9 +296,29 @@ class Arena:
         """Return the bell's descriptor: readable when something came back or was acknowledged; not to be read from."""
         return self._open().table.bell_descriptor
 
-    def clear_bell(self) -> None:
-        """Make the bell's descriptor unreadable; look for what you wait for after this, and before you wait."""
-        self._open().table.clear_bell()
+    def listen(self, bell: Bell) -> None:
+        """Have a bell rung whenever another listener clears the arena's: what that told may be for this one.
+
+        Where several wait on one arena, each brings a bell of its own, and waits on both.
+        """
+        with self._lock:
+            self._listeners = (*self._listeners, bell)
+
+    def listen_no_longer(self, bell: Bell) -> None:
+        """Forget a bell that `listen` was given."""
+        with self._lock:
+            self._listeners = tuple(other for other in self._listeners if other is not bell)
+
+    def clear_bell(self, own: Bell | None = None) -> None:
+        """Make the bell's descriptor unreadable; look for what you wait for after this, and before you wait.
+
+        Args:
+            own: the caller's, if it listens; it is not rung, and cleared by the caller before this.
+        """
+        if self._open().table.clear_bell():
+            for bell in self._listeners:
+                if bell is not own:
+                    bell.ring()
 
     @property
     def table_descriptor(self) -> int:
@@ -303,6 +341,11 @@ class Arena:
         if not 0 <= region < len(regions):
             raise UsageError(f"region must be one of the arena's {len(regions)}; got {region!r}")
         return regions[region].descriptor
+
+    @property
+    def max_bytes(self) -> int | None:
+        """How much memory may be touched at once; None for no limit."""
+        return self._max_bytes
 
     @property
     def counters(self) -> ArenaCounters:
@@ -335,60 +378,13 @@ class Arena:
             )
         return parts
 
-    def _check_invited(self, participant: int) -> None:
-        if participant not in self._invited:
-            raise UsageError(f"participant must be a number that invite() gave and nobody released; got {participant}")
-
     def _check_hold(self, slot: int, participant: int) -> ArenaTable:
         parts = self._open()
-        self._check_invited(participant)
+        self._open().guests.check(participant)
         _check_slot(slot, parts.stock)
         return parts.table
-
-    def _wait_for(self, size_bytes: int, timeout_seconds: float | None) -> Lease:
-        table = self._open().table  # its descriptors stay open while we wait, even if the arena is closed
-        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
-        if not self._turn.acquire(timeout=-1 if timeout_seconds is None else max(timeout_seconds, 0)):
-            _fail_in_time(size_bytes, timeout_seconds)
-        try:
-            self.want(size_bytes)
-            while True:
-                table.clear_bell()
-                lease = self.lease_nowait(size_bytes)
-                if lease is None and _only_owner_holds(table):
-                    gc.collect()  # what only a cycle holds comes back now
-                    lease = self.lease_nowait(size_bytes)
-                    if lease is None and _only_owner_holds(table):
-                        self._fail_for_ever(size_bytes)
-                if lease is not None:
-                    return lease
-                left_seconds = None if timeout_seconds is None else max(deadline - time.monotonic(), 0)
-                if not self._waiter.wait(table.bell_descriptor, left_seconds):
-                    _fail_in_time(size_bytes, timeout_seconds)
-        finally:
-            table.wanted = 0
-            table.ring()  # what was cleared may have been meant for somebody else too
-            self._turn.release()
-
-    def _fail_for_ever(self, size_bytes: int) -> NoReturn:
-        raise UsageError(
-            f"arrays of this very process hold so much of the arena that {size_bytes} bytes don't fit below "
-            f"max_bytes={self._max_bytes}, and nobody else holds any of it; drop arrays, copy those that are kept, "
-            "or raise max_bytes"
-        )
-
-
-def _only_owner_holds(table: ArenaTable) -> bool:
-    # Read in this order, what other threads lease and return in between makes others seem to hold more, never less.
-    others_returned = table.all_returned - table.returned(0)
-    own_leased = table.leased(0)
-    return table.all_leased - own_leased <= others_returned
 
 
 def _check_slot(slot: int, stock: Stock) -> None:
     if not 0 <= slot < len(stock.slots):
         raise UsageError(f"slot must be one of the arena's {len(stock.slots)}; got {slot!r}")
-
-
-def _fail_in_time(size_bytes: int, timeout_seconds: float | None) -> NoReturn:
-    raise TimeoutError(f"nobody returned enough of the arena for {size_bytes} bytes within {timeout_seconds} s")

@@ -5,3 +5,6 @@ from penstock.transport._encoding._decoder import LARGEST_COPIED_BYTES as LARGES
 from penstock.transport._encoding._decoder import Decoder as Decoder
 from penstock.transport._encoding._encoder import Encoded as Encoded
 from penstock.transport._encoding._encoder import Encoder as Encoder
+from penstock.transport._encoding._torch_tensors import dtype_name as dtype_name
+from penstock.transport._encoding._torch_tensors import is_tensor as is_tensor
+from penstock.transport._encoding._torch_tensors import tensor_over as tensor_over

@@ -183,7 +183,10 @@ def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) ->
     view = _bytes_of(place)
     if view.nbytes < leaf.nbytes:
         raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {leaf.nbytes}")
-    return _array(dataclasses.replace(leaf, start=0), message._replace(memory=cast("memoryview", place), view=view))
+    # Whoever sent it by reference wants it to be seen as it changes, however small it is.
+    copied_bytes = message.copied_bytes if message.copied_bytes == _EVERYTHING else -1
+    there = message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
+    return _array(dataclasses.replace(leaf, start=0), there)
 
 
 def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:

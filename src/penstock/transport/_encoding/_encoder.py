@@ -17,7 +17,7 @@ from penstock.errors import UsageError
 from penstock.transport._encoding._containers import leaf_path, reason_for_leaf, take_apart
 from penstock.transport._encoding._description import Node, describe, parse
 from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, LeafKey, TensorLeaf
-from penstock.transport._encoding._leaves import Parts, Refused, take
+from penstock.transport._encoding._leaves import Parts, RefusedError, take
 from penstock.transport._encoding._pickles import Pickled
 from penstock.transport._memory import aligned
 
@@ -117,7 +117,7 @@ class Encoder:
         parts = Parts(self._allow_pickle, self._locate, [], [], [], [], [], [])
         try:
             take(leaves, parts)
-        except Refused as refused:
+        except RefusedError as refused:
             position = len(parts.keys)
             reason = reason_for_leaf(leaves[position])
             path = subject(leaf_path(node, position))

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ _MOST_TEXTS: Final = 256
 _TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may be different ones
 
 
-class Refused(Exception):  # noqa: N818 - becomes a UsageError where the leaf's path is known
+class RefusedError(Exception):
     """A leaf can't be sent: the reason, as what follows the leaf's path."""
 
 
@@ -51,13 +51,13 @@ class Parts(NamedTuple):
 
 
 def take(leaves: Iterable[object], parts: Parts) -> None:
-    """Add leaves to the parts, in order; a `Refused` is about the leaf after those that have keys."""
+    """Add leaves to the parts, in order; a `RefusedError` is about the leaf after those that have keys."""
     for leaf in leaves:
         taker = _TAKERS.get(type(leaf))
         if taker is not None:
             taker(leaf, parts)
         elif tensors.is_tensor(leaf):
-            _take_tensor(leaf, parts)
+            _take_tensor(cast("tensors.Tensor", leaf), parts)
         else:
             _take_pickled(leaf, parts)
 
@@ -136,18 +136,20 @@ def _take_scalar(leaf: np.generic, parts: Parts) -> None:
     parts.arrays.append(array)
 
 
-def _take_tensor(leaf: Any, parts: Parts) -> None:  # noqa: ANN401 - a torch tensor, of which this file knows no type
+def _take_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
     if not tensors.detached(leaf):
-        raise Refused("is a tensor that requires_grad, whose graph can't follow it. Send tensor.detach().")
+        raise RefusedError("is a tensor that requires_grad, whose graph can't follow it. Send tensor.detach().")
     obstacle = tensors.obstacle(leaf)
     if obstacle:
         if not parts.allow_pickle:
-            raise Refused(f"{obstacle}, or pass allow_pickle=True on both sides if they are processes of your own.")
+            raise RefusedError(
+                f"{obstacle}, or pass allow_pickle=True on both sides if they are processes of your own."
+            )
         _take_pickled(leaf, parts)
     elif tensors.on_host(leaf):
         _take_host_tensor(leaf, parts)
     elif not parts.allow_pickle:
-        raise Refused(
+        raise RefusedError(
             "is a CUDA tensor, whose memory is opened only for processes that trust each other. Send tensor.cpu(), or "
             "pass allow_pickle=True on both sides if they are processes of your own."
         )
@@ -158,7 +160,7 @@ def _take_tensor(leaf: Any, parts: Parts) -> None:  # noqa: ANN401 - a torch ten
         parts.tails.append(tail)
 
 
-def _take_host_tensor(leaf: Any, parts: Parts) -> None:  # noqa: ANN401 - a torch tensor, of which this file knows no type
+def _take_host_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
     name, shape = tensors.dtype_name(leaf), tuple(leaf.shape)
     place, nbytes = None, leaf.numel() * tensors.ITEM_BYTES[name]
     if parts.locate is not None and nbytes:
@@ -177,11 +179,11 @@ def _take_pickled(leaf: object, parts: Parts) -> None:
     if dtype is not None:
         kind = f"{kind} with the dtype {dtype}"
     if not parts.allow_pickle:
-        raise Refused(f"has the type {kind}, which only pickle can send. {_REMEDY}")
+        raise RefusedError(f"has the type {kind}, which only pickle can send. {_REMEDY}")
     try:
         pickled = dump(leaf)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Refused(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
+        raise RefusedError(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
     parts.keys.append(("pickle",))
     parts.values.append(pickled.nbytes)
     parts.blobs.append(pickled)

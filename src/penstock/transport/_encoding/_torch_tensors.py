@@ -4,11 +4,12 @@ A tensor on the host is its dtype's name, its shape and its bytes in C order. On
 travels are the handles with which torch opens the memory in another process, as `torch.multiprocessing` does.
 """
 
+import importlib
 import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,11 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
+    import types
+
     import torch
+
+Tensor: TypeAlias = "torch.Tensor"
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "bool": 1,
@@ -61,8 +66,7 @@ def detached(tensor: "torch.Tensor") -> bool:
 
 def obstacle(tensor: "torch.Tensor") -> str:
     """Return what is in the way of sending a tensor as its bytes, with the remedy; nothing if all is well."""
-    import torch  # noqa: PLC0415 - an optional dependency, in the one file that needs it
-
+    torch = _torch()
     if type(tensor) is not torch.Tensor:
         return f"is a {type(tensor).__qualname__}; convert it with .as_subclass(torch.Tensor)"
     if tensor.is_quantized:
@@ -94,8 +98,7 @@ def address(tensor: "torch.Tensor") -> int | None:
 
 def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
     """Return the bytes of a tensor on the host, in C order; a view where they already lie so."""
-    import torch  # noqa: PLC0415 - an optional dependency, in the one file that needs it
-
+    torch = _torch()
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -105,9 +108,8 @@ def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
 
 def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
     """Return a tensor over writable memory that starts with its bytes; the tensor keeps `memory` alive."""
-    import torch  # noqa: PLC0415 - an optional dependency, in the one file that needs it
-
-    dtype: torch.dtype = getattr(torch, name)
+    torch = _torch()
+    dtype = getattr(torch, name)
     count = math.prod(shape)
     if count == 0:
         return torch.empty(shape, dtype=dtype)
@@ -120,9 +122,8 @@ def share_cuda(tensor: "torch.Tensor") -> dict[str, object]:
     Returns:
         What the receiver needs to open it, as a JSON value.
     """
-    import torch  # noqa: PLC0415 - an optional dependency, in the one file that needs it
-
-    reductions = cast("Any", torch.multiprocessing.reductions)  # it has no types
+    torch = _torch()
+    reductions = torch.multiprocessing.reductions
     torch.cuda.current_stream(tensor.device).synchronize()  # what fills the tensor is done before it is announced
     arguments: tuple[Any, ...] = reductions.reduce_tensor(tensor.resolve_conj().resolve_neg())[1]
     (_, size, stride, offset, _, _, device, handle, size_bytes, offset_bytes, _, counter, counter_offset) = arguments[
@@ -164,10 +165,10 @@ def open_cuda(shared: Mapping[str, Any], *, copy: bool) -> object:
             "a process can't receive its own CUDA message: CUDA opens shared memory only in other processes. Use the "
             "tensor itself here, or send tensor.cpu()."
         )
-    import torch  # noqa: PLC0415 - an optional dependency, in the one file that needs it
-
-    reductions = cast("Any", torch.multiprocessing.reductions)  # it has no types
-    tensor: torch.Tensor = reductions.rebuild_cuda_tensor(
+    torch = _torch()
+    reductions = torch.multiprocessing.reductions
+    requires_grad = False
+    tensor: Tensor = reductions.rebuild_cuda_tensor(
         torch.Tensor,
         torch.Size(shared["shape"]),
         tuple(shared["stride"]),
@@ -178,7 +179,7 @@ def open_cuda(shared: Mapping[str, Any], *, copy: bool) -> object:
         _unhex(shared["handle"]),
         shared["size_bytes"],
         shared["offset_bytes"],
-        False,  # noqa: FBT003 - torch's own order of arguments
+        requires_grad,
         _unhex(shared["ref_counter"]),
         shared["ref_counter_offset"],
         _unhex(shared["event"]),
@@ -221,3 +222,7 @@ def _hex(handle: bytes | None) -> str | None:
 
 def _unhex(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
+
+
+def _torch() -> "types.ModuleType":
+    return importlib.import_module("torch")  # an optional dependency, in the one file that needs it

@@ -1,0 +1,74 @@
+"""Who is invited to an arena, and which of their processes have ended. Used under the owner's lock."""
+
+import io
+import os
+
+from penstock.errors import UsageError
+from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaTable
+from penstock.transport._process import has_ended
+
+
+class Guests:
+    """The participants beside the owner; holds the descriptors of their processes.
+
+    Args:
+        table: the arena's.
+    """
+
+    def __init__(self, table: ArenaTable) -> None:
+        self._table = table
+        self._invited: set[int] = set()
+        self._processes: dict[int, io.FileIO] = {}
+
+    def invite(self, process_descriptor: int) -> int:
+        """Return a free number.
+
+        Raises:
+            UsageError: there is none.
+        """
+        free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
+        if not free:
+            raise UsageError(
+                f"an arena has at most {MOST_PARTICIPANTS} participants beside its owner, and all are invited; "
+                "call release_participant for those that are gone"
+            )
+        participant = min(free)
+        if process_descriptor >= 0:
+            self._processes[participant] = io.FileIO(os.dup(process_descriptor))
+        self._invited.add(participant)
+        self._table.welcome(participant)
+        return participant
+
+    def release(self, participant: int) -> int:
+        """Take back all that a participant holds, and its number.
+
+        Returns:
+            How many holds it had.
+
+        Raises:
+            UsageError: it isn't invited.
+        """
+        self.check(participant)
+        self._invited.remove(participant)
+        if participant in self._processes:
+            self._processes.pop(participant).close()
+        return self._table.release(participant)
+
+    def ended(self) -> list[int]:
+        """Return those whose processes have ended."""
+        return [participant for participant, process in self._processes.items() if has_ended(process)]
+
+    def check(self, participant: int) -> None:
+        """Do nothing if a participant is invited.
+
+        Raises:
+            UsageError: it isn't.
+        """
+        if participant not in self._invited:
+            raise UsageError(f"participant must be a number that invite() gave and nobody released; got {participant}")
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for process in self._processes.values():
+            process.close()
+        self._processes = {}

@@ -1,0 +1,273 @@
+"""What a writer does, as steps: waits for room and memory, copies, tells the reader; and what it owns."""
+
+import gc
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock._tree import Element
+from penstock.errors import PenstockError, UsageError
+from penstock.transport._arena import Arena, SlotPlace
+from penstock.transport._bell import Bell
+from penstock.transport._encoding import Encoded, Encoder
+from penstock.transport._memory import Lease, array_over
+from penstock.transport._pipe._blank import Blank
+from penstock.transport._pipe._frames import (
+    INLINE_BYTES,
+    Frame,
+    Hello,
+    Kind,
+    Message,
+    Starved,
+    pack_hello,
+    pack_message,
+    pack_region,
+    pack_starved,
+)
+from penstock.transport._pipe._operations import Operations, Steps
+from penstock.transport._pipe._outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCounters:
+    """What a writer did so far.
+
+    Attributes:
+        messages: elements sent.
+        copied_bytes: what was copied for that, into shared memory or, if small, into the socket.
+        shared_bytes: what was sent by reference, because it lay in the arena.
+        pickled: leaves that had to be pickled.
+        waits: how often `send` had to wait for the reader.
+    """
+
+    messages: int = 0
+    copied_bytes: int = 0
+    shared_bytes: int = 0
+    pickled: int = 0
+    waits: int = 0
+
+
+class Sender:
+    """A writer's connection, its part in an arena, and the operations on both; a resource that `operations` closes.
+
+    Attributes:
+        operations: runs the steps, one after the other.
+        arena: the memory that is sent from.
+        counters: what was done so far.
+    """
+
+    def __init__(self, address: str, arena: Arena, *, capacity: int, allow_pickle: bool, owns_arena: bool) -> None:
+        self.arena = arena
+        self.counters = WriterCounters()
+        self._capacity = capacity
+        self._owns_arena = owns_arena
+        self._told_regions: set[int] = set()
+        self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate)
+        self._bell = Bell()
+        self._outbox = Outbox(address, allow_pickle=allow_pickle)
+        try:
+            process = -1 if self._outbox.process is None else self._outbox.process.fileno()
+            self._participant = arena.invite(process)
+            self.operations = Operations("this TensorPipeWriter", self._dispose)
+            for descriptor in (self._outbox.descriptor, arena.fileno(), self._bell.fileno(), process):
+                if descriptor >= 0:
+                    self.operations.watch(descriptor)
+            arena.listen(self._bell)
+            self._introduce()
+        except BaseException:
+            self._outbox.close()
+            raise
+
+    @property
+    def reader_pid(self) -> int:
+        """The number of the reader's process."""
+        return self._outbox.pid
+
+    def sending(self, element: object) -> Steps[None]:
+        """Send an element.
+
+        Yields:
+            Where it has to wait, as all steps do.
+        """
+        encoded = self._encoder.encode(element)
+        if encoded.description is not None:
+            # Once the encoder has told it, it won't again: it goes out even if this element never does.
+            self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
+        yield from self._until_room()
+        if encoded.size_bytes <= INLINE_BYTES:
+            memory: SlotPlace | bytes = _inline(encoded)
+            self._post(encoded, memory)
+        else:
+            lease = yield from self._leased(encoded.size_bytes)
+            encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
+            slot = self.arena.place_of(lease.slot)
+            self._post(encoded, SlotPlace(slot.slot, slot.region, slot.start_bytes, encoded.size_bytes))
+            del lease  # the reader's hold on the slot stays
+        yield from self._flushed()
+
+    def making(self, blank: Blank) -> Steps[Element]:
+        """Return an element without contents, once there is memory for it.
+
+        Yields:
+            Where it has to wait.
+
+        Returns:
+            The element.
+        """
+        lease = yield from self._leased(max(blank.size_bytes, 1))
+        return blank.over(lease)
+
+    def saying(self, last_word: Frame) -> Steps[None]:
+        """Say the end or the failure.
+
+        Yields:
+            Where it has to wait.
+        """
+        self._outbox.post(last_word)
+        yield from self._flushed()
+
+    def _introduce(self) -> None:
+        own = os.pidfd_open(os.getpid())  # of ourselves, so that it is us whom the reader watches
+        try:
+            hello = Hello(self._participant, self._capacity)
+            self._outbox.post(pack_hello(hello, (self.arena.table_descriptor, self.arena.bell_descriptor, own)))
+            self._outbox.flush()
+        finally:
+            os.close(own)
+
+    def _locate(self, address: int, size_bytes: int) -> SlotPlace | None:
+        found = self.arena.locate(address, size_bytes)
+        if found is None:
+            return None
+        slot = self.arena.place_of(found.slot)
+        return SlotPlace(found.slot, slot.region, slot.start_bytes + found.offset_bytes, size_bytes)
+
+    def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
+        places: list[SlotPlace] = [place for place in encoded.places if isinstance(place, SlotPlace)]
+        slots = {place.slot for place in places}
+        for place in [*places, memory] if isinstance(memory, SlotPlace) else places:
+            if place.region not in self._told_regions:
+                self._told_regions.add(place.region)
+                self._outbox.post(pack_region(place.region, self.arena.region_descriptor(place.region)))
+        if isinstance(memory, SlotPlace):
+            slots.add(memory.slot)
+        for slot in slots:
+            self.arena.hold(slot, self._participant)
+        self._outbox.post(pack_message(Message(encoded.head, tuple(places), memory)), tuple(slots))
+        done = self.counters
+        self.counters = WriterCounters(
+            done.messages + 1,
+            done.copied_bytes + encoded.size_bytes,
+            done.shared_bytes + sum(place.size_bytes for place in places),
+            self._encoder.pickled,
+            done.waits,
+        )
+
+    def _until_room(self) -> Steps[None]:
+        if self._has_room():
+            return
+        self._waited()
+        while True:
+            self._clear_bells()
+            self._outbox.look()
+            if self._has_room():
+                return
+            yield from self._pause()
+
+    def _clear_bells(self) -> None:
+        self._bell.clear()
+        self.arena.clear_bell(self._bell)
+
+    def _has_room(self) -> bool:
+        return self.counters.messages - self.arena.acknowledged(self._participant) < self._capacity
+
+    def _leased(self, size_bytes: int) -> Steps[Lease]:
+        lease = self.arena.lease_nowait(size_bytes)
+        if lease is not None:
+            return lease
+        self._waited()
+        try:
+            while True:
+                self._clear_bells()
+                self._outbox.look()
+                self.arena.want(size_bytes)
+                returned = self.arena.returned_by(self._participant)  # before the look: what comes later wakes
+                lease = self.arena.lease_nowait(size_bytes)
+                if lease is not None:
+                    return lease
+                self._find_who_keeps(Starved(size_bytes, returned))
+                yield from self._pause()
+        finally:
+            self.arena.want(0)
+
+    def _find_who_keeps(self, starved: Starved) -> None:
+        """Say it, if nobody but this process keeps the memory, or tell the reader, if only these two do.
+
+        Raises:
+            UsageError: nobody but this process does.
+        """
+        counters = self.arena.counters
+        held, here = counters.leased - counters.returned, self.arena.held_by(0)
+        there = self.arena.held_by(self._participant)
+        if held > here + there:
+            return  # others do, and may drop it
+        if there:
+            self._outbox.post(pack_starved(starved))
+        elif here and self._owns_arena:
+            gc.collect()  # what only a cycle holds comes back now
+            if self.arena.held_by(0) == here:
+                raise UsageError(
+                    f"max_bytes={self.arena.max_bytes} are in use by {here} elements of this process that are still "
+                    f"referenced, and {starved.needed_bytes} bytes more are needed. Drop what `empty` gave once it was "
+                    "sent, or raise max_bytes."
+                )
+
+    def _flushed(self) -> Steps[None]:
+        try:
+            while not self._outbox.flush():
+                self._outbox.look()
+                yield from self._pause()
+        except (PenstockError, OSError):
+            self._take_back_unsent()
+            raise
+
+    def _pause(self) -> Steps[None]:
+        """Wait for the bell, a word of the reader's, its end, or, where frames wait to be sent, room in the socket.
+
+        Yields:
+            Once.
+        """
+        flushed = self._outbox.flush()
+        if not flushed:
+            self.operations.watch_writing(self._outbox.descriptor, wanted=True)
+        try:
+            yield
+        finally:
+            if not flushed:
+                self.operations.watch_writing(self._outbox.descriptor, wanted=False)
+
+    def _waited(self) -> None:
+        done = self.counters
+        self.counters = WriterCounters(
+            done.messages, done.copied_bytes, done.shared_bytes, done.pickled, done.waits + 1
+        )
+
+    def _take_back_unsent(self) -> None:
+        for slot in self._outbox.take_unsent_slots():
+            self.arena.unhold(slot, self._participant)
+
+    def _dispose(self) -> None:
+        self._take_back_unsent()
+        self._outbox.close()
+        self.arena.listen_no_longer(self._bell)
+        if self._owns_arena:
+            self.arena.close()
+        else:
+            self.arena.reclaim()  # if the reader died
+
+
+def _inline(encoded: Encoded) -> bytes:
+    memory = np.empty(encoded.size_bytes, np.uint8)
+    encoded.write_into(memory)
+    return memory.tobytes()

@@ -1,0 +1,205 @@
+"""The writing end of a pipe.
+
+Guarantees:
+  - Elements arrive in the order in which they were sent, each once. At most `capacity` are on their way; then `send`
+    waits. What `send` returned from is the reader's, also if this process ends at once.
+  - Memory is used again: in steady state nothing is allocated and no page is touched for the first time. It is never
+    written to while anybody, in either process, has a view of it.
+  - Leaving `with` normally says the end, leaving it by an exception says the failure. A reader that closed is a
+    ClosedError at the next `send`, and one that died a PeerError, also for a `send` that waits.
+  - The slots of a reader that died come back.
+
+Any thread may call any method; `asend` and `aempty` are for the coroutines of one event loop.
+"""
+
+import contextlib
+import warnings
+from types import TracebackType
+from typing import Self, TypeVar
+
+from penstock.errors import ClosedError, PenstockError, UsageError
+from penstock.transport._arena import Arena
+from penstock.transport._pipe._blank import Blank
+from penstock.transport._pipe._failure import pack_failure
+from penstock.transport._pipe._frames import Frame, Kind
+from penstock.transport._pipe._sender import Sender, WriterCounters
+
+ElementT = TypeVar("ElementT")
+
+
+class TensorPipeWriter:
+    """Sends nested elements to the reader at an address, through shared memory; a context manager.
+
+    Elements are dicts, lists, tuples, named tuples and dataclasses of NumPy arrays, torch tensors on the CPU, Python
+    and NumPy scalars, str and bytes. For each array the cheapest way is taken: what lies in the arena already (see
+    `empty`) is sent by reference, all else is copied once into a slot that was used before, or into a new one if the
+    structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where they are and go by CUDA IPC;
+    that needs `allow_pickle=True`, and the sender must keep them until they were received.
+
+    Args:
+        address: the reader's `address`.
+        capacity: how many elements may be on their way before `send` waits; at least 1.
+        max_bytes: how much shared memory may be in use; None for no limit. At the limit `send` waits for the reader to
+            drop arrays.
+        allow_pickle: whether leaves of other types are pickled, and failures sent as exceptions. Only between processes
+            that trust each other.
+        arena: shared memory to use, for several pipes that send the same arrays; None makes one, with `max_bytes`.
+
+    Raises:
+        UsageError: an argument is wrong, or this system is not Linux.
+        PeerError: nobody listens at the address.
+
+    Example:
+        >>> import numpy as np
+        >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        ...     writer.send({"image": np.zeros((2, 3)), "label": 7})
+        ...     reader.receive()
+        {'image': array([[0., 0., 0.],
+               [0., 0., 0.]]), 'label': 7}
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        capacity: int = 2,
+        max_bytes: int | None = None,
+        allow_pickle: bool = False,
+        arena: Arena | None = None,
+    ) -> None:
+        if capacity < 1:
+            raise UsageError(f"capacity must be at least 1 element; got {capacity!r}")
+        if arena is not None and max_bytes is not None:
+            raise UsageError(f"max_bytes is the arena's to say where arena= is given; got max_bytes={max_bytes!r}")
+        self._allow_pickle = allow_pickle
+        made = Arena(max_bytes=max_bytes) if arena is None else arena
+        self._sender = Sender(address, made, capacity=capacity, allow_pickle=allow_pickle, owns_arena=arena is None)
+
+    def send(self, element: object, *, timeout_seconds: float | None = None) -> None:
+        """Send an element; wait while `capacity` elements are on their way, or all memory up to `max_bytes` is in use.
+
+        It may be changed as soon as this returns, but for arrays that `empty` gave: what is written into those
+        afterwards is seen by the reader.
+
+        Args:
+            element: what to send.
+            timeout_seconds: how long to wait at most; None for as long as it takes.
+
+        Raises:
+            UsageError: a leaf can't be sent (its path is named), or the element needs more than `max_bytes`.
+            ClosedError: the reader closed the pipe, or this end is closed.
+            PeerError: the reader failed or died.
+            TimeoutError: it took longer; nothing was sent.
+
+        Example:
+            >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+            ...     writer.send([1, "two"])
+            ...     reader.receive()
+            [1, 'two']
+        """
+        self._sender.operations.run(self._sender.sending(element), timeout_seconds)
+
+    async def asend(self, element: object) -> None:
+        """Do what `send` does, from a coroutine, which waits without blocking its event loop.
+
+        Copying into shared memory is done on the spot.
+
+        Raises:
+            UsageError: as `send`.
+            ClosedError: as `send`.
+            PeerError: as `send`.
+        """
+        await self._sender.operations.run_async(self._sender.sending(element))
+
+    def empty(self, like: ElementT, *, timeout_seconds: float | None = None) -> ElementT:
+        """Return an element of the same structure whose arrays lie in shared memory, for `send` to send without a copy.
+
+        Their contents are arbitrary. The memory is used again when every view of it, here and at the reader, was
+        dropped. Writing into it after `send` changes what the reader sees.
+
+        Args:
+            like: an element of NumPy arrays or torch tensors on the CPU, or anything else with `shape` and `dtype`;
+                only those matter.
+            timeout_seconds: how long to wait for memory at most; None for as long as it takes.
+
+        Raises:
+            UsageError: a leaf has no shape and dtype (its path is named), or the element needs more than `max_bytes`.
+            ClosedError: the reader closed the pipe, or this end is closed.
+            PeerError: the reader failed or died.
+            TimeoutError: it took longer.
+
+        Example:
+            >>> import numpy as np
+            >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+            ...     batch = writer.empty({"x": np.zeros((512, 512), np.float32)})
+            ...     batch["x"][:] = 3
+            ...     writer.send(batch)
+            ...     writer.counters.copied_bytes, float(reader.receive()["x"].max())
+            (0, 3.0)
+        """
+        made: ElementT = self._sender.operations.run(self._sender.making(Blank.like(like)), timeout_seconds)
+        return made
+
+    async def aempty(self, like: ElementT) -> ElementT:
+        """Do what `empty` does, from a coroutine.
+
+        Returns:
+            The element.
+
+        Raises:
+            UsageError: as `empty`.
+            ClosedError: as `empty`.
+            PeerError: as `empty`.
+        """
+        made: ElementT = await self._sender.operations.run_async(self._sender.making(Blank.like(like)))
+        return made
+
+    @property
+    def counters(self) -> WriterCounters:
+        """What was done so far."""
+        return self._sender.counters
+
+    @property
+    def arena(self) -> Arena:
+        """The shared memory; its counters tell how much of it is in use."""
+        return self._sender.arena
+
+    def close(self) -> None:
+        """Say the end, and close; what was sent is still received. Harmless when repeated.
+
+        Raises:
+            PeerError: the reader died before it had received everything that could be sent.
+        """
+        with contextlib.suppress(ClosedError):  # a reader that closed first wants to hear nothing
+            self._sender.operations.close(self._sender.saying(Frame(Kind.END, b"")))
+
+    def fail(self, error: BaseException) -> None:
+        """Say that this end failed, and close: the reader raises the error once it has received what was sent before.
+
+        Args:
+            error: told by its type, message and traceback; with `allow_pickle`, the reader raises the exception itself.
+        """
+        described = pack_failure(error, allow_pickle=self._allow_pickle)
+        with contextlib.suppress(PenstockError):  # the failure is told here; that the reader is gone is no further one
+            self._sender.operations.close(self._sender.saying(Frame(Kind.FAILED, described)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.fail(error)
+
+    def __del__(self) -> None:
+        sender = getattr(self, "_sender", None)
+        if sender is not None and not sender.operations.closed and sender.operations.mine:
+            warnings.warn(
+                "a TensorPipeWriter was dropped without close(); use `with`", ResourceWarning, stacklevel=2, source=self
+            )
+
+    def __repr__(self) -> str:
+        return f"TensorPipeWriter(to process {self._sender.reader_pid}, {self._sender.counters.messages} messages sent)"

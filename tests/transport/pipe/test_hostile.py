@@ -1,0 +1,207 @@
+"""What other processes send is not trusted: nonsense is an error, and nothing crashes, hangs or leaks."""
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError
+from penstock.transport import TensorPipeReader, TensorPipeWriter
+from tests.transport.pipe.children import element_of
+
+MESSAGE, HELLO = 4, 1
+
+
+@contextmanager
+def stranger(address: str) -> Generator[socket.socket]:
+    """Connect to a reader as somebody who doesn't speak its language."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
+        connected.connect(address if "/" in address else "\0" + address[1:])
+        yield connected
+
+
+class Recorded:
+    """What a real writer sent: its packets with their descriptors, which this owns."""
+
+    def __init__(self) -> None:
+        self.packets: list[tuple[bytes, list[int]]] = []
+        name = f"@penstock-recorder-{os.getpid()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind("\0" + name[1:])
+            listening.listen()
+            writer = TensorPipeWriter(name, capacity=10)
+            with listening.accept()[0] as connected:
+                writer.send({"x": np.arange(3), "label": 7, "name": "a"})
+                writer.send(element_of(1))
+                writer.send({**writer.empty({"y": np.zeros(30_000)}), "text": "b"})
+                writer.close()
+                while True:
+                    packet, descriptors, _, _ = socket.recv_fds(connected, 1 << 17, 8)
+                    if not packet:
+                        break
+                    self.packets.append((packet, list(descriptors)))
+                    if packet[0] == 6:  # its last word
+                        break
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for _, descriptors in self.packets:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recorded]:
+    """Return what a real writer sent."""
+    made = Recorded()
+    yield made
+    made.close()
+
+
+def play(recorded: Recorded, change: Callable[[int, bytes], bytes | None]) -> list[object]:
+    """Send recorded packets, each changed or left out, and return what the reader made of them: elements and errors."""
+    found: list[object] = []
+    with TensorPipeReader() as reader:
+        with stranger(reader.address) as connected:
+            for place, (packet, descriptors) in enumerate(recorded.packets):
+                changed = change(place, packet)
+                if changed:
+                    socket.send_fds(connected, [changed], descriptors)
+        for _ in range(20):
+            try:
+                found.append(reader.receive(timeout_seconds=5))
+            except EndOfPipeError:
+                return found
+            except PenstockError as error:
+                found.append(error)
+    raise AssertionError("the reader never came to an end")
+
+
+def test_packets_that_are_played_back_are_understood(recorded: Recorded) -> None:
+    """The recording is what a reader takes; its memory is gone, so only what went inline is whole."""
+    found = play(recorded, lambda _, packet: packet)
+    assert isinstance(found[0], dict)
+    assert found[0]["name"] == "a"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples * 4)
+@given(data=st.data())
+def test_changed_packets_are_elements_or_message_errors(recorded: Recorded, data: st.DataObject) -> None:
+    """Whatever bytes are flipped, cut off, added or left out: no crash, no hang, no other error."""
+    victim = data.draw(st.integers(0, len(recorded.packets) - 1), label="packet")
+    kind = data.draw(st.sampled_from(["flip", "cut", "add", "drop", "number"]), label="change")
+    length = len(recorded.packets[victim][0])
+    at = data.draw(st.integers(0, length - 1), label="at")
+    value = data.draw(st.integers(0, 255), label="value")
+    number = data.draw(
+        st.sampled_from([0, 1, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1]), label="number"
+    )
+
+    def change(place: int, packet: bytes) -> bytes | None:
+        if place != victim:
+            return packet
+        changed = bytearray(packet)
+        if kind == "flip":
+            changed[at] ^= value
+        elif kind == "cut":
+            del changed[max(at, 1) :]
+        elif kind == "add":
+            changed += bytes([value]) * (at + 1)
+        elif kind == "number":
+            raw = struct.pack("<Q", number)
+            changed[at : at + 8] = raw[: len(changed[at : at + 8])]
+        else:
+            return None
+        return bytes(changed)
+
+    for each in play(recorded, change):
+        assert not isinstance(each, Exception) or isinstance(each, MessageError | PeerError)
+
+
+@given(packets=st.lists(st.binary(min_size=1, max_size=300), max_size=5))
+def test_random_packets_are_message_errors(packets: list[bytes]) -> None:
+    """A stranger is heard once, and then no longer."""
+    with TensorPipeReader() as reader:
+        with stranger(reader.address) as connected:
+            for packet in packets:
+                try:
+                    connected.send(packet)
+                except BrokenPipeError:
+                    break
+        with pytest.raises((MessageError, PeerError)):
+            reader.receive(timeout_seconds=5)
+        with pytest.raises(EndOfPipeError):
+            reader.receive(timeout_seconds=5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_a_hello_with_other_descriptors_is_refused(count: int) -> None:
+    """Too few, too many, or none of what they should be; and none of them leaks."""
+    hello = bytes([HELLO]) + struct.pack("<8sHxxII", b"PENSTOCK", 1, 1, 2)
+    with TensorPipeReader(num_writers=2) as reader, open("/dev/null", "rb") as null:
+        with stranger(reader.address) as connected:
+            socket.send_fds(connected, [hello], [null.fileno()] * count) if count else connected.send(hello)
+            with pytest.raises(MessageError):
+                reader.receive(timeout_seconds=5)
+        with stranger(reader.address) as connected:
+            socket.send_fds(connected, [hello], [null.fileno()] * 3)
+            with pytest.raises(MessageError):
+                reader.receive(timeout_seconds=5)
+
+
+def test_another_version_is_named() -> None:
+    """On both sides: here and in what the writer is told."""
+    with TensorPipeReader() as reader, stranger(reader.address) as connected:
+        connected.send(bytes([HELLO]) + struct.pack("<8sHxxII", b"PENSTOCK", 99, 1, 2))
+        with pytest.raises(MessageError, match="version; this reader's is 1, the writer's 99"):
+            reader.receive(timeout_seconds=5)
+        assert b"version" in connected.recv(4096)
+
+
+def test_endless_pieces_are_cut_off() -> None:
+    """A frame that never ends doesn't fill the memory."""
+    piece = bytes(98_305)
+    with TensorPipeReader() as reader, stranger(reader.address) as connected:
+        connected.settimeout(0)
+        with pytest.raises(MessageError, match="at most"):
+            _send_for_ever(connected, piece, reader)
+
+
+def test_a_pickle_is_not_opened_where_it_is_not_allowed() -> None:
+    """Though the writer made one; an untrusted writer can't make this process run anything. It is told."""
+    with TensorPipeReader() as reader:
+        writer = TensorPipeWriter(reader.address, allow_pickle=True)
+        writer.send({"what": Bomb()})
+        with pytest.raises(MessageError, match="allow_pickle"):
+            reader.receive(timeout_seconds=5)
+        with pytest.raises(MessageError, match=r"refused.*allow_pickle"):
+            writer.close()
+    assert not Bomb.exploded
+
+
+def _send_for_ever(connected: socket.socket, piece: bytes, reader: TensorPipeReader) -> None:
+    for _ in range(2_000):
+        try:
+            connected.send(piece)
+        except BlockingIOError:
+            with pytest.raises(TimeoutError):
+                reader.receive(timeout_seconds=0)
+
+
+class Bomb:
+    """Unpickling it is noticed."""
+
+    exploded = False
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _explode, ()
+
+
+def _explode() -> None:
+    Bomb.exploded = True

@@ -1,0 +1,315 @@
+"""A pipe carries elements between processes: in order, each once, without a copy where that is possible."""
+
+import subprocess
+import sys
+import threading
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from penstock.errors import EndOfPipeError, UsageError
+from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from tests.transport.pipe.children import LARGE, START_METHODS, element_of, free_path, is_element, running, send_steps
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_elements_arrive_in_order_however_the_process_was_started(method: str) -> None:
+    """Fork, forkserver and spawn alike."""
+    with TensorPipeReader() as reader, running(method, send_steps, reader.address, 10):
+        received = [is_element(element, step) for step, element in enumerate(reader)]
+    assert received == [True] * 10
+
+
+def test_unrelated_processes_meet_at_a_path(tmp_path: Path) -> None:
+    """A program that knows nothing but the path sends to this one; the file is gone afterwards."""
+    address = free_path(tmp_path)
+    program = f"from tests.transport.pipe.children import send_steps; send_steps({address!r}, 3)"
+    with TensorPipeReader(address) as reader, subprocess.Popen([sys.executable, "-c", program]) as process:
+        assert [is_element(element, step) for step, element in enumerate(reader)] == [True] * 3
+        assert process.wait(20) == 0
+    assert not Path(address).exists()
+
+
+def test_a_reader_takes_the_path_of_one_that_was_killed(tmp_path: Path) -> None:
+    """A socket file without a process is replaced; one in use, or another file, is refused."""
+    address = free_path(tmp_path)
+    program = f"import os; from penstock.transport import TensorPipeReader as R; r = R({address!r}); os._exit(0)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert Path(address).exists()
+    with TensorPipeReader(address) as reader:
+        with pytest.raises(UsageError, match="free"):
+            TensorPipeReader(address)
+        assert reader.address == address
+    Path(address).write_text("a file of the user's")
+    with pytest.raises(UsageError, match="free"):
+        TensorPipeReader(address)
+    assert Path(address).read_text() == "a file of the user's"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "@", ""])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    """By both ends, with what an address looks like."""
+    for end in (TensorPipeReader, TensorPipeWriter):
+        with pytest.raises(UsageError, match="'@name' or a path"):
+            end(address)
+
+
+def test_several_writers_take_turns() -> None:
+    """All their elements arrive, those of each in order; the end comes after the last writer's."""
+    with TensorPipeReader(num_writers=3) as reader:
+        with (
+            running("fork", send_steps, reader.address, 20, 0),
+            running("fork", send_steps, reader.address, 20, 100),
+            running("fork", send_steps, reader.address, 20, 200),
+        ):
+            steps = [element["step"] for element in reader]
+        with pytest.raises(EndOfPipeError):
+            reader.receive()
+    assert sorted(steps) == [*range(20), *range(100, 120), *range(200, 220)]
+    for first in (0, 100, 200):
+        own = [step for step in steps if first <= step < first + 100]
+        assert own == sorted(own)
+
+
+def test_large_arrays_are_views_and_small_ones_copies() -> None:
+    """What is large lies in the writer's memory; a kept label keeps no slot."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        writer.send(element_of(3))
+        element = reader.receive()
+        label = np.asarray(element["step"])
+        counters = writer.arena.counters
+        assert counters.leased - counters.returned == 1
+        part = element["x"][5:7]
+        del element
+        counters = writer.arena.counters
+        assert counters.leased - counters.returned == 1
+        assert (part == 3).all()
+        del part
+        counters = writer.arena.counters
+        assert counters.leased == counters.returned
+        assert label == 3
+
+
+def test_received_arrays_are_writable_and_outlive_both_ends() -> None:
+    """They are the receiver's own, whatever becomes of the pipe."""
+    with TensorPipeReader() as reader:
+        with TensorPipeWriter(reader.address) as writer:
+            writer.send(element_of(3))
+        element = reader.receive()
+    element["x"] += 1
+    assert (element["x"] == 4).all()
+
+
+def test_copies_keep_no_memory() -> None:
+    """With copy=True every leaf is the receiver's, and the slot is free at once."""
+    with TensorPipeReader(copy=True) as reader, TensorPipeWriter(reader.address) as writer:
+        kept: list[Any] = []
+        for step in range(20):
+            writer.send(element_of(step))
+            kept.append(reader.receive())
+        assert all(is_element(element, step) for step, element in enumerate(kept))
+        assert writer.arena.counters.slots == 1
+
+
+def test_memory_is_used_again() -> None:
+    """A consumer that drops what it received needs as many slots as are on their way, and one that it works on."""
+    with TensorPipeReader() as reader, running("fork", send_steps, reader.address, 200):
+        places = {element["x"].ctypes.data for element in reader}
+    assert len(places) <= 5
+
+
+def test_keeping_elements_grows_the_memory_with_one_warning() -> None:
+    """Never is memory written to under a live view, and the warning says what to do."""
+    with (
+        TensorPipeReader() as reader,
+        running("fork", send_steps, reader.address, 60),
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        kept = list(reader)
+    assert all(is_element(element, step) for step, element in enumerate(kept))
+    assert len(told) == 1
+    assert "copy=True" in str(told[0].message)
+    assert told[0].filename.endswith(("test_pipe.py", "_reader.py"))  # the caller of receive
+
+
+def test_what_empty_gave_is_sent_without_a_copy() -> None:
+    """Only metadata goes through the socket; later writes are seen, and small arrays are views there, too."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        batch: dict[str, Any] = writer.empty({"x": np.zeros((300, 300), np.float32), "y": np.zeros(3, np.int16)})
+        batch["x"][...] = 1.5
+        batch["y"][...] = [1, 2, 3]
+        writer.send({**batch, "name": "first"})
+        received = reader.receive()
+        assert received["name"] == "first"
+        assert_array_equal(received["x"], batch["x"])
+        assert_array_equal(received["y"], [1, 2, 3])
+        assert writer.counters.shared_bytes == 300 * 300 * 4 + 6
+        assert writer.counters.copied_bytes <= 64
+        batch["x"][0, 0] = 7
+        batch["y"][0] = 7
+        assert (received["x"][0, 0], received["y"][0]) == (7, 7)
+        writer.send(batch["x"][10:20])
+        assert_array_equal(reader.receive(), batch["x"][10:20])
+
+
+def test_a_slot_lives_until_both_sides_dropped_it() -> None:
+    """What was sent by reference belongs to writer and reader together."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        batch = writer.empty(np.zeros(50_000))
+        batch[:] = 1
+        writer.send(batch)
+        received = reader.receive()
+        del batch
+        other = writer.empty(np.zeros(50_000))
+        other[:] = 2
+        assert (received == 1).all()
+        del received, other
+        counters = writer.arena.counters
+        assert counters.leased == counters.returned
+
+
+def test_one_arena_serves_several_pipes() -> None:
+    """The same memory is sent to two readers, and comes back when both dropped it."""
+    with Arena() as arena, TensorPipeReader() as first, TensorPipeReader() as second:
+        with (
+            TensorPipeWriter(first.address, arena=arena) as to_first,
+            TensorPipeWriter(second.address, arena=arena) as to_second,
+        ):
+            batch = to_first.empty(np.zeros(50_000))
+            batch[:] = 5
+            to_first.send(batch)
+            to_second.send(batch)
+            del batch
+        elements = [first.receive(), second.receive()]
+        assert all((element == 5).all() for element in elements)
+        assert arena.counters.slots == 1
+        elements.clear()
+        assert arena.counters.leased == arena.counters.returned
+
+
+def test_writers_that_share_an_arena_wake_each_other() -> None:
+    """Several wait for their own readers on one bell; what it told the wrong one is passed on."""
+    with Arena() as arena, ExitStack() as scope:
+        readers = [scope.enter_context(TensorPipeReader()) for _ in range(4)]
+
+        def send(address: str) -> None:
+            with TensorPipeWriter(address, capacity=1, arena=arena) as writer:
+                for step in range(100):
+                    writer.send(step, timeout_seconds=10)
+
+        threads = [threading.Thread(target=send, args=(reader.address,)) for reader in readers]
+        for thread in threads:
+            thread.start()
+        for reader in readers:  # one after the other: while its writer is woken for each element, the others wait
+            assert [element for _, element in zip(range(99), reader, strict=False)] == list(range(99))
+        for reader in readers:
+            assert list(reader) == [99]
+        for thread in threads:
+            thread.join()
+        assert arena.counters.leased == arena.counters.returned
+
+
+def test_a_structure_that_grows_gets_larger_memory() -> None:
+    """Each element arrives whole, whether it fits the memory of the one before or not."""
+    sizes = [10_000, 20_000, 30_000, 500_000, 1, 0, 2_000_000, 10_000]
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        for step, size in enumerate(sizes):
+            writer.send(element_of(step, size))
+            assert is_element(reader.receive(), step, size)
+
+
+@pytest.mark.filterwarnings("ignore:.*received elements are kept")
+def test_threads_may_send_at_once() -> None:
+    """Elements of threads that share a writer arrive whole, those of each in order."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+
+        def send(first: int) -> None:
+            for step in range(first, first + 30):
+                writer.send(element_of(step))
+
+        threads = [threading.Thread(target=send, args=(first,)) for first in (0, 100, 200)]
+        for thread in threads:
+            thread.start()
+        received = [reader.receive() for _ in range(90)]
+        for thread in threads:
+            thread.join()
+    assert all(is_element(element, element["step"]) for element in received)
+    for first in (0, 100, 200):
+        own = [element["step"] for element in received if first <= element["step"] < first + 100]
+        assert own == list(range(first, first + 30))
+
+
+def test_counters_tell_what_was_done() -> None:
+    """Messages, what was copied and what was pickled."""
+    with TensorPipeReader(allow_pickle=True) as reader:
+        with TensorPipeWriter(reader.address, allow_pickle=True) as writer:
+            writer.send({"x": np.zeros(LARGE), "what": {1, 2}})
+            writer.send({"x": np.zeros(LARGE), "what": {3}})
+            counters = writer.counters
+            assert (counters.messages, counters.pickled) == (2, 2)
+            assert counters.copied_bytes >= 2 * 8 * LARGE
+        assert [element["what"] for element in reader] == [{1, 2}, {3}]
+        assert reader.messages == 2
+
+
+def test_what_would_be_pickled_is_refused_by_default() -> None:
+    """With the leaf's path and the ways out, and the pipe goes on."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        with pytest.raises(UsageError, match=r"\['meta'\]\[0\].*allow_pickle"):
+            writer.send({"meta": [{1, 2}]})
+        writer.send("next")
+        assert reader.receive() == "next"
+
+
+def test_a_layout_told_by_a_send_that_timed_out_is_known_later() -> None:
+    """A send that gave up for lack of room leaves nothing half said."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
+        writer.send("first")
+        with pytest.raises(TimeoutError):
+            writer.send(element_of(1), timeout_seconds=0.02)
+        assert reader.receive() == "first"
+        writer.send(element_of(2))
+        assert is_element(reader.receive(), 2)
+
+
+def test_no_more_than_capacity_is_on_its_way() -> None:
+    """A writer ahead of its reader waits, and memory doesn't grow."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=3) as writer:
+        for step in range(3):
+            writer.send(element_of(step))
+        with pytest.raises(TimeoutError):
+            writer.send(element_of(3), timeout_seconds=0.02)
+        assert [reader.receive()["step"] for _ in range(3)] == [0, 1, 2]
+        assert writer.counters.messages == 3
+        assert writer.counters.waits == 1
+
+
+@pytest.mark.parametrize("arguments", [{"capacity": 0}, {"max_bytes": 10, "arena": True}])
+def test_a_wrong_argument_of_a_writer_is_refused(arguments: dict[str, Any]) -> None:
+    """The rule and the value are named."""
+    with TensorPipeReader() as reader, Arena() as arena:
+        given: dict[str, Any] = {**arguments, "arena": arena} if "arena" in arguments else arguments
+        with pytest.raises(UsageError, match=r"capacity|max_bytes"):
+            TensorPipeWriter(reader.address, **given)
+
+
+def test_a_reader_of_no_writers_is_refused() -> None:
+    """There is nothing to receive then."""
+    with pytest.raises(UsageError, match="num_writers"):
+        TensorPipeReader(num_writers=0)
+
+
+def test_blanks_are_made_of_shapes_and_dtypes_only() -> None:
+    """Anything else is named by its path."""
+    with (
+        TensorPipeReader() as reader,
+        TensorPipeWriter(reader.address) as writer,
+        pytest.raises(UsageError, match=r"\['name'\] is str"),
+    ):
+        writer.empty({"x": np.zeros(3), "name": "a"})
