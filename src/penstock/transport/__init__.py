@@ -1,19 +1,53 @@
 """Arrays move between threads and processes without a copy: pipes for nested tensors, and the shared memory under them.
 
-with TensorPipeReader() as reader:              # in one process
-    for batch in reader:
-        ...
+    with TensorPipeReader() as reader:              # in one process
+        for batch in reader:
+            ...
 
-with TensorPipeWriter(address) as writer:       # in another, which was given reader.address
-    writer.send({"image": images, "label": labels})
+    with TensorPipeWriter(address) as writer:       # in another, which was given reader.address
+        writer.send({"image": images, "label": labels})
+
+`Bytes` is one handle over bytes, whoever made them; `Arena` is the shared memory by itself.
 """
 
-from penstock.transport._arena import Arena as Arena
-from penstock.transport._arena import ArenaCounters as ArenaCounters
-from penstock.transport._bytes import Bytes as Bytes
-from penstock.transport._bytes import include_directory as include_directory
-from penstock.transport._encoding import register_container as register_container
-from penstock.transport._memory import leased_slots as leased_slots
-from penstock.transport._pipe import TensorPipeReader as TensorPipeReader
-from penstock.transport._pipe import TensorPipeWriter as TensorPipeWriter
-from penstock.transport._pipe import WriterCounters as WriterCounters
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
+from penstock.transport._memory import leased_slots
+
+if TYPE_CHECKING:
+    from penstock.transport._arena import Arena, ArenaCounters, AttachedArena, Located, SlotPlace
+    from penstock.transport._bytes import Bytes, include_directory
+    from penstock.transport._encoding import register_container
+    from penstock.transport._pipe import TensorPipeReader, TensorPipeWriter, WriterCounters
+else:
+    # A loader uses what lies under these, and nothing of them.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Arena="penstock.transport._arena",
+        ArenaCounters="penstock.transport._arena",
+        AttachedArena="penstock.transport._arena",
+        Located="penstock.transport._arena",
+        SlotPlace="penstock.transport._arena",
+        Bytes="penstock.transport._bytes",
+        include_directory="penstock.transport._bytes",
+        register_container="penstock.transport._encoding",
+        TensorPipeReader="penstock.transport._pipe",
+        TensorPipeWriter="penstock.transport._pipe",
+        WriterCounters="penstock.transport._pipe",
+    )
+
+__all__ = [
+    "Arena",
+    "ArenaCounters",
+    "AttachedArena",
+    "Bytes",
+    "Located",
+    "SlotPlace",
+    "TensorPipeReader",
+    "TensorPipeWriter",
+    "WriterCounters",
+    "include_directory",
+    "leased_slots",
+    "register_container",
+]
