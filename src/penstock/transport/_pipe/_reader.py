@@ -49,7 +49,9 @@ class TensorPipeReader:
         UsageError: an argument is wrong, or this system is not Linux.
 
     Example:
-        >>> import threading, numpy as np
+        >>> import threading
+        >>> import numpy as np
+        >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
         >>> def count(address):
         ...     with TensorPipeWriter(address) as writer:
         ...         for step in range(3):
@@ -114,6 +116,7 @@ class TensorPipeReader:
             TimeoutError: nothing came for so long.
 
         Example:
+            >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
             >>> with TensorPipeReader() as reader:
             ...     with TensorPipeWriter(reader.address) as writer:
             ...         writer.send("hello")

@@ -51,6 +51,7 @@ class TensorPipeWriter:
 
     Example:
         >>> import numpy as np
+        >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
         >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
         ...     writer.send({"image": np.zeros((2, 3)), "label": 7})
         ...     reader.receive()
@@ -92,6 +93,7 @@ class TensorPipeWriter:
             TimeoutError: it took longer; nothing was sent.
 
         Example:
+            >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
             >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
             ...     writer.send([1, "two"])
             ...     reader.receive()
@@ -130,6 +132,7 @@ class TensorPipeWriter:
 
         Example:
             >>> import numpy as np
+            >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
             >>> with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
             ...     batch = writer.empty({"x": np.zeros((512, 512), np.float32)})
             ...     batch["x"][:] = 3
