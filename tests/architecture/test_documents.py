@@ -1,10 +1,14 @@
 """Every Python block of README.md and docs/ runs, or says on its fence why not; and links lead somewhere.
 
 The blocks of a page are one program: a later one goes on where an earlier one stopped. A block that shows what
-cannot run here opens with ```` ```python no-run: the reason ````.
+cannot run here opens with ```` ```python no-run: the reason ````. A block of any language that opens with
+```` ```language file: name ```` is a file: it lies in the program's folder from the start, to be imported or compiled.
 """
 
 import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,9 +17,47 @@ from tests.architecture.tree import CHECKOUT, files, name_of
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>\S.*)?$")
 SKIPPED = re.compile(r"python\s+no-run")
+FILE = re.compile(r"\w+\s+file:\s*(?P<name>[\w.-]+)$")
 EXPLAINED = re.compile(r"python\s+no-run:\s*\S+\s+\S+")
 LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#\s]+)(?:#[^)\s]*)?\)")
 PAGES = {name_of(page): page for page in files(".md") if name_of(page).split("/")[0] in {"README.md", "docs"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What stands between two fences.
+
+    Attributes:
+        info: what its first fence says.
+        number: the number of that fence's line, from 1.
+        lines: the lines inside, without the fence's indent.
+    """
+
+    info: str
+    number: int
+    lines: list[str]
+
+
+def blocks_of(text: str) -> Iterator[Block]:
+    """Yield the blocks of a page.
+
+    Raises:
+        ValueError: the last one isn't closed.
+    """
+    block: Block | None = None
+    indent = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = FENCE.match(line)
+        if block is None and fence is not None:
+            block = Block(str(fence["info"] or ""), number, [])
+            indent = len(fence["indent"])
+        elif block is not None and fence is not None and fence["info"] is None:
+            yield block
+            block = None
+        elif block is not None:
+            block.lines.append(line[indent:])
+    if block is not None:
+        raise ValueError("the last block isn't closed")
 
 
 def program_of(text: str) -> str:
@@ -24,33 +66,40 @@ def program_of(text: str) -> str:
     Raises:
         ValueError: a block is marked `no-run` without a reason, or isn't closed.
     """
-    lines: list[str] = []
-    info: str | None = None
-    indent = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = FENCE.match(line)
-        kept = ""
-        if info is None and fence is not None:
-            info = str(fence["info"] or "")
-            indent = len(fence["indent"])
-            if SKIPPED.match(info) and not EXPLAINED.match(info):
-                raise ValueError(f"line {number}: a block that doesn't run says why, as ```python no-run: the reason")
-        elif fence is not None and fence["info"] is None:
-            info = None
-        elif info is not None and info.split() == ["python"]:
-            kept = line[indent:]
-        lines.append(kept)
-    if info is not None:
-        raise ValueError("the last block isn't closed")
-    return "\n".join(lines)
+    program = [""] * len(text.splitlines())
+    for block in blocks_of(text):
+        if SKIPPED.match(block.info) and not EXPLAINED.match(block.info):
+            raise ValueError(f"line {block.number}: a block that doesn't run says why, as ```python no-run: the reason")
+        if block.info.split() == ["python"]:
+            program[block.number : block.number + len(block.lines)] = block.lines
+    return "\n".join(program)
+
+
+def files_of(text: str) -> dict[str, str]:
+    """Return the contents of the files that a page shows, by their names."""
+    named = [(FILE.match(block.info), block) for block in blocks_of(text)]
+    return {name["name"]: "\n".join([*block.lines, ""]) for name, block in named if name is not None}
+
+
+def forget_modules(folder: Path) -> None:
+    """Forget what was imported from a folder: another page may have a module of that name."""
+    for name, module in list(sys.modules.items()):
+        if folder in Path(getattr(module, "__file__", None) or "/").parents:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page shows works, in an empty folder, with the names that the page itself imports."""
-    program = program_of(PAGES[name].read_text())
+    """What a page shows works, in a folder with its own files, with the names that the page itself imports."""
+    text = PAGES[name].read_text()
+    for file, content in files_of(text).items():
+        (tmp_path / file).write_text(content)
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, str(CHECKOUT / name), "exec"), {"__name__": "__main__"})
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        exec(compile(program_of(text), str(CHECKOUT / name), "exec"), {"__name__": "__main__"})
+    finally:
+        forget_modules(tmp_path)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -89,3 +138,10 @@ def test_an_open_block_is_an_error() -> None:
     """A page whose last block isn't closed is wrong, and its end would not run."""
     with pytest.raises(ValueError, match="the last block isn't closed"):
         program_of("```python\nvalue = 1\n")
+
+
+def test_a_block_may_be_a_file() -> None:
+    """Of any language; it isn't part of the program."""
+    page = "```python file: one.py\nvalue = 1\n```\n```cpp file: two.cpp\nint two;\n```\n```cpp\nint none;\n```\n"
+    assert files_of(page) == {"one.py": "value = 1\n", "two.cpp": "int two;\n"}
+    assert not program_of(page).strip()
