@@ -12,6 +12,13 @@ class SlotPlace:
         region: the number of the region that holds it.
         start_bytes: where it starts in that region.
         size_bytes: how much of it is lent.
+
+    Example:
+        >>> from penstock.transport import Arena
+        >>> with Arena() as arena:
+        ...     lease = arena.lease_nowait(1000)
+        ...     arena.place_of(lease.slot)
+        SlotPlace(slot=0, region=0, start_bytes=0, size_bytes=1000)
     """
 
     slot: int
@@ -27,6 +34,13 @@ class Located:
     Attributes:
         slot: the slot's number.
         offset_bytes: how far behind the slot's start.
+
+    Example:
+        >>> from penstock.transport import Arena
+        >>> with Arena() as arena:
+        ...     numbers = arena.empty((100,), np.int64)
+        ...     arena.locate(numbers[3:].ctypes.data, 8)
+        Located(slot=0, offset_bytes=24)
     """
 
     slot: int
@@ -45,6 +59,13 @@ class ArenaCounters:
         bytes: how much memory was touched and not given back to the system.
         address_bytes: how much the regions would take, were all of it touched.
         discarded_bytes: how much was given back to the system, ever.
+
+    Example:
+        >>> from penstock.transport import Arena
+        >>> with Arena() as arena:
+        ...     numbers = arena.empty((1000,), np.int64)
+        ...     arena.counters.bytes
+        8192
     """
 
     leased: int
