@@ -95,7 +95,7 @@ def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for file, content in files_of(text).items():
         (tmp_path / file).write_text(content)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     try:
         exec(compile(program_of(text), str(CHECKOUT / name), "exec"), {"__name__": "__main__"})
     finally:
