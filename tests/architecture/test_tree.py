@@ -21,6 +21,7 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/sampling": "one file per sampler, as in the library",
     "tests/dataset": "one file per group of verbs, with its messages, and per way to look at a dataset",
     "benchmarks/macro": "one file per scenario",
+    "docs/how-to": "one page per thing to get done",
     "scripts": "one file per command",
     "native/core": "one header and its source per unit",
     "native/bindings": "one file per unit of the core",
