@@ -73,8 +73,9 @@ class Encoder:
 
     Args:
         allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors by their handles.
-        locate: asked, for arrays and tensors in one piece, with the address and the size in bytes; where it answers,
-            the leaf is sent by that answer instead of being copied. It isn't asked about arrays that own their memory.
+        locate: asked, for arrays and tensors in one piece and for `Bytes`, with the address and the size in bytes;
+            where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
+            own their memory.
 
     Example:
         >>> from penstock.transport._encoding import Decoder
@@ -153,7 +154,7 @@ class Encoder:
 
 
 def _placed(
-    blobs: list[bytes | bytearray | Pickled], end: int
+    blobs: list[bytes | bytearray | memoryview | Pickled], end: int
 ) -> tuple[tuple[tuple[int, bytes | bytearray | memoryview], ...], int]:
     """Return where each piece of what is sized goes, and where it all ends."""
     placed: list[tuple[int, bytes | bytearray | memoryview]] = []
@@ -162,6 +163,9 @@ def _placed(
             start = aligned(end)
             placed += [(start + offset, piece) for offset, piece in blob.pieces]
             end = start + blob.nbytes
+        elif isinstance(blob, memoryview):
+            placed.append((aligned(end), blob))
+            end = aligned(end) + blob.nbytes
         else:
             placed.append((end, blob))
             end += len(blob)

@@ -33,9 +33,10 @@ _USUALLY_KEPT: Final = 2  # elements: the one that is worked on, and the one bef
 class TensorPipeReader:
     """Receives the nested elements that writers send; a context manager, and an iterator until every writer ended.
 
-    Large arrays come as views of shared memory, which the writer uses again once the last view is dropped; leaves of up
-    to 64 kB, and all leaves with `copy=True`, come as memory of their own. Arrays can be written to. Keeping many
-    elements keeps the writer's memory, which grows then, with one warning, up to its `max_bytes`.
+    Large arrays and `Bytes` come as views of shared memory, which the writer uses again once the last view is dropped;
+    leaves of up to 64 kB, and all leaves with `copy=True`, come as memory of their own. Arrays can be written to, a
+    `Bytes` can't. Keeping many elements keeps the writer's memory, which grows then, with one warning, up to its
+    `max_bytes`.
 
     Args:
         address: where writers reach it: None makes an address; a path makes a socket file, `@name` an abstract one.
