@@ -7,12 +7,13 @@ A frame is one packet: its kind, then its fields. Those too long for a packet ar
 marked as such. Nothing is trusted: what doesn't parse is a `MessageError`.
 """
 
+import array
 import enum
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import MessageError
 from penstock.transport._arena import SlotPlace
@@ -24,6 +25,7 @@ INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket i
 _PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
 _FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
 _MAX_DESCRIPTORS: Final = 3
+_ANCILLARY_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Kind(enum.IntEnum):
@@ -41,8 +43,10 @@ class Kind(enum.IntEnum):
     REJECTED = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
+class Frame(NamedTuple):
     """A whole frame: its kind, its fields, and the descriptors that came with it, which are the holder's to close."""
 
     kind: Kind
@@ -58,8 +62,7 @@ class Hello:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """An element: what it means, and where it is.
 
     Attributes:
@@ -96,7 +99,10 @@ _STARVED: Final = struct.Struct("<QQ")
 
 def packets(frame: Frame) -> list[tuple[bytes, tuple[int, ...]]]:
     """Return the packets that make up a frame, with the descriptors that go with each."""
-    body, last = frame.body, max(len(frame.body) - 1, 0) // _PACKET_BYTES
+    body = frame.body
+    if len(body) <= _PACKET_BYTES:
+        return [(bytes((frame.kind,)) + body, frame.descriptors)]
+    last = (len(body) - 1) // _PACKET_BYTES
     cut = [body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES] for start in range(last + 1)]
     kinds = [Kind.PIECE] * last + [frame.kind]
     return [
@@ -126,11 +132,10 @@ class Inbox:
             packet, descriptors = self._packet()
             if not packet and not descriptors:
                 return None
-            try:
-                kind = Kind(packet[0])
-            except (ValueError, IndexError):
+            kind = _KINDS.get(packet[0]) if packet else None
+            if kind is None:
                 close_all(descriptors)
-                raise MessageError(f"a packet must begin with its kind; got {packet[:16]!r}") from None
+                raise MessageError(f"a packet must begin with its kind; got {packet[:16]!r}")
             self._size += len(packet)
             if self._size > _FRAME_BYTES or (kind is Kind.PIECE and descriptors):
                 close_all(descriptors)
@@ -143,19 +148,29 @@ class Inbox:
 
     def _packet(self) -> tuple[bytes, tuple[int, ...]]:
         try:
-            packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+            packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES + 1, _ANCILLARY_BYTES)
         except ConnectionResetError:
             # The other end closed with something of ours unread. That is told once; what it sent before is still there.
             try:
-                packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+                packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES + 1, _ANCILLARY_BYTES)
             except ConnectionResetError:
                 return b"", ()
+        descriptors = _descriptors(ancillary) if ancillary else ()
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             close_all(descriptors)
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
             )
-        return packet, tuple(descriptors)
+        return packet, descriptors
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> tuple[int, ...]:
+    """Return the descriptors among what came beside a packet."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return tuple(found)
 
 
 def close_all(descriptors: Sequence[int]) -> None:
@@ -207,10 +222,11 @@ def parse_region(frame: Frame) -> int:
 
 def pack_message(message: Message) -> Frame:
     """Return the frame of a message."""
-    inline = isinstance(message.memory, bytes)
-    parts = [_MESSAGE.pack(len(message.head), len(message.places), inline), *map(_pack_place, message.places)]
-    parts += [message.head, message.memory if isinstance(message.memory, bytes) else _pack_place(message.memory)]
-    return Frame(Kind.MESSAGE, b"".join(parts))
+    head, places, memory = message
+    inline = isinstance(memory, bytes)
+    last = memory if isinstance(memory, bytes) else _pack_place(memory)
+    start = _MESSAGE.pack(len(head), len(places), inline)
+    return Frame(Kind.MESSAGE, b"".join([start, *map(_pack_place, places), head, last]))
 
 
 def parse_message(frame: Frame) -> Message:

@@ -54,12 +54,11 @@ class Sender:
     Attributes:
         operations: runs the steps, one after the other.
         arena: the memory that is sent from.
-        counters: what was done so far.
     """
 
     def __init__(self, address: str, arena: Arena, *, capacity: int, allow_pickle: bool, owns_arena: bool) -> None:
         self.arena = arena
-        self.counters = WriterCounters()
+        self._messages = self._copied_bytes = self._shared_bytes = self._waits = 0
         self._capacity = capacity
         self._owns_arena = owns_arena
         self._told_regions: set[int] = set()
@@ -84,6 +83,13 @@ class Sender:
         """The number of the reader's process."""
         return self._outbox.pid
 
+    @property
+    def counters(self) -> WriterCounters:
+        """What was done so far."""
+        return WriterCounters(
+            self._messages, self._copied_bytes, self._shared_bytes, self._encoder.pickled, self._waits
+        )
+
     def sending(self, element: object) -> Steps[None]:
         """Send an element.
 
@@ -101,8 +107,7 @@ class Sender:
         else:
             lease = yield from self._leased(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
-            slot = self.arena.place_of(lease.slot)
-            self._post(encoded, SlotPlace(slot.slot, slot.region, slot.start_bytes, encoded.size_bytes))
+            self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot stays
         yield from self._flushed()
 
@@ -155,19 +160,15 @@ class Sender:
         for slot in slots:
             self.arena.hold(slot, self._participant)
         self._outbox.post(pack_message(Message(encoded.head, tuple(places), memory)), tuple(slots))
-        done = self.counters
-        self.counters = WriterCounters(
-            done.messages + 1,
-            done.copied_bytes + encoded.size_bytes,
-            done.shared_bytes + sum(place.size_bytes for place in places),
-            self._encoder.pickled,
-            done.waits,
-        )
+        self._messages += 1
+        self._copied_bytes += encoded.size_bytes
+        for place in places:
+            self._shared_bytes += place.size_bytes
 
     def _until_room(self) -> Steps[None]:
         if self._has_room():
             return
-        self._waited()
+        self._waits += 1
         while True:
             self._clear_bells()
             self._outbox.look()
@@ -180,13 +181,13 @@ class Sender:
         self.arena.clear_bell(self._bell)
 
     def _has_room(self) -> bool:
-        return self.counters.messages - self.arena.acknowledged(self._participant) < self._capacity
+        return self._messages - self.arena.acknowledged(self._participant) < self._capacity
 
     def _leased(self, size_bytes: int) -> Steps[Lease]:
         lease = self.arena.lease_nowait(size_bytes)
         if lease is not None:
             return lease
-        self._waited()
+        self._waits += 1
         try:
             while True:
                 self._clear_bells()
@@ -246,12 +247,6 @@ class Sender:
         finally:
             if not flushed:
                 self.operations.watch_writing(self._outbox.descriptor, wanted=False)
-
-    def _waited(self) -> None:
-        done = self.counters
-        self.counters = WriterCounters(
-            done.messages, done.copied_bytes, done.shared_bytes, done.pickled, done.waits + 1
-        )
 
     def _take_back_unsent(self) -> None:
         for slot in self._outbox.take_unsent_slots():
