@@ -92,7 +92,7 @@ class Decoder:
         """
         if len(head) < START.size or not head.startswith(FORM):
             raise MessageError(f"a message's head of version {FORM[-1]} was expected; got {bytes(head[:8])!r}…")
-        learned = self._learned.get(bytes(head[len(FORM) : START.size]))
+        learned = self._learned.get(head[len(FORM) : START.size])
         if learned is None:
             raise MessageError("this message's layout is not known here: its description must be learned first")
         self._learned.move_to_end(learned.layout.id)

@@ -6,8 +6,8 @@ the last used. An encoder is used by one thread at a time; what it returns may b
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ class _Known:
     starts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class Encoded(NamedTuple):
     """An element that is ready to be sent; it keeps the leaves until it is dropped.
 
     Attributes:
@@ -41,15 +40,20 @@ class Encoded:
         description: the layout, where receivers can't know it yet: they learn it before they decode; else None.
         size_bytes: the memory that `write_into` needs; may be 0.
         places: what `locate` answered for the leaves that are not copied, in order.
+        leaves: all of them, so that they live as long.
+        arrays: those that are copied.
+        starts: where each of them starts in memory.
+        blobs: bytes, and where each starts behind the arrays.
     """
 
     head: bytes
     description: bytes | None
     size_bytes: int
     places: tuple[object, ...]
-    _leaves: list[object] = field(repr=False)
-    _copies: tuple[tuple[int, NDArray[Any]], ...] = field(repr=False)
-    _blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = field(repr=False)
+    leaves: list[object]
+    arrays: list[NDArray[Any]]
+    starts: tuple[int, ...]
+    blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...]
 
     def write_into(self, memory: NDArray[np.uint8]) -> None:
         """Copy the leaves into memory; large ones without the interpreter's lock.
@@ -62,9 +66,10 @@ class Encoded:
         """
         if memory.nbytes < self.size_bytes:
             raise UsageError(f"this element needs {self.size_bytes} bytes of memory; got {memory.nbytes}")
-        for start, array in self._copies:
-            np.copyto(np.ndarray(array.shape, array.dtype, memory, start, order="F" if array.flags.fnc else "C"), array)
-        for start, blob in self._blobs:
+        for start, array in zip(self.starts, self.arrays, strict=True):
+            order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
+            np.ndarray(array.shape, array.dtype, memory, start, None, order)[...] = array
+        for start, blob in self.blobs:
             memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
 
 
@@ -140,8 +145,7 @@ class Encoder:
         if parts.blobs:
             blobs, end = _placed(parts.blobs, end)
             self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
-        copies = tuple(zip(known.starts, parts.arrays, strict=True))
-        return Encoded(head, description, end, tuple(parts.places), leaves, copies, blobs)
+        return Encoded(head, description, end, tuple(parts.places), leaves, parts.arrays, known.starts, blobs)
 
     def _add(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Known:
         layout = parse(describe(*key))  # what the receiver will compute

@@ -114,10 +114,11 @@ def packets(frame: Frame) -> list[tuple[bytes, tuple[int, ...]]]:
 class Inbox:
     """Receives the frames of one socket that never blocks, putting pieces together."""
 
-    __slots__ = ("_pieces", "_size", "_socket")
+    __slots__ = ("_packet", "_pieces", "_size", "_socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._packet: Final = memoryview(bytearray(_PACKET_BYTES + 1))  # used again for each
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -129,39 +130,39 @@ class Inbox:
             MessageError: what came is no frame.
         """
         while True:
-            packet, descriptors = self._packet()
+            packet, descriptors = self._next_packet()
             if not packet and not descriptors:
                 return None
             kind = _KINDS.get(packet[0]) if packet else None
             if kind is None:
                 close_all(descriptors)
-                raise MessageError(f"a packet must begin with its kind; got {packet[:16]!r}")
+                raise MessageError(f"a packet must begin with its kind; got {bytes(packet[:16])!r}")
             self._size += len(packet)
             if self._size > _FRAME_BYTES or (kind is Kind.PIECE and descriptors):
                 close_all(descriptors)
                 raise MessageError(f"a frame must have at most {_FRAME_BYTES} bytes; got {self._size} and more")
             if kind is not Kind.PIECE:
-                body = b"".join([*self._pieces, packet[1:]]) if self._pieces else packet[1:]
+                body = b"".join([*self._pieces, packet[1:]]) if self._pieces else bytes(packet[1:])
                 self._pieces, self._size = [], 0
                 return Frame(kind, body, descriptors)
-            self._pieces.append(packet[1:])
+            self._pieces.append(bytes(packet[1:]))
 
-    def _packet(self) -> tuple[bytes, tuple[int, ...]]:
+    def _next_packet(self) -> tuple[memoryview, tuple[int, ...]]:
         try:
-            packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES + 1, _ANCILLARY_BYTES)
+            size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
         except ConnectionResetError:
             # The other end closed with something of ours unread. That is told once; what it sent before is still there.
             try:
-                packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES + 1, _ANCILLARY_BYTES)
+                size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
             except ConnectionResetError:
-                return b"", ()
+                return self._packet[:0], ()
         descriptors = _descriptors(ancillary) if ancillary else ()
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             close_all(descriptors)
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
             )
-        return packet, descriptors
+        return self._packet[:size], descriptors
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> tuple[int, ...]:
@@ -242,10 +243,10 @@ def parse_message(frame: Frame) -> Message:
         memory_start = head_start + head_bytes
         if len(body) < memory_start or (not inline and len(body) != memory_start + _PLACE.size):
             raise MessageError(f"a message of {len(body)} bytes is too short for what it says of itself")
-        places = tuple(
-            SlotPlace(*_PLACE.unpack_from(body, start)) for start in range(_MESSAGE.size, head_start, _PLACE.size)
-        )
-        memory = body[memory_start:] if inline else SlotPlace(*_PLACE.unpack_from(body, memory_start))
+        places: tuple[SlotPlace, ...] = ()
+        if num_places:
+            places = tuple(map(SlotPlace._make, _PLACE.iter_unpack(body[_MESSAGE.size : head_start])))
+        memory = body[memory_start:] if inline else SlotPlace._make(_PLACE.unpack_from(body, memory_start))
     except struct.error as error:
         raise MessageError(f"a message of {len(body)} bytes is truncated") from error
     return Message(body[head_start:memory_start], places, memory)
@@ -268,4 +269,4 @@ def parse_starved(frame: Frame) -> Starved:
 
 
 def _pack_place(place: SlotPlace) -> bytes:
-    return _PLACE.pack(place.slot, place.region, place.start_bytes, place.size_bytes)
+    return _PLACE.pack(*place)

@@ -80,6 +80,7 @@ class TensorPipeReader:
         self._connections: dict[int, Connection] = {}
         self._ready: deque[Connection] = deque()
         self._accepted = self._ended = self._messages = 0
+        self._last: Connection | None = None
         self._warned = False
         self._last_word = Frame(Kind.CLOSED, b"")
         self._listening = listen(self._address)
@@ -205,6 +206,7 @@ class TensorPipeReader:
                         self._watch(connection)
                 if element is not NOTHING:
                     self._ready.append(connection)
+                    self._last = connection
                     self._messages += 1
                     return element
             if self._expected is not None and self._ended >= self._expected:
@@ -248,12 +250,14 @@ class TensorPipeReader:
         self._ended += 1
 
     def _warn_of_kept(self) -> None:
-        most = max((connection.held - connection.capacity for connection in self._connections.values()), default=0)
-        if self._warned or most <= _USUALLY_KEPT:
+        if self._warned or self._last is None or self._last.ended:
+            return
+        kept = self._last.held - self._last.capacity  # it alone can have become more
+        if kept <= _USUALLY_KEPT:
             return
         self._warned = True
         warnings.warn(
-            f"{most} received elements are kept, so the writer takes more memory for others. Keep fewer, or use "
+            f"{kept} received elements are kept, so the writer takes more memory for others. Keep fewer, or use "
             "TensorPipeReader(copy=True), which gives copies.",
             stacklevel=6,
         )
@@ -279,6 +283,7 @@ class TensorPipeReader:
             connection.close(self._last_word)
         self._connections.clear()
         self._ready.clear()
+        self._last = None
         self._listening.close()
         forget(self._address)
 

@@ -3,6 +3,7 @@
 import gc
 import os
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -149,17 +150,16 @@ class Sender:
         return SlotPlace(found.slot, slot.region, slot.start_bytes + found.offset_bytes, size_bytes)
 
     def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
-        places: list[SlotPlace] = [place for place in encoded.places if isinstance(place, SlotPlace)]
-        slots = {place.slot for place in places}
-        for place in [*places, memory] if isinstance(memory, SlotPlace) else places:
+        places = cast("tuple[SlotPlace, ...]", encoded.places)  # what `_locate` gave
+        slots: set[int] = set()
+        for place in (*places, memory) if isinstance(memory, SlotPlace) else places:
+            slots.add(place.slot)
             if place.region not in self._told_regions:
                 self._told_regions.add(place.region)
                 self._outbox.post(pack_region(place.region, self.arena.region_descriptor(place.region)))
-        if isinstance(memory, SlotPlace):
-            slots.add(memory.slot)
         for slot in slots:
             self.arena.hold(slot, self._participant)
-        self._outbox.post(pack_message(Message(encoded.head, tuple(places), memory)), tuple(slots))
+        self._outbox.post(pack_message(Message(encoded.head, places, memory)), tuple(slots))
         self._messages += 1
         self._copied_bytes += encoded.size_bytes
         for place in places:
