@@ -25,6 +25,7 @@ INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket i
 _PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
 _FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
 _MAX_DESCRIPTORS: Final = 3
+_CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -157,7 +158,7 @@ class Inbox:
             except ConnectionResetError:
                 return self._packet[:0], ()
         descriptors = _descriptors(ancillary) if ancillary else ()
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & _CUT:
             close_all(descriptors)
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
