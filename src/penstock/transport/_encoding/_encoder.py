@@ -22,13 +22,15 @@ from penstock.transport._encoding._pickles import Pickled
 from penstock.transport._memory import aligned
 
 MOST_LAYOUTS: Final = 256  # a decoder keeps many times as many
+_LARGE_BYTES: Final = 65_536  # from here on, NumPy copies, which takes longer to begin and lets other threads run
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A layout, and where what is copied starts."""
+    """A layout, the start of heads that name it, and where what is copied starts."""
 
     layout: Layout
+    head_start: bytes
     starts: tuple[int, ...]
 
 
@@ -69,8 +71,12 @@ class Encoded(NamedTuple):
         for start, array in zip(self.starts, self.arrays, strict=True):
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
             np.ndarray(array.shape, array.dtype, memory, start, None, order)[...] = array
+        view = memory.data
         for start, blob in self.blobs:
-            memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
+            if len(blob) < _LARGE_BYTES:
+                view[start : start + len(blob)] = blob
+            else:
+                memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
 
 
 class Encoder:
@@ -137,7 +143,7 @@ class Encoder:
         else:
             self._known.move_to_end(key)
         layout = known.layout
-        head = START.pack(FORM, layout.id) + layout.values.pack(*parts.values)
+        head = known.head_start + layout.values.pack(*parts.values)
         if parts.tails:
             head = b"".join((head, *parts.tails))
         blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = ()
@@ -151,7 +157,8 @@ class Encoder:
         layout = parse(describe(*key))  # what the receiver will compute
         self._layouts += 1
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
-        known = self._known[key] = _Known(layout, tuple(start for start in starts if start is not None))
+        head_start = START.pack(FORM, layout.id)
+        known = self._known[key] = _Known(layout, head_start, tuple(start for start in starts if start is not None))
         if len(self._known) > MOST_LAYOUTS:
             self._known.popitem(last=False)
         return known

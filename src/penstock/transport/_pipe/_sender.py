@@ -101,7 +101,8 @@ class Sender:
         if encoded.description is not None:
             # Once the encoder has told it, it won't again: it goes out even if this element never does.
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
-        yield from self._until_room()
+        if not self._has_room():
+            yield from self._until_room()
         if encoded.size_bytes <= INLINE_BYTES:
             memory: SlotPlace | bytes = _inline(encoded)
             self._post(encoded, memory)
@@ -166,8 +167,6 @@ class Sender:
             self._shared_bytes += place.size_bytes
 
     def _until_room(self) -> Steps[None]:
-        if self._has_room():
-            return
         self._waits += 1
         while True:
             self._clear_bells()
