@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,7 +132,7 @@ def test_a_wrong_place_is_refused(arena: Arena, attached: AttachedArena, change:
     place = given(arena, 1000)
     attached.add_region(0, arena.region_descriptor(0))
     with pytest.raises(MessageError):
-        attached.adopt(replace(place, **change))
+        attached.adopt(place._replace(**change))
     assert len(attached.adopt(place)) == 1000
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from penstock.transport import Bytes
 from penstock.transport._encoding import Decoder, Encoded, Encoder, register_container
 
 Element = Any
@@ -111,6 +112,11 @@ SCALARS = st.one_of(
     ),
 )
 TEXT = st.text(st.characters(), max_size=5)  # lone surrogates too
+HANDLES = st.one_of(
+    st.binary(max_size=5).map(Bytes),
+    st.binary(max_size=5).map(lambda content: Bytes(bytearray(content))),
+    st.binary(min_size=3, max_size=9).map(lambda content: Bytes(content)[1:-1]),
+)
 PLAIN: st.SearchStrategy[Element] = st.one_of(
     st.none(),
     st.booleans(),
@@ -121,6 +127,7 @@ PLAIN: st.SearchStrategy[Element] = st.one_of(
     TEXT,
     st.binary(max_size=5),
     st.binary(max_size=5).map(bytearray),
+    HANDLES,
 )
 KEYS = st.recursive(
     st.one_of(TEXT, st.integers(), st.booleans(), st.floats(), st.none(), st.binary(max_size=2)),
@@ -158,6 +165,8 @@ def assert_same(sent: Element, received: Element) -> None:
             assert_same(part, their_part)
     elif isinstance(sent, np.ndarray | np.generic):
         _assert_same_array(sent, received)
+    elif type(sent) is Bytes:
+        assert (sent.tobytes(), True) == (received.tobytes(), received.readonly)
     else:
         assert repr(sent) == repr(received)
 

@@ -112,6 +112,11 @@ JSON_VALUES = st.recursive(
 @example(None, [["array", "<M8[0s]", [1], False, False]], b"", bytes(64))
 @example(None, [["scalar", "|S1"]], b"", bytes(64))
 @example(None, [["str"]], b"\xff" * 8, b"")
+@example(None, [["handle", False]], b"\xff" * 8, b"")
+@example(None, [["handle", True]], bytes(8), bytes(64))
+@example(None, [["handle", 1]], bytes(8), b"")
+@example(None, [["handle"]], bytes(8), b"")
+@example(None, [["str"], ["handle", False]], b"\xc8" + bytes(15), bytes(200))
 @example(None, [["pickle"]], bytes(8), b"")
 @example(None, [["cuda"]], bytes(8), b"")
 @example(["registered", "os", "system", "echo", [None]], [["str"]], bytes(8), b"")
@@ -174,7 +179,11 @@ def test_nesting_is_limited(levels: int) -> None:
         Decoder().learn(b'{"penstock":1,"tree":["dict",[' + key + b'],[null]],"leaves":[["none"]]}')
 
 
-@pytest.mark.parametrize("leaf", [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"]], ids=str)
+@pytest.mark.parametrize(
+    "leaf",
+    [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"], ["handle", False]],
+    ids=str,
+)
 def test_declared_sizes_allocate_nothing(leaf: list[Any]) -> None:
     """A message that declares a terabyte and doesn't have it costs no memory."""
     description = json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from penstock.errors import MessageError, UsageError
+from penstock.transport import Bytes
 from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
 from penstock.transport._encoding._encoder import MOST_LAYOUTS
 from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
@@ -30,6 +31,7 @@ def test_values_and_sizes_of_text_are_no_part_of_a_layout() -> None:
         element = {
             "text": "ä" * number,
             "raw": b"x" * (7 * number),
+            "handle": Bytes(b"z" * (11 * number)),
             "numpy": np.str_("y" * number),
             "number": number,
             "real": number / 3,
@@ -47,7 +49,21 @@ def test_values_and_sizes_of_text_are_no_part_of_a_layout() -> None:
 OTHERS: list[list[Element]] = [
     [np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((2, 3), order="F"), np.zeros((2, 3), ">f8"), np.zeros(6)],
     [np.zeros(1, [("a", "i1"), ("b", "i4")]), np.zeros(1, np.dtype([("a", "i1"), ("b", "i4")], align=True))],
-    [1, True, 1.0, 1 + 0j, None, np.int64(1), np.array(1), "1", b"1", bytearray(b"1"), np.str_("1"), 1 << 70],
+    [
+        1,
+        True,
+        1.0,
+        1 + 0j,
+        None,
+        np.int64(1),
+        np.array(1),
+        "1",
+        b"1",
+        bytearray(b"1"),
+        Bytes(b"1"),
+        np.str_("1"),
+        1 << 70,
+    ],
     [{"a": 1, "b": 2}, {"b": 1, "a": 2}, [1, 2], (1, 2), {"a": [1, 2]}, [[1], 2], [1, [2]], [1, 2, []]],
 ]
 

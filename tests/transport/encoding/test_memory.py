@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from penstock.errors import MessageError
+from penstock.transport import Bytes
 from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
 from penstock.transport._memory import Memory, array_over, leased_slots
 from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
@@ -66,6 +67,37 @@ def test_small_leaves_are_private(element: Element) -> None:
     received = decoder.decode(head, memory, ())
     memory[:] = 0xFF
     assert_same(element, received)
+
+
+def test_large_handles_are_views_that_keep_the_memory_alive() -> None:
+    """A `Bytes` beyond the copied size lies in the memory, aligned and read-only; its last slice drops the memory."""
+    head, decoder, memory = _sent({"name": "x", "body": Bytes(bytes(LARGE)), "last": Bytes(b"y" * LARGE)})
+    owner = _Owned(memory)
+    ended = weakref.ref(owner)
+    start = np.frombuffer(owner, np.uint8).ctypes.data
+    received: Any = decoder.decode(head, owner, ())
+    offsets = [np.frombuffer(received[name], np.uint8).ctypes.data - start for name in ("body", "last")]
+    assert [offset % 64 for offset in offsets] == [0, 0]
+    assert all(0 < offset < len(owner) for offset in offsets)
+    assert (received["last"].readonly, hash(received["last"])) == (True, hash(b"y" * LARGE))
+    part = received["last"][5:]
+    del owner, received
+    gc.collect()
+    assert ended() is not None
+    assert part == b"y" * (LARGE - 5)
+    del part
+    gc.collect()
+    assert ended() is None
+
+
+@pytest.mark.parametrize(("size", "copy"), [(LARGEST_COPIED_BYTES, False), (LARGE, True)], ids=["small", "copy"])
+def test_small_handles_and_copies_are_private(size: int, copy: object) -> None:
+    """A small `Bytes`, or any with `copy=True`, is read-only and doesn't change with the memory."""
+    head, decoder, memory = _sent(Bytes(b"x" * size))
+    received: Any = decoder.decode(head, memory, (), copy=bool(copy))
+    memory[:] = 0xFF
+    assert received == b"x" * size
+    assert received.readonly
 
 
 def test_the_largest_leaf_that_is_copied() -> None:
@@ -131,6 +163,40 @@ def test_located_arrays_are_sent_by_reference() -> None:
     copied: Any = decoder.decode(encoded.head, written(encoded), shared.opened(encoded.places), copy=True)
     assert_same(element, copied)
     assert not np.shares_memory(copied["second"], shared.memory)
+
+
+def test_located_handles_are_sent_by_reference() -> None:
+    """A `Bytes` over shared memory, however small or where it starts, is that memory at the receiver, of any size."""
+    shared = _Shared(3 * LARGE)
+    shared.memory[:] = 1
+    encoder, decoder = Encoder(locate=shared.locate), Decoder()
+    for start, size in [(0, LARGE), (7, 5), (LARGE, 2 * LARGE)]:
+        handle = Bytes(shared.memory[start : start + size])
+        encoded = encoder.encode([handle, Bytes(b"elsewhere"), Bytes(shared.memory[:0])])
+        assert (encoded.places, encoded.size_bytes) == ((("start", start),), 64)
+        if encoded.description is not None:
+            decoder.learn(encoded.description)
+        places = shared.opened(encoded.places)
+        received: Any = decoder.decode(encoded.head, written(encoded), places)
+        copied: Any = decoder.decode(encoded.head, written(encoded), places, copy=True)
+        shared.memory[start + 2] = 2
+        assert list(received[0][:4]) == [1, 1, 2, 1]
+        assert list(copied[0][:4]) == [1, 1, 1, 1]
+        assert [len(each) for each in received] == [size, 9, 0]
+        assert all(each.readonly for each in received + copied)
+        shared.memory[start + 2] = 1
+    assert encoder.layouts == 1
+
+
+@pytest.mark.parametrize("place", [b"", bytes(49)], ids=["empty", "short"])
+def test_a_handles_place_must_hold_all_of_it(place: bytes) -> None:
+    """A place smaller than what the head says of it is a message that can't be read."""
+    shared = _Shared(100)
+    encoded = Encoder(locate=shared.locate).encode(Bytes(shared.memory[:50]))
+    decoder = Decoder()
+    decoder.learn(encoded.description or b"")
+    with pytest.raises(MessageError, match="50"):
+        decoder.decode(encoded.head, b"", (place,))
 
 
 def test_by_reference_or_not_is_part_of_the_layout() -> None:

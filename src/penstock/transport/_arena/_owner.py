@@ -285,8 +285,9 @@ class Arena:
 
     def acknowledged(self, participant: int) -> int:
         """Return how often a participant has acknowledged something, since it was invited."""
-        self._open().guests.check(participant)
-        return self._open().table.acknowledged(participant)
+        parts = self._open()
+        parts.guests.check(participant)
+        return parts.table.acknowledged(participant)
 
     def want(self, size_bytes: int) -> None:
         """Tell the participants how many bytes the owner waits for; 0 for none."""
@@ -380,7 +381,7 @@ class Arena:
 
     def _check_hold(self, slot: int, participant: int) -> ArenaTable:
         parts = self._open()
-        self._open().guests.check(participant)
+        parts.guests.check(participant)
         _check_slot(slot, parts.stock)
         return parts.table
 

@@ -1,10 +1,10 @@
 """What is said of an arena: where a slot lies, where an address lies, and the counters."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlace:
+class SlotPlace(NamedTuple):
     """Where a lent slot lies; all that another process needs to find it.
 
     Attributes:

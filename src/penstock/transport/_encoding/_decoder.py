@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 
 from penstock.errors import MessageError, UsageError
+from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
 from penstock.transport._encoding._description import parse
@@ -76,7 +77,8 @@ class Decoder:
         Args:
             head: the message's head.
             memory: a contiguous buffer of at least the message's size. Larger arrays are views that keep it alive, and
-                are writable where it is; those of at most 65,536 bytes are private copies.
+                are writable where it is; those of at most 65,536 bytes are private copies. So is a `Bytes`, but that
+                it is always read-only, as bytes are.
             places: buffers that start with the leaves which were sent by reference.
             copy: make private copies of everything.
 
@@ -90,7 +92,7 @@ class Decoder:
         """
         if len(head) < START.size or not head.startswith(FORM):
             raise MessageError(f"a message's head of version {FORM[-1]} was expected; got {bytes(head[:8])!r}…")
-        learned = self._learned.get(bytes(head[len(FORM) : START.size]))
+        learned = self._learned.get(head[len(FORM) : START.size])
         if learned is None:
             raise MessageError("this message's layout is not known here: its description must be learned first")
         self._learned.move_to_end(learned.layout.id)
@@ -149,8 +151,12 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
         elif leaf.kind == "cuda":
             start, tail = tail, tail + next(values)
             leaves.append(_cuda(_part(head, start, tail), message))
+        elif leaf.refers:
+            size_bytes, place = next(values), next(next_places)
+            there = _at_place(place, size_bytes, message)
+            leaves.append(_handle(there.view[:size_bytes], there.copied_bytes))
         else:
-            start = aligned(end) if leaf.kind == "pickle" else end
+            start = aligned(end) if leaf.kind in _ALIGNED else end
             end = start + next(values)
             leaves.append(_sized(leaf.kind, _part(message.view, start, end), message))
     if tail != len(head):
@@ -180,13 +186,21 @@ def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) ->
     Raises:
         MessageError: the place is too small.
     """
+    return _array(dataclasses.replace(leaf, start=0), _at_place(place, leaf.nbytes, message))
+
+
+def _at_place(place: object, size_bytes: int, message: _Message) -> _Message:
+    """Return the message as if a place were its memory.
+
+    Raises:
+        MessageError: the place is too small.
+    """
     view = _bytes_of(place)
-    if view.nbytes < leaf.nbytes:
-        raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {leaf.nbytes}")
+    if view.nbytes < size_bytes:
+        raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {size_bytes}")
     # Whoever sent it by reference wants it to be seen as it changes, however small it is.
     copied_bytes = message.copied_bytes if message.copied_bytes == _EVERYTHING else -1
-    there = message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
-    return _array(dataclasses.replace(leaf, start=0), there)
+    return message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
 
 
 def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:
@@ -212,7 +226,17 @@ def _cuda(tail: bytes, message: _Message) -> object:
         raise MessageError(f"this message has a CUDA tensor, which can't be opened here ({error})") from error
 
 
+def _handle(chunk: memoryview, copied_bytes: int) -> Bytes:
+    if chunk.nbytes > copied_bytes:
+        return Bytes(chunk.toreadonly())
+    private = np.frombuffer(chunk, np.uint8).copy()  # which, unlike `bytes`, is made without the interpreter's lock
+    private.flags.writeable = False
+    return Bytes(private)
+
+
 def _sized(kind: str, chunk: memoryview, message: _Message) -> object:
+    if kind == "handle":
+        return _handle(chunk, message.copied_bytes)
     if kind != "pickle":
         return _FROM_BYTES[kind](chunk)
     if not message.allow_pickle:
@@ -268,6 +292,7 @@ _FROM_HEAD: Final[Mapping[str, Callable[[Iterator[Any]], object]]] = {
     "float": next,
     "complex": _complex,
 }
+_ALIGNED: Final = frozenset({"handle", "pickle"})
 _FROM_BYTES: Final[Mapping[str, Callable[[memoryview], object]]] = {
     "str": _str,
     "bytes": bytes,

@@ -6,8 +6,8 @@ the last used. An encoder is used by one thread at a time; what it returns may b
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,19 @@ from penstock.transport._encoding._pickles import Pickled
 from penstock.transport._memory import aligned
 
 MOST_LAYOUTS: Final = 256  # a decoder keeps many times as many
+_LARGE_BYTES: Final = 65_536  # from here on, NumPy copies, which takes longer to begin and lets other threads run
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A layout, and where what is copied starts."""
+    """A layout, the start of heads that name it, and where what is copied starts."""
 
     layout: Layout
+    head_start: bytes
     starts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class Encoded(NamedTuple):
     """An element that is ready to be sent; it keeps the leaves until it is dropped.
 
     Attributes:
@@ -41,15 +42,20 @@ class Encoded:
         description: the layout, where receivers can't know it yet: they learn it before they decode; else None.
         size_bytes: the memory that `write_into` needs; may be 0.
         places: what `locate` answered for the leaves that are not copied, in order.
+        leaves: all of them, so that they live as long.
+        arrays: those that are copied.
+        starts: where each of them starts in memory.
+        blobs: bytes, and where each starts behind the arrays.
     """
 
     head: bytes
     description: bytes | None
     size_bytes: int
     places: tuple[object, ...]
-    _leaves: list[object] = field(repr=False)
-    _copies: tuple[tuple[int, NDArray[Any]], ...] = field(repr=False)
-    _blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = field(repr=False)
+    leaves: list[object]
+    arrays: list[NDArray[Any]]
+    starts: tuple[int, ...]
+    blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...]
 
     def write_into(self, memory: NDArray[np.uint8]) -> None:
         """Copy the leaves into memory; large ones without the interpreter's lock.
@@ -62,10 +68,15 @@ class Encoded:
         """
         if memory.nbytes < self.size_bytes:
             raise UsageError(f"this element needs {self.size_bytes} bytes of memory; got {memory.nbytes}")
-        for start, array in self._copies:
-            np.copyto(np.ndarray(array.shape, array.dtype, memory, start, order="F" if array.flags.fnc else "C"), array)
-        for start, blob in self._blobs:
-            memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
+        for start, array in zip(self.starts, self.arrays, strict=True):
+            order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
+            np.ndarray(array.shape, array.dtype, memory, start, None, order)[...] = array
+        view = memory.data
+        for start, blob in self.blobs:
+            if len(blob) < _LARGE_BYTES:
+                view[start : start + len(blob)] = blob
+            else:
+                memory[start : start + len(blob)] = np.frombuffer(blob, np.uint8)
 
 
 class Encoder:
@@ -73,8 +84,9 @@ class Encoder:
 
     Args:
         allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors by their handles.
-        locate: asked, for arrays and tensors in one piece, with the address and the size in bytes; where it answers,
-            the leaf is sent by that answer instead of being copied. It isn't asked about arrays that own their memory.
+        locate: asked, for arrays and tensors in one piece and for `Bytes`, with the address and the size in bytes;
+            where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
+            own their memory.
 
     Example:
         >>> from penstock.transport._encoding import Decoder
@@ -131,7 +143,7 @@ class Encoder:
         else:
             self._known.move_to_end(key)
         layout = known.layout
-        head = START.pack(FORM, layout.id) + layout.values.pack(*parts.values)
+        head = known.head_start + layout.values.pack(*parts.values)
         if parts.tails:
             head = b"".join((head, *parts.tails))
         blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = ()
@@ -139,21 +151,21 @@ class Encoder:
         if parts.blobs:
             blobs, end = _placed(parts.blobs, end)
             self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
-        copies = tuple(zip(known.starts, parts.arrays, strict=True))
-        return Encoded(head, description, end, tuple(parts.places), leaves, copies, blobs)
+        return Encoded(head, description, end, tuple(parts.places), leaves, parts.arrays, known.starts, blobs)
 
     def _add(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Known:
         layout = parse(describe(*key))  # what the receiver will compute
         self._layouts += 1
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
-        known = self._known[key] = _Known(layout, tuple(start for start in starts if start is not None))
+        head_start = START.pack(FORM, layout.id)
+        known = self._known[key] = _Known(layout, head_start, tuple(start for start in starts if start is not None))
         if len(self._known) > MOST_LAYOUTS:
             self._known.popitem(last=False)
         return known
 
 
 def _placed(
-    blobs: list[bytes | bytearray | Pickled], end: int
+    blobs: list[bytes | bytearray | memoryview | Pickled], end: int
 ) -> tuple[tuple[tuple[int, bytes | bytearray | memoryview], ...], int]:
     """Return where each piece of what is sized goes, and where it all ends."""
     placed: list[tuple[int, bytes | bytearray | memoryview]] = []
@@ -162,6 +174,9 @@ def _placed(
             start = aligned(end)
             placed += [(start + offset, piece) for offset, piece in blob.pieces]
             end = start + blob.nbytes
+        elif isinstance(blob, memoryview):
+            placed.append((aligned(end), blob))
+            end = aligned(end) + blob.nbytes
         else:
             placed.append((end, blob))
             end += len(blob)

@@ -1,7 +1,7 @@
 """A layout says where the leaves of an element lie in memory, and what travels in the head: values without behaviour.
 
     head      start: form and layout id │ numbers and sizes, one struct │ the handles of CUDA tensors
-    memory    arrays, each at a multiple of 64 bytes │ text and pickles, as long as the head says
+    memory    arrays, each at a multiple of 64 bytes │ text, bytes and pickles, as long as the head says
 
 A layout follows from a description alone, by `layout_of`; both sides compute it by the same function from the same
 bytes, whose digest is its id. So layouts need no agreement on numbers, whoever wrote them and in whatever order they
@@ -30,14 +30,21 @@ NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
 SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
 
 LeafKey: TypeAlias = tuple[Hashable, ...]
-"""A leaf as the description has it: the kind, then for arrays the dtype's text, the shape and two flags."""
+"""A leaf as the description has it: the kind; for arrays then the dtype's text, the shape and two flags; for a `Bytes`,
+whose kind is "handle", whether it lies in a place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleLeaf:
-    """A leaf that is no array: None, a number in the head, something sized behind the arrays, or CUDA handles."""
+    """A leaf that is no array: None, a number in the head, something sized behind the arrays, or CUDA handles.
+
+    Attributes:
+        refers: what is sized lies in the next place instead; only a `Bytes` may.
+    """
 
     kind: str
+    refers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ def layout_of(description: bytes, tree: Container | None, keys: Sequence[LeafKey
         leaves.append(leaf)
         if isinstance(leaf, SimpleLeaf):
             formats.append(NUMBERS.get(leaf.kind, "" if leaf.kind == "none" else "Q"))
+            num_places += leaf.refers
         elif leaf.start is None:
             num_places += 1
         else:
@@ -145,6 +153,8 @@ def _leaf(key: LeafKey, start: int) -> Leaf:
     match key:
         case (str(kind),) if kind in NUMBERS or kind in SIZED or kind in {"none", "cuda"}:
             return SimpleLeaf(kind)
+        case ("handle", bool(refers)):
+            return SimpleLeaf("handle", refers)
         case ("array", str(text), shape, bool(fortran), bool(refers)):
             dtype, sizes = parse_dtype(text), _shape(shape)
             nbytes = _nbytes(sizes, dtype.itemsize)

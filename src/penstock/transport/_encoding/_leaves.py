@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._dtypes import Dtype, dtype_text
 from penstock.transport._encoding._layout import LeafKey
@@ -35,7 +36,7 @@ class Parts(NamedTuple):
         keys: one for each leaf.
         values: what goes into the head's struct.
         arrays: what is copied into memory, in order.
-        blobs: what comes behind the arrays, in order.
+        blobs: what comes behind the arrays, in order; a view is of the bytes of a `Bytes`.
         places: what `locate` answered.
         tails: what goes to the head's end.
     """
@@ -45,7 +46,7 @@ class Parts(NamedTuple):
     keys: list[LeafKey]
     values: list[object]
     arrays: list[NDArray[Any]]
-    blobs: list[bytes | bytearray | Pickled]
+    blobs: list[bytes | bytearray | memoryview | Pickled]
     places: list[object]
     tails: list[bytes]
 
@@ -99,6 +100,19 @@ def _take_bytes(leaf: bytes, parts: Parts) -> None:
 
 def _take_bytearray(leaf: bytearray, parts: Parts) -> None:
     _add_blob("bytearray", leaf, parts)
+
+
+def _take_handle(leaf: Bytes, parts: Parts) -> None:
+    view, place = memoryview(leaf), None
+    if parts.locate is not None and view.nbytes:
+        address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+        place = parts.locate(address, view.nbytes)
+    parts.keys.append(("handle", place is not None))
+    parts.values.append(view.nbytes)
+    if place is None:
+        parts.blobs.append(view)
+    else:
+        parts.places.append(place)
 
 
 def _take_numpy_str(leaf: str, parts: Parts) -> None:
@@ -217,6 +231,7 @@ _TAKERS: Final[dict[type, Callable[[Any, Parts], None]]] = {
     str: _take_str,
     bytes: _take_bytes,
     bytearray: _take_bytearray,
+    Bytes: _take_handle,
     np.str_: _take_numpy_str,
     np.bytes_: _take_numpy_bytes,
     np.void: _take_scalar,

@@ -40,11 +40,13 @@ class Connection:
     """Receives what one writer sends; a resource.
 
     Attributes:
+        descriptors: what to watch: the socket, and the writer's process as soon as it introduced itself.
         ended: whether it said its end or failure, or is broken; then nothing more comes.
         capacity: how many elements it has on their way at most; 0 before it introduced itself.
     """
 
     def __init__(self, connected: socket.socket, *, allow_pickle: bool, copy: bool) -> None:
+        self.descriptors = [connected.fileno()]
         self.ended = False
         self.capacity = 0
         self._socket = connected
@@ -57,11 +59,6 @@ class Connection:
         self._process: io.FileIO | None = None
         self._pid = peer_pid(connected)
         connected.settimeout(0)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """What to watch: the socket, and the writer's process as soon as it introduced itself."""
-        return [self._socket.fileno()] + ([] if self._process is None else [self._process.fileno()])
 
     @property
     def held(self) -> int:
@@ -163,6 +160,7 @@ class Connection:
                 ) from error
         arena = AttachedArena(table, bell, hello.participant)
         self._process = io.FileIO(os.dup(process))
+        self.descriptors.append(self._process.fileno())
         self.capacity = hello.capacity
         return arena
 
@@ -170,13 +168,14 @@ class Connection:
         arena = self._arena
         if arena is None:
             raise MessageError("a writer must introduce itself before it sends")
-        leases = {slot: arena.adopt(extent) for slot, extent in _extents(message).items()}
+        memory: object = message.memory
+        places: list[object] = []
+        if message.places:
+            *places, memory = _adopted(arena, message)
+        elif isinstance(message.memory, SlotPlace):
+            memory = arena.adopt(message.memory)
         arena.acknowledge()
         self._starved = None
-        places = [_part(leases[place.slot], place, start) for place, start in _starts(message)]
-        memory = message.memory
-        if isinstance(memory, SlotPlace):
-            return self._decoder.decode(message.head, places[-1], places[:-1], copy=self._copy)
         return self._decoder.decode(message.head, memory, places, copy=self._copy)
 
     def _say(self, word: Frame) -> None:
@@ -222,9 +221,18 @@ def _extents(message: Message) -> dict[int, SlotPlace]:
     return extents
 
 
-def _starts(message: Message) -> list[tuple[SlotPlace, int]]:
+def _adopted(arena: AttachedArena, message: Message) -> list[object]:
+    """Take over the slots that a message refers to, each by one lease.
+
+    Returns:
+        Its places, as buffers, and its memory behind them.
+    """
     extents = _extents(message)
-    return [(place, extents[place.slot].start_bytes) for place in _places(message)]
+    leases = {slot: arena.adopt(extent) for slot, extent in extents.items()}
+    parts: list[object] = [
+        _part(leases[place.slot], place, extents[place.slot].start_bytes) for place in _places(message)
+    ]
+    return parts if isinstance(message.memory, SlotPlace) else [*parts, message.memory]
 
 
 def _part(lease: Lease, place: SlotPlace, start_bytes: int) -> object:

@@ -7,12 +7,13 @@ A frame is one packet: its kind, then its fields. Those too long for a packet ar
 marked as such. Nothing is trusted: what doesn't parse is a `MessageError`.
 """
 
+import array
 import enum
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import MessageError
 from penstock.transport._arena import SlotPlace
@@ -24,6 +25,8 @@ INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket i
 _PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
 _FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
 _MAX_DESCRIPTORS: Final = 3
+_CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_ANCILLARY_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Kind(enum.IntEnum):
@@ -41,8 +44,10 @@ class Kind(enum.IntEnum):
     REJECTED = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
+class Frame(NamedTuple):
     """A whole frame: its kind, its fields, and the descriptors that came with it, which are the holder's to close."""
 
     kind: Kind
@@ -58,8 +63,7 @@ class Hello:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """An element: what it means, and where it is.
 
     Attributes:
@@ -96,7 +100,10 @@ _STARVED: Final = struct.Struct("<QQ")
 
 def packets(frame: Frame) -> list[tuple[bytes, tuple[int, ...]]]:
     """Return the packets that make up a frame, with the descriptors that go with each."""
-    body, last = frame.body, max(len(frame.body) - 1, 0) // _PACKET_BYTES
+    body = frame.body
+    if len(body) <= _PACKET_BYTES:
+        return [(bytes((frame.kind,)) + body, frame.descriptors)]
+    last = (len(body) - 1) // _PACKET_BYTES
     cut = [body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES] for start in range(last + 1)]
     kinds = [Kind.PIECE] * last + [frame.kind]
     return [
@@ -108,10 +115,11 @@ def packets(frame: Frame) -> list[tuple[bytes, tuple[int, ...]]]:
 class Inbox:
     """Receives the frames of one socket that never blocks, putting pieces together."""
 
-    __slots__ = ("_pieces", "_size", "_socket")
+    __slots__ = ("_packet", "_pieces", "_size", "_socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._packet: Final = memoryview(bytearray(_PACKET_BYTES + 1))  # used again for each
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -123,39 +131,48 @@ class Inbox:
             MessageError: what came is no frame.
         """
         while True:
-            packet, descriptors = self._packet()
+            packet, descriptors = self._next_packet()
             if not packet and not descriptors:
                 return None
-            try:
-                kind = Kind(packet[0])
-            except (ValueError, IndexError):
+            kind = _KINDS.get(packet[0]) if packet else None
+            if kind is None:
                 close_all(descriptors)
-                raise MessageError(f"a packet must begin with its kind; got {packet[:16]!r}") from None
+                raise MessageError(f"a packet must begin with its kind; got {bytes(packet[:16])!r}")
             self._size += len(packet)
             if self._size > _FRAME_BYTES or (kind is Kind.PIECE and descriptors):
                 close_all(descriptors)
                 raise MessageError(f"a frame must have at most {_FRAME_BYTES} bytes; got {self._size} and more")
             if kind is not Kind.PIECE:
-                body = b"".join([*self._pieces, packet[1:]]) if self._pieces else packet[1:]
+                body = b"".join([*self._pieces, packet[1:]]) if self._pieces else bytes(packet[1:])
                 self._pieces, self._size = [], 0
                 return Frame(kind, body, descriptors)
-            self._pieces.append(packet[1:])
+            self._pieces.append(bytes(packet[1:]))
 
-    def _packet(self) -> tuple[bytes, tuple[int, ...]]:
+    def _next_packet(self) -> tuple[memoryview, tuple[int, ...]]:
         try:
-            packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+            size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
         except ConnectionResetError:
             # The other end closed with something of ours unread. That is told once; what it sent before is still there.
             try:
-                packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+                size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
             except ConnectionResetError:
-                return b"", ()
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                return self._packet[:0], ()
+        descriptors = _descriptors(ancillary) if ancillary else ()
+        if flags & _CUT:
             close_all(descriptors)
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
             )
-        return packet, tuple(descriptors)
+        return self._packet[:size], descriptors
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> tuple[int, ...]:
+    """Return the descriptors among what came beside a packet."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return tuple(found)
 
 
 def close_all(descriptors: Sequence[int]) -> None:
@@ -207,10 +224,11 @@ def parse_region(frame: Frame) -> int:
 
 def pack_message(message: Message) -> Frame:
     """Return the frame of a message."""
-    inline = isinstance(message.memory, bytes)
-    parts = [_MESSAGE.pack(len(message.head), len(message.places), inline), *map(_pack_place, message.places)]
-    parts += [message.head, message.memory if isinstance(message.memory, bytes) else _pack_place(message.memory)]
-    return Frame(Kind.MESSAGE, b"".join(parts))
+    head, places, memory = message
+    inline = isinstance(memory, bytes)
+    last = memory if isinstance(memory, bytes) else _pack_place(memory)
+    start = _MESSAGE.pack(len(head), len(places), inline)
+    return Frame(Kind.MESSAGE, b"".join([start, *map(_pack_place, places), head, last]))
 
 
 def parse_message(frame: Frame) -> Message:
@@ -226,10 +244,10 @@ def parse_message(frame: Frame) -> Message:
         memory_start = head_start + head_bytes
         if len(body) < memory_start or (not inline and len(body) != memory_start + _PLACE.size):
             raise MessageError(f"a message of {len(body)} bytes is too short for what it says of itself")
-        places = tuple(
-            SlotPlace(*_PLACE.unpack_from(body, start)) for start in range(_MESSAGE.size, head_start, _PLACE.size)
-        )
-        memory = body[memory_start:] if inline else SlotPlace(*_PLACE.unpack_from(body, memory_start))
+        places: tuple[SlotPlace, ...] = ()
+        if num_places:
+            places = tuple(map(SlotPlace._make, _PLACE.iter_unpack(body[_MESSAGE.size : head_start])))
+        memory = body[memory_start:] if inline else SlotPlace._make(_PLACE.unpack_from(body, memory_start))
     except struct.error as error:
         raise MessageError(f"a message of {len(body)} bytes is truncated") from error
     return Message(body[head_start:memory_start], places, memory)
@@ -252,4 +270,4 @@ def parse_starved(frame: Frame) -> Starved:
 
 
 def _pack_place(place: SlotPlace) -> bytes:
-    return _PLACE.pack(place.slot, place.region, place.start_bytes, place.size_bytes)
+    return _PLACE.pack(*place)

@@ -49,9 +49,10 @@ class Outbox:
 
     def post(self, frame: Frame, slots: Sequence[int] = ()) -> None:
         """Put a frame behind those that wait; `slots` are held for the reader until it has it."""
-        *pieces, last = packets(frame)
-        self._posted.extend((packet, descriptors, ()) for packet, descriptors in pieces)
-        self._posted.append((*last, slots))
+        *pieces, (packet, descriptors) = packets(frame)
+        for piece, no_descriptors in pieces:
+            self._posted.append((piece, no_descriptors, ()))
+        self._posted.append((packet, descriptors, slots))
 
     def flush(self) -> bool:
         """Send what can be sent now.

@@ -33,9 +33,10 @@ _USUALLY_KEPT: Final = 2  # elements: the one that is worked on, and the one bef
 class TensorPipeReader:
     """Receives the nested elements that writers send; a context manager, and an iterator until every writer ended.
 
-    Large arrays come as views of shared memory, which the writer uses again once the last view is dropped; leaves of up
-    to 64 kB, and all leaves with `copy=True`, come as memory of their own. Arrays can be written to. Keeping many
-    elements keeps the writer's memory, which grows then, with one warning, up to its `max_bytes`.
+    Large arrays and `Bytes` come as views of shared memory, which the writer uses again once the last view is dropped;
+    leaves of up to 64 kB, and all leaves with `copy=True`, come as memory of their own. Arrays can be written to, a
+    `Bytes` can't. Keeping many elements keeps the writer's memory, which grows then, with one warning, up to its
+    `max_bytes`.
 
     Args:
         address: where writers reach it: None makes an address; a path makes a socket file, `@name` an abstract one.
@@ -81,6 +82,7 @@ class TensorPipeReader:
         self._connections: dict[int, Connection] = {}
         self._ready: deque[Connection] = deque()
         self._accepted = self._ended = self._messages = 0
+        self._last: Connection | None = None
         self._warned = False
         self._last_word = Frame(Kind.CLOSED, b"")
         self._listening = listen(self._address)
@@ -207,6 +209,7 @@ class TensorPipeReader:
                         self._watch(connection)
                 if element is not NOTHING:
                     self._ready.append(connection)
+                    self._last = connection
                     self._messages += 1
                     return element
             if self._expected is not None and self._ended >= self._expected:
@@ -250,12 +253,14 @@ class TensorPipeReader:
         self._ended += 1
 
     def _warn_of_kept(self) -> None:
-        most = max((connection.held - connection.capacity for connection in self._connections.values()), default=0)
-        if self._warned or most <= _USUALLY_KEPT:
+        if self._warned or self._last is None or self._last.ended:
+            return
+        kept = self._last.held - self._last.capacity  # it alone can have become more
+        if kept <= _USUALLY_KEPT:
             return
         self._warned = True
         warnings.warn(
-            f"{most} received elements are kept, so the writer takes more memory for others. Keep fewer, or use "
+            f"{kept} received elements are kept, so the writer takes more memory for others. Keep fewer, or use "
             "TensorPipeReader(copy=True), which gives copies.",
             stacklevel=6,
         )
@@ -281,6 +286,7 @@ class TensorPipeReader:
             connection.close(self._last_word)
         self._connections.clear()
         self._ready.clear()
+        self._last = None
         self._listening.close()
         forget(self._address)
 

@@ -3,6 +3,7 @@
 import gc
 import os
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -61,12 +62,11 @@ class Sender:
     Attributes:
         operations: runs the steps, one after the other.
         arena: the memory that is sent from.
-        counters: what was done so far.
     """
 
     def __init__(self, address: str, arena: Arena, *, capacity: int, allow_pickle: bool, owns_arena: bool) -> None:
         self.arena = arena
-        self.counters = WriterCounters()
+        self._messages = self._copied_bytes = self._shared_bytes = self._waits = 0
         self._capacity = capacity
         self._owns_arena = owns_arena
         self._told_regions: set[int] = set()
@@ -91,6 +91,13 @@ class Sender:
         """The number of the reader's process."""
         return self._outbox.pid
 
+    @property
+    def counters(self) -> WriterCounters:
+        """What was done so far."""
+        return WriterCounters(
+            self._messages, self._copied_bytes, self._shared_bytes, self._encoder.pickled, self._waits
+        )
+
     def sending(self, element: object) -> Steps[None]:
         """Send an element.
 
@@ -101,15 +108,15 @@ class Sender:
         if encoded.description is not None:
             # Once the encoder has told it, it won't again: it goes out even if this element never does.
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
-        yield from self._until_room()
+        if not self._has_room():
+            yield from self._until_room()
         if encoded.size_bytes <= INLINE_BYTES:
             memory: SlotPlace | bytes = _inline(encoded)
             self._post(encoded, memory)
         else:
             lease = yield from self._leased(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
-            slot = self.arena.place_of(lease.slot)
-            self._post(encoded, SlotPlace(slot.slot, slot.region, slot.start_bytes, encoded.size_bytes))
+            self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot stays
         yield from self._flushed()
 
@@ -151,30 +158,23 @@ class Sender:
         return SlotPlace(found.slot, slot.region, slot.start_bytes + found.offset_bytes, size_bytes)
 
     def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
-        places: list[SlotPlace] = [place for place in encoded.places if isinstance(place, SlotPlace)]
-        slots = {place.slot for place in places}
-        for place in [*places, memory] if isinstance(memory, SlotPlace) else places:
+        places = cast("tuple[SlotPlace, ...]", encoded.places)  # what `_locate` gave
+        slots: set[int] = set()
+        for place in (*places, memory) if isinstance(memory, SlotPlace) else places:
+            slots.add(place.slot)
             if place.region not in self._told_regions:
                 self._told_regions.add(place.region)
                 self._outbox.post(pack_region(place.region, self.arena.region_descriptor(place.region)))
-        if isinstance(memory, SlotPlace):
-            slots.add(memory.slot)
         for slot in slots:
             self.arena.hold(slot, self._participant)
-        self._outbox.post(pack_message(Message(encoded.head, tuple(places), memory)), tuple(slots))
-        done = self.counters
-        self.counters = WriterCounters(
-            done.messages + 1,
-            done.copied_bytes + encoded.size_bytes,
-            done.shared_bytes + sum(place.size_bytes for place in places),
-            self._encoder.pickled,
-            done.waits,
-        )
+        self._outbox.post(pack_message(Message(encoded.head, places, memory)), tuple(slots))
+        self._messages += 1
+        self._copied_bytes += encoded.size_bytes
+        for place in places:
+            self._shared_bytes += place.size_bytes
 
     def _until_room(self) -> Steps[None]:
-        if self._has_room():
-            return
-        self._waited()
+        self._waits += 1
         while True:
             self._clear_bells()
             self._outbox.look()
@@ -187,13 +187,13 @@ class Sender:
         self.arena.clear_bell(self._bell)
 
     def _has_room(self) -> bool:
-        return self.counters.messages - self.arena.acknowledged(self._participant) < self._capacity
+        return self._messages - self.arena.acknowledged(self._participant) < self._capacity
 
     def _leased(self, size_bytes: int) -> Steps[Lease]:
         lease = self.arena.lease_nowait(size_bytes)
         if lease is not None:
             return lease
-        self._waited()
+        self._waits += 1
         try:
             while True:
                 self._clear_bells()
@@ -253,12 +253,6 @@ class Sender:
         finally:
             if not flushed:
                 self.operations.watch_writing(self._outbox.descriptor, wanted=False)
-
-    def _waited(self) -> None:
-        done = self.counters
-        self.counters = WriterCounters(
-            done.messages, done.copied_bytes, done.shared_bytes, done.pickled, done.waits + 1
-        )
 
     def _take_back_unsent(self) -> None:
         for slot in self._outbox.take_unsent_slots():

@@ -31,10 +31,10 @@ class TensorPipeWriter:
     """Sends nested elements to the reader at an address, through shared memory; a context manager.
 
     Elements are dicts, lists, tuples, named tuples and dataclasses of NumPy arrays, torch tensors on the CPU, Python
-    and NumPy scalars, str and bytes. For each array the cheapest way is taken: what lies in the arena already (see
-    `empty`) is sent by reference, all else is copied once into a slot that was used before, or into a new one if the
-    structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where they are and go by CUDA IPC;
-    that needs `allow_pickle=True`, and the sender must keep them until they were received.
+    and NumPy scalars, str, bytes and `Bytes`. For each array and `Bytes` the cheapest way is taken: what lies in the
+    arena already (see `empty`) is sent by reference, all else is copied once into a slot that was used before, or into
+    a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where they are
+    and go by CUDA IPC; that needs `allow_pickle=True`, and the sender must keep them until they were received.
 
     Args:
         address: the reader's `address`.
