@@ -4,9 +4,11 @@
     reader → writer     closed, failed, rejected
 
 A frame is one packet: its kind, then its fields. Those too long for a packet are cut, and each piece but the last is
-marked as such. Nothing is trusted: what doesn't parse is a `MessageError`.
+marked as such; where the last one won't come, a void takes back those before it. Nothing is trusted: what doesn't parse
+is a `MessageError`.
 """
 
+import array
 import enum
 import socket
 import struct
@@ -24,6 +26,7 @@ INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket i
 _PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
 _FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
 _MAX_DESCRIPTORS: Final = 3
+_RIGHTS_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * struct.calcsize("i"))
 
 
 class Kind(enum.IntEnum):
@@ -39,6 +42,7 @@ class Kind(enum.IntEnum):
     FAILED = 7
     CLOSED = 8
     REJECTED = 9
+    VOID = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,10 @@ class Inbox:
             if self._size > _FRAME_BYTES or (kind is Kind.PIECE and descriptors):
                 close_all(descriptors)
                 raise MessageError(f"a frame must have at most {_FRAME_BYTES} bytes; got {self._size} and more")
+            if kind is Kind.VOID:
+                close_all(descriptors)
+                self._pieces, self._size = [], 0
+                continue
             if kind is not Kind.PIECE:
                 body = b"".join([*self._pieces, packet[1:]]) if self._pieces else packet[1:]
                 self._pieces, self._size = [], 0
@@ -143,19 +151,33 @@ class Inbox:
 
     def _packet(self) -> tuple[bytes, tuple[int, ...]]:
         try:
-            packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+            packet, descriptors, flags = self._packet_with_flags()
         except ConnectionResetError:
             # The other end closed with something of ours unread. That is told once; what it sent before is still there.
             try:
-                packet, descriptors, flags, _ = socket.recv_fds(self._socket, _PACKET_BYTES + 1, _MAX_DESCRIPTORS)
+                packet, descriptors, flags = self._packet_with_flags()
             except ConnectionResetError:
                 return b"", ()
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             close_all(descriptors)
+            if flags & socket.MSG_CTRUNC and len(descriptors) < _MAX_DESCRIPTORS:  # there was room for more
+                raise MessageError(
+                    "this process can't take the descriptors of shared memory that a writer sent, since it has as many "
+                    "as it may; raise the limit (ulimit -n), or close some"
+                )
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
             )
-        return packet, tuple(descriptors)
+        return packet, descriptors
+
+    def _packet_with_flags(self) -> tuple[bytes, tuple[int, ...], int]:
+        # Not `recv_fds`, whose descriptors are inherited by programs that another thread starts just then.
+        packet, received, flags, _ = self._socket.recvmsg(_PACKET_BYTES + 1, _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
+        descriptors = array.array("i")
+        for level, kind, data in received:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data[: len(data) // descriptors.itemsize * descriptors.itemsize])
+        return packet, tuple(descriptors), flags
 
 
 def close_all(descriptors: Sequence[int]) -> None:
