@@ -1,41 +1,16 @@
 #include "core/arena_table.hpp"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
-#ifdef __linux__
-#include <sys/eventfd.h>
-#endif
 
 namespace penstock {
 
 namespace {
 
 std::atomic<std::uint64_t> forks{0};
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-int open_eventfd() {
-#ifdef __linux__
-    const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (descriptor < 0) fail("cannot open an eventfd");
-    return descriptor;
-#else
-    errno = ENOTSUP;
-    fail("a bell shared between processes needs Linux");
-#endif
-}
-
-int copy_descriptor(int descriptor) {
-    const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) fail("cannot copy the bell's descriptor");
-    return copy;
-}
 
 void raise(std::atomic<std::uint64_t>& word, std::uint64_t least) {
     std::uint64_t now = word.load();
@@ -51,23 +26,6 @@ std::uint64_t fork_generation() {
     return forks.load();
 }
 
-ArenaBell::~ArenaBell() { ::close(descriptor_); }
-
-// A write can only fail because the counter is at its end, and then the descriptor is readable already.
-void ArenaBell::set_readable() {
-    const std::uint64_t one = 1;
-    while (::write(descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-}
-
-bool ArenaBell::clear_readable() {
-    std::uint64_t taken = 0;
-    for (;;) {
-        const auto count = ::read(descriptor_, &taken, sizeof taken);
-        if (count >= 0 || errno != EINTR) return count > 0;
-    }
-}
-
 std::size_t ArenaTable::row_words(std::uint64_t slots) {
     constexpr std::size_t page_words = 512;
     return (holds_word + slots + page_words - 1) / page_words * page_words;
@@ -77,11 +35,11 @@ std::size_t ArenaTable::bytes(std::uint64_t slots) {
     return (header_words + participants * row_words(slots)) * sizeof(AtomicWord);
 }
 
-ArenaTable::ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, int bell_descriptor)
+ArenaTable::ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, std::optional<int> bell_descriptor)
     : region_(std::move(region)),
       words_(reinterpret_cast<AtomicWord*>(region_->data())),
       slots_(slots),
-      bell_(words_[rung_word], bell_descriptor) {}
+      bell_(bell_descriptor ? Bell(rung(), *bell_descriptor) : Bell(rung())) {}
 
 std::shared_ptr<ArenaTable> ArenaTable::create(std::uint64_t slots) {
     auto region = Region::create_shared(bytes(slots));
@@ -90,7 +48,7 @@ std::shared_ptr<ArenaTable> ArenaTable::create(std::uint64_t slots) {
     words[slots_word].store(slots);
     words[participants_word].store(participants);
     words[magic_word].store(magic);
-    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, open_eventfd()));
+    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, std::nullopt));
 }
 
 std::shared_ptr<ArenaTable> ArenaTable::open(int table_descriptor, int bell_descriptor) {
@@ -104,7 +62,7 @@ std::shared_ptr<ArenaTable> ArenaTable::open(int table_descriptor, int bell_desc
     if (!words[participants_word].equals(participants) || slots > region->size() || bytes(slots) > region->size()) {
         throw std::invalid_argument("it is too short for what it says of itself");
     }
-    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, copy_descriptor(bell_descriptor)));
+    return std::shared_ptr<ArenaTable>(new ArenaTable(std::move(region), slots, bell_descriptor));
 }
 
 AtomicWord* ArenaTable::row(std::uint64_t participant) const {

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/bell.hpp"
@@ -32,25 +33,6 @@ namespace penstock {
 // How many forks lie between this process and the first of its line that asked; another number after each fork.
 std::uint64_t fork_generation();
 
-// The bell of the owner: its word lies in the table, and its descriptor is an eventfd that all participants have.
-class ArenaBell : public BellProtocol<ArenaBell> {
-  public:
-    // Owns the descriptor.
-    ArenaBell(AtomicWord& rung, int descriptor) : rung_(rung), descriptor_(descriptor) {}
-    ~ArenaBell();
-    ArenaBell(const ArenaBell&) = delete;
-    ArenaBell& operator=(const ArenaBell&) = delete;
-
-    int fileno() const { return descriptor_; }
-    AtomicWord& rung() { return rung_; }
-    void set_readable();
-    bool clear_readable();
-
-  private:
-    AtomicWord& rung_;
-    int descriptor_;
-};
-
 class ArenaTable {
   public:
     static constexpr std::uint64_t participants = 64;  // the owner among them
@@ -58,12 +40,14 @@ class ArenaTable {
 
     // By the owner. Linux only; elsewhere std::system_error says that it isn't supported.
     static std::shared_ptr<ArenaTable> create(std::uint64_t slots);
-    // By others; takes copies of both descriptors. std::invalid_argument if that memory is no table of this version.
+    // By others; takes copies of both descriptors. std::invalid_argument if that memory is no table of this version, or
+    // the other no bell's.
     static std::shared_ptr<ArenaTable> open(int table_descriptor, int bell_descriptor);
 
     std::uint64_t slots() const { return slots_; }
     int descriptor() const { return region_->descriptor(); }
-    ArenaBell& bell() { return bell_; }
+    // The owner's: its word lies in the table, and its descriptor is an eventfd that all participants have.
+    Bell& bell() { return bell_; }
     // How many bytes the owner waits for; 0 for none.
     AtomicWord& wanted() const { return words_[wanted_word]; }
 
@@ -98,7 +82,10 @@ class ArenaTable {
     static constexpr std::size_t rung_word = 8, wanted_word = 16, header_words = 512;
     static constexpr std::size_t leased_word = 0, returned_word = 8, acknowledged_word = 9, holds_word = 16;
 
-    ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, int bell_descriptor);
+    // Makes the bell, or copies the descriptor of the owner's.
+    ArenaTable(std::shared_ptr<Region> region, std::uint64_t slots, std::optional<int> bell_descriptor);
+
+    std::shared_ptr<AtomicWord> rung() const { return {region_, words_ + rung_word}; }
 
     static std::size_t row_words(std::uint64_t slots);
     static std::size_t bytes(std::uint64_t slots);
@@ -111,7 +98,7 @@ class ArenaTable {
     // By the owner: no participant, and no slot, from these on ever had a hold. Pages that lie behind are never
     // touched.
     std::atomic<std::uint64_t> rows_used_{1}, slots_used_{0};
-    ArenaBell bell_;
+    Bell bell_;
 };
 
 // One process's part in an arena, from which its leases come. Leases of the owner take an idle slot; those of others

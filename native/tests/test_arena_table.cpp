@@ -106,6 +106,13 @@ void what_is_no_table_is_refused() {
     const auto table = ArenaTable::create(10);
     const int bell = table->bell().fileno();
     expect(throws<std::invalid_argument>([&] { ArenaTable::open(bell, bell); }), "an eventfd is no table");
+    int ends[2];  // a pipe that blocks would hold up who rings it
+    expect(::pipe(ends) == 0, "a pipe can be made");
+    for (const int end : ends) {
+        expect(throws<std::invalid_argument>([&] { ArenaTable::open(table->descriptor(), end); }), "a pipe is no bell");
+        ::close(end);
+    }
+    expect(throws<std::invalid_argument>([&] { ArenaTable::open(table->descriptor(), -1); }), "nothing is no bell");
     const auto open = [&](std::size_t size, std::vector<std::uint64_t> words) {
         const auto region = Region::create_shared(size);
         std::memcpy(region->data(), words.data(), words.size() * sizeof(std::uint64_t));

@@ -19,6 +19,8 @@ class Guests:
         self._table = table
         self._invited: set[int] = set()
         self._processes: dict[int, io.FileIO] = {}
+        self._ended: set[int] = set()
+        self._leaving: dict[int, int] = {}  # how often each must have acknowledged before it is gone
 
     def invite(self, process_descriptor: int) -> int:
         """Return a free number.
@@ -26,11 +28,13 @@ class Guests:
         Raises:
             UsageError: there is none.
         """
+        self._let_go()
         free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
         if not free:
             raise UsageError(
                 f"an arena has at most {MOST_PARTICIPANTS} participants beside its owner, and all are invited; "
-                "call release_participant for those that are gone"
+                "release those that are gone, close some of the pipes that share it, or give others an arena of their "
+                "own"
             )
         participant = min(free)
         if process_descriptor >= 0:
@@ -50,13 +54,35 @@ class Guests:
         """
         self.check(participant)
         self._invited.remove(participant)
+        self._ended.discard(participant)
+        self._leaving.pop(participant, None)
         if participant in self._processes:
             self._processes.pop(participant).close()
         return self._table.release(participant)
 
-    def ended(self) -> list[int]:
-        """Return those whose processes have ended."""
-        return [participant for participant, process in self._processes.items() if has_ended(process)]
+    def dismiss(self, participant: int, acknowledgements: int) -> None:
+        """Release a participant once it has nothing left and acknowledged so often, or its process has ended.
+
+        Raises:
+            UsageError: it isn't invited.
+        """
+        self.check(participant)
+        self._leaving[participant] = acknowledgements
+        self._let_go()
+
+    def take_back(self) -> int:
+        """Take back all that participants hold whose processes have ended.
+
+        Returns:
+            How many holds they had.
+        """
+        ended = [participant for participant, process in self._processes.items() if has_ended(process)]
+        for participant in ended:
+            self._processes.pop(participant).close()
+        self._ended.update(ended)
+        holds = sum(map(self._table.release, self._ended))
+        self._let_go()
+        return holds
 
     def check(self, participant: int) -> None:
         """Do nothing if a participant is invited.
@@ -72,3 +98,10 @@ class Guests:
         for process in self._processes.values():
             process.close()
         self._processes = {}
+
+    def _let_go(self) -> None:
+        for participant, acknowledgements in list(self._leaving.items()):
+            done = self._table.acknowledged(participant) >= acknowledgements
+            empty = self._table.returned(participant) == self._table.leased(participant)
+            if participant in self._ended or (done and empty):
+                self.release(participant)

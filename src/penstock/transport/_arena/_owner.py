@@ -90,13 +90,11 @@ class Arena:
         self._lock = threading.Lock()  # around choosing a slot and changing who is invited
 
     def __enter__(self) -> Self:
-        """Return the arena, which the end of the scope closes."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:
@@ -184,15 +182,13 @@ class Arena:
             UsageError: there is no such slot.
             ClosedError: the arena was closed.
         """
-        stock = self._open().stock
-        _check_slot(slot, stock)
-        return stock.place_of(slot)
+        return self._stock_of(slot).place_of(slot)
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
         """Return which slot some memory of this process lies in.
 
         Args:
-            address: where the memory starts.
+            address: where it starts.
             size_bytes: its length.
 
         Returns:
@@ -205,16 +201,16 @@ class Arena:
         """Return a number for a new participant; it needs that and the descriptors.
 
         Args:
-            process_descriptor: of the participant's process, as `os.pidfd_open` gives it; copied. When that process
-                ends, `reclaim` releases the participant. -1 where somebody else watches it.
+            process_descriptor: of its process, as `os.pidfd_open` gives it; copied. When that ends, `reclaim` takes
+                back what it held. -1 where somebody else watches it.
 
         Raises:
             UsageError: 63 were invited and not released.
             ClosedError: the arena was closed.
         """
-        parts = self._open()
+        guests = self._open().guests
         with self._lock:
-            return parts.guests.invite(process_descriptor)
+            return guests.invite(process_descriptor)
 
     def hold(self, slot: int, participant: int) -> None:
         """Hold a slot once more on a participant's behalf, before it is told of it and before one's own lease goes.
@@ -233,23 +229,18 @@ class Arena:
         Raises:
             UsageError: it has none on that slot; or that participant isn't invited.
         """
-        table = self._check_hold(slot, participant)
-        if not table.give_back(slot, participant):
+        if not self._check_hold(slot, participant).give_back(slot, participant):
             raise UsageError(f"only a hold that was given can be taken back; participant {participant} has none")
 
     def held_by(self, participant: int) -> int:
         """Return how many holds a participant has now; 0 is the owner."""
-        if participant != 0:
-            self._open().guests.check(participant)
-        table = self._open().table
+        table = self._table_of(participant)
         returned = table.returned(participant)  # first, so that the difference isn't negative
         return table.leased(participant) - returned
 
     def returned_by(self, participant: int) -> int:
         """Return how many holds a participant has given back since it was invited; 0 is the owner."""
-        if participant != 0:
-            self._open().guests.check(participant)
-        return self._open().table.returned(participant)
+        return self._table_of(participant).returned(participant)
 
     def release_participant(self, participant: int) -> int:
         """Take back all that a participant holds, and its number; it rings the bell.
@@ -268,8 +259,22 @@ class Arena:
         with self._lock:
             return parts.guests.release(participant)
 
+    def dismiss(self, participant: int, *, acknowledgements: int) -> None:
+        """Release a participant as soon as it has nothing left: nothing more will be held on its behalf.
+
+        Args:
+            participant: its number, free once all is returned and so often acknowledged, or its process has ended.
+            acknowledgements: how often it must have acknowledged.
+
+        Raises:
+            UsageError: that participant isn't invited.
+        """
+        guests = self._open().guests
+        with self._lock:
+            guests.dismiss(participant, acknowledgements)
+
     def reclaim(self) -> int:
-        """Take back all that participants hold whose processes have ended, and release them.
+        """Take back all that participants hold whose processes have ended; their numbers stay until they are released.
 
         `lease_nowait` does it by itself before it says that there is no room.
 
@@ -279,9 +284,8 @@ class Arena:
         Raises:
             ClosedError: the arena was closed.
         """
-        guests = self._open().guests
         with self._lock:
-            return sum(map(guests.release, guests.ended()))
+            return self._open().guests.take_back()
 
     def acknowledged(self, participant: int) -> int:
         """Return how often a participant has acknowledged something, since it was invited."""
@@ -379,13 +383,19 @@ class Arena:
             )
         return parts
 
-    def _check_hold(self, slot: int, participant: int) -> ArenaTable:
+    def _table_of(self, participant: int) -> ArenaTable:
         parts = self._open()
-        parts.guests.check(participant)
-        _check_slot(slot, parts.stock)
+        if participant != 0:
+            parts.guests.check(participant)
         return parts.table
 
+    def _check_hold(self, slot: int, participant: int) -> ArenaTable:
+        self._open().guests.check(participant)
+        self._stock_of(slot)
+        return self._open().table
 
-def _check_slot(slot: int, stock: Stock) -> None:
-    if not 0 <= slot < len(stock.slots):
-        raise UsageError(f"slot must be one of the arena's {len(stock.slots)}; got {slot!r}")
+    def _stock_of(self, slot: int) -> Stock:
+        stock = self._open().stock
+        if not 0 <= slot < len(stock.slots):
+            raise UsageError(f"slot must be one of the arena's {len(stock.slots)}; got {slot!r}")
+        return stock

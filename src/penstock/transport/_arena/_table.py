@@ -42,7 +42,7 @@ def open_table(table_descriptor: int, bell_descriptor: int) -> ArenaTable:
     """
     try:
         return _open_arena_table(table_descriptor, bell_descriptor)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise MessageError(
             f"the descriptors must be those of an arena's table and bell, made by this version of Penstock; {error}"
         ) from error

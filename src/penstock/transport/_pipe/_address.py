@@ -6,6 +6,7 @@ Whoever runs under another user is refused at both ends.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -18,6 +19,7 @@ from penstock.errors import PeerError, UsageError
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: the kernel's word for who is at the other end
 _BACKLOG: Final = 128
+_MOST_BYTES: Final = 107  # of sun_path, and a zero behind it
 
 
 def new_address() -> str:
@@ -26,24 +28,26 @@ def new_address() -> str:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at the address.
+    """Return a socket that listens at the address; it never blocks.
 
     Raises:
         UsageError: this system has no such sockets, the address is malformed, or another process listens there.
     """
+    native = _native_form(address)
     made = _socket()
     try:
-        if "/" in address and os.path.exists(address):
+        if _is_path(address) and os.path.exists(address):
             _remove_if_stale(address)
-        made.bind(_native_form(address))
-        if "/" in address:
+        made.bind(native)
+        if _is_path(address):
             os.chmod(address, 0o600)
         made.listen(_BACKLOG)
+        made.settimeout(0)
     except OSError as error:
         made.close()
         raise UsageError(
-            f"a reader's address must be free, and its folder writable; got {address!r}: {error.strerror}. Leave "
-            "address= out to have one made."
+            f"a reader's address must be free, and its folder there and writable; got {address!r}: {error.strerror}. "
+            "Leave address= out to have one made."
         ) from error
     except BaseException:
         made.close()
@@ -51,9 +55,14 @@ def listen(address: str) -> socket.socket:
     return made
 
 
+def absolute(address: str) -> str:
+    """Return the address with a whole path, if it has one, so that it means the same in every folder."""
+    return os.path.abspath(address) if _is_path(address) else address
+
+
 def forget(address: str) -> None:
     """Remove the file of a path address, if it has one."""
-    if "/" in address:
+    if _is_path(address):
         with contextlib.suppress(OSError):
             os.unlink(address)
 
@@ -107,14 +116,24 @@ def _socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _native_form(address: str) -> str | bytes:
-    if address.startswith("@") and len(address) > 1:
-        return b"\0" + address[1:].encode()
-    if "/" in address:
-        return address
-    raise UsageError(
-        f"an address must be '@name' or a path with a '/' in it; got {address!r}. Pass on a reader's .address as it is."
-    )
+def _is_path(address: str) -> bool:
+    return "/" in address and not address.startswith("@")
+
+
+def _native_form(address: str) -> bytes:
+    abstract = address.startswith("@") and len(address) > 1
+    if not abstract and not _is_path(address):
+        raise UsageError(
+            f"an address must be '@name' or a path with a '/' in it; got {address!r}. Pass on a reader's .address as "
+            "it is."
+        )
+    native = b"\0" + os.fsencode(address[1:]) if abstract else os.fsencode(address)
+    if len(native) > _MOST_BYTES or "\0" in address:
+        raise UsageError(
+            f"an address must have at most {_MOST_BYTES} bytes, none of them zero; {address!r} has {len(native)}. Take "
+            "a shorter path, such as one in /tmp, or '@name'."
+        )
+    return native
 
 
 def _connect(made: socket.socket, address: str) -> None:
@@ -128,11 +147,19 @@ def _connect(made: socket.socket, address: str) -> None:
 
 
 def _remove_if_stale(path: str) -> None:
-    """Remove the socket file of a reader that is gone; leave anything else, for `bind` to complain of."""
+    """Remove the socket file of a reader that is gone; leave anything else, for `bind` to complain of.
+
+    Raises:
+        OSError: it can't be looked at, or not removed.
+    """
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return  # connecting to it would be refused as well
-    with _socket() as probe:
+    # A socket of another type finds out whether the other one lives, and is never let in there.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:
+                raise

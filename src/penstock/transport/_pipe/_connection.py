@@ -21,6 +21,7 @@ from penstock.transport._pipe._frames import (
     Message,
     Starved,
     close_all,
+    packets,
     parse_hello,
     parse_message,
     parse_region,
@@ -80,6 +81,8 @@ class Connection:
             BlockingIOError: there is none yet.
             PeerError: the writer failed or died.
             MessageError: what came is no message, or none that may be read here.
+            OSError: no descriptor is left for what came.
+            MemoryError: nor memory.
         """
         try:
             while True:
@@ -93,7 +96,9 @@ class Connection:
                     self._heed(frame)
                 finally:
                     close_all(frame.descriptors)
-        except MessageError as error:
+        except BlockingIOError:
+            raise
+        except (MessageError, OSError, MemoryError) as error:
             self.ended = True
             self._say(Frame(Kind.REJECTED, str(error).encode()[:4096]))
             error.add_note(f"It came from process {self._pid}, to which this reader listens no longer.")
@@ -180,10 +185,11 @@ class Connection:
 
     def _say(self, word: Frame) -> None:
         with contextlib.suppress(OSError):  # it is gone, or doesn't listen
-            self._socket.send(bytes([word.kind]) + word.body)
+            for packet, _ in packets(word):
+                self._socket.send(packet)
 
     def _give_back_unread(self) -> None:
-        with contextlib.suppress(OSError, MessageError):  # the writer is gone, or talks nonsense
+        with contextlib.suppress(OSError, MessageError, MemoryError):  # the writer is gone, or talks nonsense
             self._socket.shutdown(socket.SHUT_RD)  # nothing more comes in after this, and what is in can still be read
             while (frame := self._inbox.receive()) is not None:
                 try:
@@ -192,6 +198,7 @@ class Connection:
                     elif frame.kind is Kind.MESSAGE:
                         for slot in _extents(parse_message(frame)):
                             self._arena.drop(slot)
+                        self._arena.acknowledge()
                 finally:
                     close_all(frame.descriptors)
 

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from penstock.errors import MessageError, PeerError
 
-_TEXT_CHARACTERS: Final = 20_000  # of a traceback, from its end: deep recursion makes them as long as a book
+_MESSAGE_CHARACTERS: Final = 2_000
+_TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book
+_PICKLED_BYTES: Final = 16_384  # all must fit into the socket at once: who fails does not wait
 _REMOTE: Final = "At the other end of the pipe"
 
 
@@ -17,14 +19,15 @@ def pack_failure(error: BaseException, *, allow_pickle: bool) -> bytes:
     text = "".join(traceback.format_exception(error))
     described: dict[str, Any] = {
         "type": type(error).__qualname__,
-        "message": _words(error)[:_TEXT_CHARACTERS],
+        "message": _words(error)[:_MESSAGE_CHARACTERS],
         "traceback": text[-_TEXT_CHARACTERS:],
     }
     if allow_pickle:
         with contextlib.suppress(Exception):  # it may refuse in any way; it is described then
             pickled = pickle.dumps(error)
             pickle.loads(pickled)  # exceptions often pickle well and then can't be built again
-            described["pickled"] = pickled.hex()
+            if len(pickled) <= _PICKLED_BYTES:
+                described["pickled"] = pickled.hex()
     return json.dumps(described).encode()
 
 

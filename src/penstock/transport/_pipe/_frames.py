@@ -4,7 +4,8 @@
     reader → writer     closed, failed, rejected
 
 A frame is one packet: its kind, then its fields. Those too long for a packet are cut, and each piece but the last is
-marked as such. Nothing is trusted: what doesn't parse is a `MessageError`.
+marked as such; where the last one won't come, a void takes back those before it. Nothing is trusted: what doesn't parse
+is a `MessageError`.
 """
 
 import array
@@ -25,6 +26,7 @@ INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket i
 _PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
 _FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
 _MAX_DESCRIPTORS: Final = 3
+_CLOSED_IN_PROGRAMS: Final = int(socket.MSG_CMSG_CLOEXEC)
 _CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
@@ -42,6 +44,7 @@ class Kind(enum.IntEnum):
     FAILED = 7
     CLOSED = 8
     REJECTED = 9
+    VOID = 10
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
@@ -142,6 +145,10 @@ class Inbox:
             if self._size > _FRAME_BYTES or (kind is Kind.PIECE and descriptors):
                 close_all(descriptors)
                 raise MessageError(f"a frame must have at most {_FRAME_BYTES} bytes; got {self._size} and more")
+            if kind is Kind.VOID:
+                close_all(descriptors)
+                self._pieces, self._size = [], 0
+                continue
             if kind is not Kind.PIECE:
                 body = b"".join([*self._pieces, packet[1:]]) if self._pieces else bytes(packet[1:])
                 self._pieces, self._size = [], 0
@@ -150,20 +157,30 @@ class Inbox:
 
     def _next_packet(self) -> tuple[memoryview, tuple[int, ...]]:
         try:
-            size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
+            size, ancillary, flags = self._read()
         except ConnectionResetError:
             # The other end closed with something of ours unread. That is told once; what it sent before is still there.
             try:
-                size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES)
+                size, ancillary, flags = self._read()
             except ConnectionResetError:
                 return self._packet[:0], ()
         descriptors = _descriptors(ancillary) if ancillary else ()
         if flags & _CUT:
             close_all(descriptors)
+            if flags & socket.MSG_CTRUNC and len(descriptors) < _MAX_DESCRIPTORS:  # there was room for more
+                raise MessageError(
+                    "this process can't take the descriptors of shared memory that a writer sent, since it has as many "
+                    "as it may; raise the limit (ulimit -n), or close some"
+                )
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
             )
         return self._packet[:size], descriptors
+
+    def _read(self) -> tuple[int, list[tuple[int, int, bytes]], int]:
+        # Not `recv_fds`, whose descriptors are inherited by programs that another thread starts just then.
+        size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES, _CLOSED_IN_PROGRAMS)
+        return size, ancillary, flags
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ the watched descriptors is ready. `run` blocks the thread there; `run_async` let
 
 Guarantees:
   - Operations take turns, in the order in which they came; none sees another's half-done work.
-  - Ctrl-C, a timeout, cancelling and `close` end an operation at one of its yields and nowhere else.
+  - Ctrl-C, a timeout, cancelling and `close` end an operation at one of its yields and nowhere else. Ctrl-C that comes
+    when the result is there already is raised as well; the result goes to `put_back`.
   - `close` may be called at any time, by anyone: an operation that waits ends with ClosedError, and the last one inside
-    disposes of what the end holds. `close` itself never waits.
+    disposes of what the end holds. `close` never waits for another operation.
   - After a fork, the child's copy refuses every operation.
 
 Threads, or the coroutines of one event loop, may use an end; not both at the same time.
@@ -23,6 +24,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import ClosedError
 from penstock.transport._bell import Bell, Waiter
+from penstock.transport._interrupts import HeldInterrupts
 
 ResultT = TypeVar("ResultT")
 Steps: TypeAlias = Generator[None, None, ResultT]
@@ -34,6 +36,7 @@ class Operations:
     Args:
         name: what the end is called in messages.
         dispose: called once, when the end is closed and no operation is inside.
+        put_back: given a result that Ctrl-C came before.
     """
 
     __slots__ = (
@@ -45,15 +48,19 @@ class Operations:
         "_name",
         "_pid",
         "_poll",
+        "_put_back",
         "_turn",
         "_waiter",
         "closed",
     )
 
-    def __init__(self, name: str, dispose: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, dispose: Callable[[], None], *, put_back: Callable[[object], None] | None = None
+    ) -> None:
         self.closed = False
         self._name: Final = name
         self._dispose = dispose
+        self._put_back = put_back
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._async_turn = asyncio.Lock()
@@ -99,24 +106,23 @@ class Operations:
             TimeoutError: it took longer than that.
             ClosedError: the end is closed, or was while this waited, or this process was forked from its owner.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        self._enter()
-        try:
-            if not self._turn.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
-                raise self._too_late(timeout_seconds)
+        taken: list[bool] = []
+        with HeldInterrupts() as held:
+            self._enter()
             try:
-                while True:
-                    done = self._next(steps)
-                    if done is not None:
-                        return done[0]
-                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                    if not self._waiter.wait(self._poll.fileno(), left):
-                        raise self._too_late(timeout_seconds)
+                deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+                self._take_turn(taken, held, timeout_seconds)
+                result = self._do(steps, held, deadline)
             finally:
-                self._turn.release()
-        finally:
-            steps.close()
-            self._leave()
+                steps.close()
+                if any(taken):
+                    self._turn.release()
+                self._leave()
+            if result is None:
+                raise self._too_late(timeout_seconds)
+            if held.arrived and self._put_back is not None:
+                self._put_back(result[0])  # it won't be returned: the interrupt is told now
+            return result[0]
 
     async def run_async(self, steps: Steps[ResultT]) -> ResultT:
         """Do the steps, and let the event loop go on where they have to wait.
@@ -127,18 +133,28 @@ class Operations:
         Raises:
             ClosedError: as `run`.
         """
-        self._enter()
+        inside = False
         try:
+            with HeldInterrupts():
+                self._enter()
+                inside = True
             async with self._async_turn:
-                while True:
-                    with self._turn:
-                        done = self._next(steps)
-                    if done is not None:
-                        return done[0]
-                    await self._readable()
+                try:
+                    while True:
+                        with HeldInterrupts() as held, self._turn:
+                            done = self._next(steps)
+                            if done is not None and held.arrived and self._put_back is not None:
+                                self._put_back(done[0])
+                        if done is not None:
+                            return done[0]
+                        await self._readable()
+                finally:
+                    with HeldInterrupts(), self._turn:
+                        steps.close()
         finally:
-            steps.close()
-            self._leave()
+            if inside:
+                with HeldInterrupts():
+                    self._leave()
 
     def close(self, last_steps: Steps[None] | None = None) -> None:
         """End the operation that waits, and have everything disposed of; harmless when repeated.
@@ -146,17 +162,59 @@ class Operations:
         Args:
             last_steps: done before, if no operation is inside; they may block this thread.
         """
-        if self.closed or not self.mine:
+        if not self.mine:
+            return
+        with HeldInterrupts() as held:
+            with self._lock:
+                if self.closed:
+                    return
+                self._inside += 1
+            try:
+                if last_steps is not None and self._turn.acquire(blocking=False):
+                    try:
+                        self._do(last_steps, held, None)
+                    finally:
+                        last_steps.close()
+                        self._turn.release()
+            finally:
+                self.closed = True
+                self._bell.ring()
+                self._leave()
+
+    def _take_turn(self, taken: list[bool], held: HeldInterrupts, timeout_seconds: float | None) -> None:
+        """Wait for the turn; whether it was taken is in `taken`, also if this raises."""
+        if self._turn.acquire(blocking=False):
+            taken.append(True)
             return
         try:
-            if last_steps is not None and self._turn.acquire(blocking=False):
-                self._turn.release()
-                self.run(last_steps, None)
+            held.allow()
+            # One call, so that no interrupt finds the turn taken and that not written down.
+            taken.extend(map(self._turn.acquire, (True,), (-1 if timeout_seconds is None else timeout_seconds,)))
         finally:
-            self._enter(closing=True)
-            self.closed = True
-            self._bell.ring()
-            self._leave()
+            held.hold()
+        if not any(taken):
+            raise self._too_late(timeout_seconds)
+
+    def _do(self, steps: Steps[ResultT], held: HeldInterrupts, deadline: float | None) -> tuple[ResultT] | None:
+        """Do the steps to their end.
+
+        Returns:
+            The result, in a tuple; None if the time was over before.
+        """
+        while True:
+            done = self._next(steps)
+            if done is not None:
+                return done
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:  # looked at here, since there may be always something ready
+                return None
+            try:
+                held.allow()
+                ready = self._waiter.wait(self._poll.fileno(), left)
+            finally:
+                held.hold()
+            if not ready:
+                return None
 
     def _next(self, steps: Steps[ResultT]) -> tuple[ResultT] | None:
         """Go on to the next wait.
@@ -181,24 +239,26 @@ class Operations:
         finally:
             loop.remove_reader(self._poll.fileno())
 
-    def _enter(self, *, closing: bool = False) -> None:
+    def _enter(self) -> None:
         if not self.mine:
             raise ClosedError(
                 f"{self._name} belongs to the process that opened it, {self._pid}; this one, {os.getpid()}, was forked "
                 "from it. Open another one here."
             )
         with self._lock:
-            if self.closed and not closing:
+            if self.closed:
                 raise self._refusal()
             self._inside += 1
 
     def _leave(self) -> None:
         with self._lock:
             self._inside -= 1
-            last = self.closed and self._inside == 0 and not self._poll.closed
+            last = self.closed and self._inside == 0
         if last:
-            self._dispose()
-            self._poll.close()
+            try:
+                self._dispose()
+            finally:
+                self._poll.close()
 
     def _refusal(self) -> ClosedError:
         return ClosedError(f"{self._name} is closed. Open another one.")

@@ -28,6 +28,7 @@ class Outbox:
     __slots__ = (
         "_allow_pickle",
         "_inbox",
+        "_message_packets",
         "_posted",
         "_socket",
         "_verdict",
@@ -42,6 +43,7 @@ class Outbox:
         self._inbox = Inbox(self._socket)
         self._allow_pickle = allow_pickle
         self._posted: deque[tuple[bytes, tuple[int, ...], Sequence[int]]] = deque()
+        self._message_packets = 0  # of the last message
         self._verdict: Exception | None = None
         self.descriptor = self._socket.fileno()
         self.pid = peer_pid(self._socket)
@@ -50,6 +52,8 @@ class Outbox:
     def post(self, frame: Frame, slots: Sequence[int] = ()) -> None:
         """Put a frame behind those that wait; `slots` are held for the reader until it has it."""
         *pieces, (packet, descriptors) = packets(frame)
+        if frame.kind is Kind.MESSAGE:
+            self._message_packets = 1 + len(pieces)
         for piece, no_descriptors in pieces:
             self._posted.append((piece, no_descriptors, ()))
         self._posted.append((packet, descriptors, slots))
@@ -101,14 +105,18 @@ class Outbox:
         close_all(frame.descriptors)
         raise self._decide(self._told(frame))
 
-    def take_unsent_slots(self) -> list[int]:
-        """Forget all that still waits.
+    def withdraw(self) -> Sequence[int]:
+        """Forget the message that was posted last, of which something waits; the reader won't receive it.
 
         Returns:
             The slots that were held for the reader because of it.
         """
-        slots = [slot for _, _, held in self._posted for slot in held]
-        self._posted.clear()
+        slots = self._posted[-1][2]
+        waiting = min(len(self._posted), self._message_packets)
+        for _ in range(waiting):
+            self._posted.pop()
+        if waiting < self._message_packets:
+            self.post(Frame(Kind.VOID, b""))
         return slots
 
     def close(self) -> None:

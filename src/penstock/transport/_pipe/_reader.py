@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from penstock._tree import Element
 from penstock.errors import EndOfPipeError, MessageError, PeerError, UsageError
-from penstock.transport._pipe._address import forget, listen, new_address
+from penstock.transport._pipe._address import absolute, forget, listen, new_address
 from penstock.transport._pipe._connection import NOTHING, Connection
 from penstock.transport._pipe._failure import pack_failure
 from penstock.transport._pipe._frames import Frame, Kind
@@ -75,7 +75,7 @@ class TensorPipeReader:
     ) -> None:
         if num_writers is not None and num_writers < 1:
             raise UsageError(f"num_writers must be at least 1, or None for any number; got {num_writers!r}")
-        self._address = new_address() if address is None else address
+        self._address = new_address() if address is None else absolute(address)
         self._expected = num_writers
         self._allow_pickle = allow_pickle
         self._copy = copy
@@ -85,10 +85,14 @@ class TensorPipeReader:
         self._last: Connection | None = None
         self._warned = False
         self._last_word = Frame(Kind.CLOSED, b"")
+        self._put_back: deque[Element] = deque()  # what Ctrl-C kept from being returned
         self._listening = listen(self._address)
-        self._listening.settimeout(0)
-        self._operations = Operations("this TensorPipeReader", self._dispose)
-        self._operations.watch(self._listening.fileno())
+        try:
+            self._operations = Operations("this TensorPipeReader", self._dispose, put_back=self._put_back.append)
+            self._operations.watch(self._listening.fileno())
+        except BaseException:
+            self._dispose()
+            raise
 
     @property
     def address(self) -> str:
@@ -194,6 +198,8 @@ class TensorPipeReader:
 
     def _receiving(self) -> Steps[Element]:
         self._warn_of_kept()  # here, where nothing is lost if warnings are errors
+        if self._put_back:
+            return self._put_back.popleft()
         while True:
             self._look()
             while self._ready:
@@ -230,6 +236,12 @@ class TensorPipeReader:
                 connected, _ = self._listening.accept()
             except BlockingIOError:
                 return
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"this reader can't let another writer in ({error.strerror}); raise the limit (ulimit -n), or "
+                    "close what is open",
+                ) from error
             connection = Connection(connected, allow_pickle=self._allow_pickle, copy=self._copy)
             if self._expected is not None and self._accepted >= self._expected:
                 refusal = f"the reader expects {self._expected} writers and has had as many; raise num_writers"
@@ -287,6 +299,7 @@ class TensorPipeReader:
         self._connections.clear()
         self._ready.clear()
         self._last = None
+        self._put_back.clear()
         self._listening.close()
         forget(self._address)
 

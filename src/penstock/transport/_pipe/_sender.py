@@ -1,5 +1,6 @@
 """What a writer does, as steps: waits for room and memory, copies, tells the reader; and what it owns."""
 
+import contextlib
 import gc
 import os
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from penstock._tree import Element
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
 from penstock.transport._bell import Bell
 from penstock.transport._encoding import Encoded, Encoder
@@ -71,11 +72,16 @@ class Sender:
         self._owns_arena = owns_arena
         self._told_regions: set[int] = set()
         self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate)
+        self._last_word: Frame | None = None
         self._bell = Bell()
         self._outbox = Outbox(address, allow_pickle=allow_pickle)
+        process = -1 if self._outbox.process is None else self._outbox.process.fileno()
         try:
-            process = -1 if self._outbox.process is None else self._outbox.process.fileno()
             self._participant = arena.invite(process)
+        except BaseException:
+            self._outbox.close()
+            raise
+        try:
             self.operations = Operations("this TensorPipeWriter", self._dispose)
             for descriptor in (self._outbox.descriptor, arena.fileno(), self._bell.fileno(), process):
                 if descriptor >= 0:
@@ -83,8 +89,9 @@ class Sender:
             arena.listen(self._bell)
             self._introduce()
         except BaseException:
-            self._outbox.close()
+            self._dispose()
             raise
+        self._last_word = Frame(Kind.END, b"")
 
     @property
     def reader_pid(self) -> int:
@@ -111,14 +118,13 @@ class Sender:
         if not self._has_room():
             yield from self._until_room()
         if encoded.size_bytes <= INLINE_BYTES:
-            memory: SlotPlace | bytes = _inline(encoded)
-            self._post(encoded, memory)
+            self._post(encoded, _inline(encoded))
         else:
             lease = yield from self._leased(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
             self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot stays
-        yield from self._flushed()
+        yield from self._delivered(encoded)
 
     def making(self, blank: Blank) -> Steps[Element]:
         """Return an element without contents, once there is memory for it.
@@ -132,14 +138,35 @@ class Sender:
         lease = yield from self._leased(max(blank.size_bytes, 1))
         return blank.over(lease)
 
-    def saying(self, last_word: Frame) -> Steps[None]:
-        """Say the end or the failure.
+    def fail(self, described: bytes) -> None:
+        """Have a failure be the last word, and not the end."""
+        self._last_word = Frame(Kind.FAILED, described)
+
+    def ending(self) -> Steps[None]:
+        """Say the last word.
 
         Yields:
             Where it has to wait.
         """
-        self._outbox.post(last_word)
+        self._post_last_word()
         yield from self._flushed()
+
+    def _delivered(self, encoded: Encoded) -> Steps[None]:
+        """Send the message that was posted, or withdraw it: who was told that it wasn't sent may send it again.
+
+        Yields:
+            Where it has to wait.
+        """
+        try:
+            yield from self._flushed()
+        except BaseException:
+            for slot in self._outbox.withdraw():
+                with contextlib.suppress(UsageError):  # the reader died, and what it held came back already
+                    self.arena.unhold(slot, self._participant)
+            raise
+        self._messages += 1
+        self._copied_bytes += encoded.size_bytes
+        self._shared_bytes += sum(place.size_bytes for place in cast("tuple[SlotPlace, ...]", encoded.places))
 
     def _introduce(self) -> None:
         own = os.pidfd_open(os.getpid())  # of ourselves, so that it is us whom the reader watches
@@ -168,10 +195,6 @@ class Sender:
         for slot in slots:
             self.arena.hold(slot, self._participant)
         self._outbox.post(pack_message(Message(encoded.head, places, memory)), tuple(slots))
-        self._messages += 1
-        self._copied_bytes += encoded.size_bytes
-        for place in places:
-            self._shared_bytes += place.size_bytes
 
     def _until_room(self) -> Steps[None]:
         self._waits += 1
@@ -231,13 +254,10 @@ class Sender:
                 )
 
     def _flushed(self) -> Steps[None]:
-        try:
-            while not self._outbox.flush():
-                self._outbox.look()
-                yield from self._pause()
-        except (PenstockError, OSError):
-            self._take_back_unsent()
-            raise
+        while not self._outbox.flush():
+            self._clear_bells()  # what they told is looked for before the next wait for it
+            self._outbox.look()
+            yield from self._pause()
 
     def _pause(self) -> Steps[None]:
         """Wait for the bell, a word of the reader's, its end, or, where frames wait to be sent, room in the socket.
@@ -254,18 +274,22 @@ class Sender:
             if not flushed:
                 self.operations.watch_writing(self._outbox.descriptor, wanted=False)
 
-    def _take_back_unsent(self) -> None:
-        for slot in self._outbox.take_unsent_slots():
-            self.arena.unhold(slot, self._participant)
+    def _post_last_word(self) -> None:
+        if self._last_word is not None:
+            self._outbox.post(self._last_word)
+            self._last_word = None
 
     def _dispose(self) -> None:
-        self._take_back_unsent()
+        self._post_last_word()  # if another operation was inside
+        with contextlib.suppress(PenstockError, OSError):  # nobody waits any longer
+            self._outbox.flush()
         self._outbox.close()
         self.arena.listen_no_longer(self._bell)
         if self._owns_arena:
             self.arena.close()
         else:
-            self.arena.reclaim()  # if the reader died
+            with contextlib.suppress(ClosedError):  # whose arena it is may have closed it before
+                self.arena.dismiss(self._participant, acknowledgements=self._messages)
 
 
 def _inline(encoded: Encoded) -> bytes:

@@ -21,7 +21,6 @@ from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena
 from penstock.transport._pipe._blank import Blank
 from penstock.transport._pipe._failure import pack_failure
-from penstock.transport._pipe._frames import Frame, Kind
 from penstock.transport._pipe._sender import Sender, WriterCounters
 
 ElementT = TypeVar("ElementT")
@@ -170,11 +169,14 @@ class TensorPipeWriter:
     def close(self) -> None:
         """Say the end, and close; what was sent is still received. Harmless when repeated.
 
+        Where the socket is full, it waits for the reader; where another thread is inside `send`, that ends with a
+        ClosedError.
+
         Raises:
             PeerError: the reader died before it had received everything that could be sent.
         """
         with contextlib.suppress(ClosedError):  # a reader that closed first wants to hear nothing
-            self._sender.operations.close(self._sender.saying(Frame(Kind.END, b"")))
+            self._sender.operations.close(self._sender.ending())
 
     def fail(self, error: BaseException) -> None:
         """Say that this end failed, and close: the reader raises the error once it has received what was sent before.
@@ -183,8 +185,9 @@ class TensorPipeWriter:
             error: told by its type, message and traceback; with `allow_pickle`, the reader raises the exception itself.
         """
         described = pack_failure(error, allow_pickle=self._allow_pickle)
+        self._sender.fail(described)
         with contextlib.suppress(PenstockError):  # the failure is told here; that the reader is gone is no further one
-            self._sender.operations.close(self._sender.saying(Frame(Kind.FAILED, described)))
+            self._sender.operations.close(self._sender.ending())
 
     def __enter__(self) -> Self:
         return self

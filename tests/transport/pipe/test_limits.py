@@ -1,0 +1,270 @@
+"""Where something runs out, or an address is wrong, an error says so, and nothing is left or disturbed."""
+
+import contextlib
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
+from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from penstock.transport._pipe._frames import Inbox
+from tests.transport.arena.peers import environment
+from tests.transport.pipe.children import element_of, free_path, is_element, receive_and_keep, running
+from tests.transport.pipe.test_hostile import stranger
+
+PATIENCE_SECONDS = 10
+SHARING = 63  # pipes that one arena can serve
+
+
+def test_seventy_writers_reach_one_reader() -> None:
+    """Each with its elements in order."""
+    count = 70
+    with TensorPipeReader(num_writers=count) as reader, contextlib.ExitStack() as scope:
+        writers = [scope.enter_context(TensorPipeWriter(reader.address)) for _ in range(count)]
+        for step in range(2):
+            for number, writer in enumerate(writers):
+                writer.send((number, element_of(step)))
+        scope.close()
+        received = list(reader)
+    assert all(is_element(element, step) for step in (0, 1) for _, element in received[step * count : step * count + 1])
+    for number in range(count):
+        assert [element["step"] for sender, element in received if sender == number] == [0, 1]
+
+
+def test_one_arena_serves_so_many_pipes_at_once_and_any_number_in_all() -> None:
+    """One more is refused with the ways out; a closed one makes room, as soon as what it sent was dropped."""
+    with TensorPipeReader(num_writers=None) as reader, Arena() as arena, contextlib.ExitStack() as scope:
+        writers = [scope.enter_context(TensorPipeWriter(reader.address, arena=arena)) for _ in range(SHARING)]
+        with pytest.raises(UsageError, match=r"63 participants.*close some of the pipes"):
+            TensorPipeWriter(reader.address, arena=arena)
+        writers[0].send(element_of(1))
+        writers[0].close()
+        kept = None
+        with pytest.raises(UsageError):
+            TensorPipeWriter(reader.address, arena=arena)
+        while kept is None:
+            with contextlib.suppress(PeerError):  # those that were refused had connected already
+                kept = reader.receive(timeout_seconds=PATIENCE_SECONDS)
+        with pytest.raises(UsageError):
+            TensorPipeWriter(reader.address, arena=arena)
+        assert is_element(kept, 1)
+        del kept
+        for step in range(2 * SHARING):
+            with TensorPipeWriter(reader.address, arena=arena) as writer:
+                writer.send({**element_of(step), "late": True})
+            element = None
+            while element is None or "late" not in element:
+                with contextlib.suppress(PeerError):
+                    element = reader.receive(timeout_seconds=PATIENCE_SECONDS)
+            assert element["step"] == step
+            del element
+
+
+def test_the_death_of_a_reader_is_told_though_its_memory_was_taken_back(tmp_path: Path) -> None:
+    """By another pipe of the same arena, which goes on."""
+    address, ready, kept = free_path(tmp_path), get_context("fork").Event(), get_context("fork").Event()
+    with Arena() as arena, TensorPipeReader() as reader, TensorPipeWriter(reader.address, arena=arena) as other:
+        with running("fork", receive_and_keep, address, 1, ready, kept) as process:
+            assert ready.wait(PATIENCE_SECONDS)
+            writer = TensorPipeWriter(address, arena=arena)
+            writer.send(element_of(0))
+            assert kept.wait(PATIENCE_SECONDS)
+            process.kill()
+            process.join()
+            assert arena.reclaim() == 1
+            with TensorPipeWriter(reader.address, arena=arena):  # it must not get the number of the dead
+                for _ in range(2):
+                    with pytest.raises(PeerError, match="died"):
+                        writer.send(element_of(1))
+            with pytest.raises(PeerError):
+                writer.close()
+            other.send(element_of(2))
+            assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 2)
+        counters = arena.counters
+        assert counters.leased == counters.returned
+
+
+def test_closing_the_arena_first_is_no_leak() -> None:
+    """Its pipes still close, and their readers are told."""
+    with TensorPipeReader() as reader, Arena() as arena:
+        writer = TensorPipeWriter(reader.address, arena=arena)
+        writer.send(element_of(0))
+        arena.close()
+        writer.close()
+        assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 0)
+        with pytest.raises(EndOfPipeError):
+            reader.receive(timeout_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("/tmp/" + "x" * 103, "at most 107 bytes.* has 108"),
+        ("@" + "x" * 107, "at most 107 bytes"),
+        ("/tmp/\0x", "none of them zero"),
+        ("/nonexistent/folder/reader", "No such file or directory"),
+    ],
+)
+def test_an_address_that_can_not_be_is_refused(address: str, message: str) -> None:
+    """By both ends, with the reason."""
+    with pytest.raises(UsageError, match=message):
+        TensorPipeReader(address)
+    with pytest.raises(PenstockError, match=message):
+        TensorPipeWriter(address)
+
+
+def test_addresses_of_the_longest_kind_work() -> None:
+    """107 bytes."""
+    for address in ("/tmp/penstock-".ljust(107, "x"), "@" + "x" * 106):
+        with TensorPipeReader(address) as reader, TensorPipeWriter(address) as writer:
+            writer.send(1)
+            assert reader.receive() == 1
+        assert not Path(address).exists()
+
+
+def test_a_relative_path_means_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address is the whole path, and closing removes that file."""
+    monkeypatch.chdir(tmp_path)
+    with TensorPipeReader("./reader.sock") as reader:
+        monkeypatch.chdir("/")
+        with TensorPipeWriter(reader.address) as writer:
+            writer.send(1)
+            assert reader.receive() == 1
+        assert reader.address == str(tmp_path / "reader.sock")
+    assert not (tmp_path / "reader.sock").exists()
+
+
+def test_a_reader_whose_address_is_wanted_notices_nothing(tmp_path: Path) -> None:
+    """Whoever asks whether it lives is no writer of its."""
+    with TensorPipeReader(free_path(tmp_path)) as reader:
+        with pytest.raises(UsageError, match="Address already in use"):
+            TensorPipeReader(reader.address)
+        with pytest.raises(TimeoutError):
+            reader.receive(timeout_seconds=0.02)
+        with TensorPipeWriter(reader.address) as writer:
+            writer.send(1)
+            assert reader.receive() == 1
+
+
+@pytest.mark.parametrize("left", range(1, 26))
+def test_without_descriptors_an_error_says_so_and_both_ends_close(left: int) -> None:
+    """Wherever they run out: while an end is opened, a writer let in, or memory handed over."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = max(int(name) for name in os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as scope:
+        for number in set(range(opened)) - {int(name) for name in os.listdir("/proc/self/fd")}:
+            scope.callback(os.close, os.dup2(0, number))  # no gaps, so that the limit tells how many are left
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + left, hard))
+        scope.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        try:
+            with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+                writer.send(element_of(0))
+                assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 0)
+        except (OSError, PenstockError, RuntimeError) as error:
+            told = f"{error!r} {error.__cause__!r} {error.__context__!r}"
+            assert "Too many open files" in told or "ulimit -n" in told, told
+
+
+def test_received_descriptors_are_not_for_other_programs() -> None:
+    """A program that is started by another thread at that moment doesn't inherit them."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        socket.send_fds(there, [b"\2body"], [there.fileno()])
+        frame = Inbox(here).receive()
+        assert frame is not None
+        assert not os.get_inheritable(frame.descriptors[0])
+        os.close(frame.descriptors[0])
+
+
+def test_a_bell_that_could_block_is_refused() -> None:
+    """A writer that hands over a pipe, which blocks when it is full, can't hold up the reader."""
+    hello = bytes([1]) + struct.pack("<8sHxxII", b"PENSTOCK", 1, 1, 2)
+    ends, process = os.pipe(), os.pidfd_open(os.getpid())
+    try:
+        with Arena() as arena, TensorPipeReader() as reader, stranger(reader.address) as connected:
+            socket.send_fds(connected, [hello], [arena.table_descriptor, ends[1], process])
+            with pytest.raises(MessageError, match="eventfd"):
+                reader.receive(timeout_seconds=PATIENCE_SECONDS)
+    finally:
+        for descriptor in (*ends, process):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_a_failure_with_much_to_say_is_told(*, allow_pickle: bool) -> None:
+    """At both ends, though it needs several packets, or is too long to be sent as it is."""
+    error = ValueError("ü" * 20_000, bytes(1_000_000))
+    with TensorPipeReader(allow_pickle=allow_pickle) as reader:
+        writer = TensorPipeWriter(reader.address, allow_pickle=allow_pickle)
+        reader.fail(error)
+        with pytest.raises(PeerError, match="failed with ValueError"):
+            writer.send(1)
+        writer.fail(error)
+    with TensorPipeReader(allow_pickle=allow_pickle) as reader:
+        writer = TensorPipeWriter(reader.address, allow_pickle=allow_pickle)
+        failing = threading.Thread(target=writer.fail, args=(error,))
+        failing.start()
+        with pytest.raises(PeerError, match="failed with ValueError"):
+            reader.receive(timeout_seconds=PATIENCE_SECONDS)
+        failing.join()
+
+
+def run(program: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program that has both ends at hand."""
+    preamble = "import os, sys, numpy as np\nfrom penstock.transport import TensorPipeReader, TensorPipeWriter\n"
+    command = [sys.executable, *options, "-c", preamble + program]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_writer_that_ends_after_send_loses_nothing() -> None:
+    """Its program is over before anybody receives, and never said the end."""
+    with TensorPipeReader() as reader:
+        sending = f"writer = TensorPipeWriter({reader.address!r})\nwriter.send(np.ones(100_000))\nwriter.send('last')"
+        done = run(sending)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert reader.receive(timeout_seconds=PATIENCE_SECONDS).sum() == 100_000
+        assert reader.receive(timeout_seconds=PATIENCE_SECONDS) == "last"
+        with pytest.raises(PeerError, match="before it said that it had ended"):
+            reader.receive(timeout_seconds=PATIENCE_SECONDS)
+
+
+OPEN = "reader = TensorPipeReader()\nwriter = TensorPipeWriter(reader.address)\nwriter.send(np.ones(100_000))\n"
+
+
+@pytest.mark.parametrize("ends", ["", "kept = reader.receive()", "cycle = [reader, writer]; cycle.append(cycle)"])
+def test_a_program_that_leaves_ends_open_ends_in_silence(ends: str) -> None:
+    """Unless it asks for the warnings, and then those are all it gets."""
+    done = run(OPEN + ends)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    lines = [line for line in run(OPEN + ends, "-W", "default").stderr.splitlines() if not line.startswith(" ")]
+    assert all("ResourceWarning" in line or "sys:1" in line for line in lines), lines
+
+
+def test_a_fork_does_not_disturb_a_pipe_in_use() -> None:
+    """The child's copies refuse, and its end is none of theirs."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        writer.send(element_of(0))
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for operation in (lambda: writer.send(1), lambda: reader.receive(timeout_seconds=1)):
+                try:
+                    operation()
+                except ClosedError:
+                    refused += 1
+            writer.close()
+            reader.close()
+            os._exit(refused)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 2
+        assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 0)
+        writer.send(element_of(1))
+        assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 1)
