@@ -169,7 +169,7 @@ def test_elements_come_back_as_they_were_sent(
     by_reference: bool,
     copy: bool,
 ) -> None:
-    """All of them, whole and in order; what is kept never changes, also when both pipes are gone; all memory returns."""
+    """All, whole and in order; what is kept never changes, also when both pipes are gone; all memory returns."""
     keeper = Keeper()
     with (
         TensorPipeReader(copy=copy) as reader,
