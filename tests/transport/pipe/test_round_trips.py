@@ -78,6 +78,7 @@ PARTS = st.one_of(
     st.tuples(ELEMENTS, LARGE_ARRAYS),
 )
 PLANS = st.builds(Plan, PARTS, st.lists(ARRAYS | LARGE_ARRAYS, max_size=2), st.sampled_from([0, 1, 3, 1000]))
+KEPT_PLANS = st.builds(Plan, LARGE_ARRAYS, st.lists(LARGE_ARRAYS, min_size=1, max_size=2), st.just(1000))
 CAPACITIES = st.integers(1, 4)
 LIMITS = st.sampled_from([None, 3 << 19, 8 << 20])  # an element takes up to 1 MB
 
@@ -154,7 +155,7 @@ def receive_with_room(reader: TensorPipeReader, keeper: Keeper) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*received elements are kept")
 @given(
-    plans=st.lists(PLANS, min_size=1, max_size=10),
+    plans=st.lists(PLANS, min_size=1, max_size=10) | st.lists(KEPT_PLANS, min_size=6, max_size=10),
     capacities=st.tuples(CAPACITIES, CAPACITIES),
     limits=st.tuples(LIMITS, LIMITS),
     by_reference=st.booleans(),
