@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ClosedError, PeerError
-from penstock.transport import TensorPipeReader, TensorPipeWriter
-from tests.transport.encoding.samples import register_container
+from penstock.transport import TensorPipeReader, TensorPipeWriter, register_container
+from tests.transport.encoding import samples as samples  # registers its containers here, too
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,8 @@ def _answer(reader: TensorPipeReader, answers: Answers) -> None:
             del element  # or it would be kept while waiting for the next
 
 
-def _moved(element: Any, writer: TensorPipeWriter) -> Any:
-    """Return the element with its large arrays, if it is a dict of such, in memory that is sent by reference."""
-    if not isinstance(element, dict):
-        return element
+def _moved(element: dict[str, Any], writer: TensorPipeWriter) -> dict[str, Any]:
+    """Return the element, a dict, with its arrays in memory that is sent by reference."""
     return {
         name: _copied(part, writer) if isinstance(part, np.ndarray) and part.flags.c_contiguous else part
         for name, part in element.items()
