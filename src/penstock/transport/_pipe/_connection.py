@@ -139,6 +139,8 @@ class Connection:
             self._arena.add_region(parse_region(frame), frame.descriptors[0])
         elif frame.kind is Kind.LAYOUT:
             self._decoder.learn(frame.body)
+        elif frame.kind is Kind.DROPPED:
+            pass  # what it began to send, it gave up
         elif frame.kind is Kind.STARVED:
             self._starved = parse_starved(frame)
         elif frame.kind is Kind.FAILED:

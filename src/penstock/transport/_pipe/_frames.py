@@ -1,10 +1,11 @@
 """Frames: what goes through the socket of a pipe, and how each is laid out.
 
-    writer → reader     hello, region, layout, message, starved, end, failed
+    writer → reader     hello, region, layout, message, starved, end, failed, dropped
     reader → writer     closed, failed, rejected
 
 A frame is one packet: its kind, then its fields. Those too long for a packet are cut, and each piece but the last is
-marked as such. Nothing is trusted: what doesn't parse is a `MessageError`.
+marked as such; a frame that is given up in between ends as dropped. Nothing is trusted: what doesn't parse is a
+`MessageError`.
 """
 
 import enum
@@ -39,6 +40,7 @@ class Kind(enum.IntEnum):
     FAILED = 7
     CLOSED = 8
     REJECTED = 9
+    DROPPED = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,13 +105,16 @@ class Operations:
             if not self._turn.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds):
                 raise self._too_late(timeout_seconds)
             try:
+                late = False
                 while True:
                     done = self._next(steps)
                     if done is not None:
                         return done[0]
                     left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                    if not self._waiter.wait(self._poll.fileno(), left):
+                    # What is ready may be of no help to these steps: after the deadline they get one more try.
+                    if late or not self._waiter.wait(self._poll.fileno(), left):
                         raise self._too_late(timeout_seconds)
+                    late = left == 0
             finally:
                 self._turn.release()
         finally:

@@ -1,8 +1,9 @@
 """What a writer has to say to its reader, and what became of the reader.
 
 Frames are posted without waiting and leave in order, a packet at a time, as the socket has room; a packet leaves whole
-or not at all, so being interrupted between two does no harm. The reader's few words come back the same way: that it
-closed, failed, or can't read this writer. A reader that dies says nothing; its socket and its process tell.
+or not at all, so being interrupted between two does no harm, and a frame that has not left whole can be taken back. The
+reader's few words come back the same way: that it closed, failed, or can't read this writer. A reader that dies says
+nothing; its socket and its process tell.
 """
 
 import socket
@@ -34,7 +35,6 @@ class Outbox:
         "descriptor",
         "pid",
         "process",
-        "unsent_slots",
     )
 
     def __init__(self, address: str, *, allow_pickle: bool) -> None:
@@ -99,6 +99,22 @@ class Outbox:
             raise self._decide(self._death())
         close_all(frame.descriptors)
         raise self._decide(self._told(frame))
+
+    def take_back(self, frame: Frame) -> Sequence[int]:
+        """Forget a frame that was posted last and has not left whole; if it has begun to, the reader will drop it.
+
+        Returns:
+            The slots that were held for the reader because of it.
+        """
+        all_packets = len(packets(frame))
+        *_, slots = self._posted.pop()
+        waiting = 1
+        while self._posted and waiting < all_packets:
+            self._posted.pop()
+            waiting += 1
+        if waiting < all_packets:
+            self.post(Frame(Kind.DROPPED, b""))
+        return slots
 
     def take_unsent_slots(self) -> list[int]:
         """Forget all that still waits.

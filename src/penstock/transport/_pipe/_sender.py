@@ -2,7 +2,7 @@
 
 import gc
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,20 +91,21 @@ class Sender:
             Where it has to wait, as all steps do.
         """
         encoded = self._encoder.encode(element)
+        before = self.counters
         if encoded.description is not None:
             # Once the encoder has told it, it won't again: it goes out even if this element never does.
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
         yield from self._until_room()
         if encoded.size_bytes <= INLINE_BYTES:
             memory: SlotPlace | bytes = _inline(encoded)
-            self._post(encoded, memory)
+            frame = self._post(encoded, memory)
         else:
             lease = yield from self._leased(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
             slot = self.arena.place_of(lease.slot)
-            self._post(encoded, SlotPlace(slot.slot, slot.region, slot.start_bytes, encoded.size_bytes))
+            frame = self._post(encoded, SlotPlace(slot.slot, slot.region, slot.start_bytes, encoded.size_bytes))
             del lease  # the reader's hold on the slot stays
-        yield from self._flushed()
+        yield from self._flushed_or_taken_back(frame, before)
 
     def making(self, blank: Blank) -> Steps[Element]:
         """Return an element without contents, once there is memory for it.
@@ -143,7 +144,7 @@ class Sender:
         slot = self.arena.place_of(found.slot)
         return SlotPlace(found.slot, slot.region, slot.start_bytes + found.offset_bytes, size_bytes)
 
-    def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
+    def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> Frame:
         places: list[SlotPlace] = [place for place in encoded.places if isinstance(place, SlotPlace)]
         slots = {place.slot for place in places}
         for place in [*places, memory] if isinstance(memory, SlotPlace) else places:
@@ -154,7 +155,8 @@ class Sender:
             slots.add(memory.slot)
         for slot in slots:
             self.arena.hold(slot, self._participant)
-        self._outbox.post(pack_message(Message(encoded.head, tuple(places), memory)), tuple(slots))
+        frame = pack_message(Message(encoded.head, tuple(places), memory))
+        self._outbox.post(frame, tuple(slots))
         done = self.counters
         self.counters = WriterCounters(
             done.messages + 1,
@@ -163,6 +165,7 @@ class Sender:
             self._encoder.pickled,
             done.waits,
         )
+        return frame
 
     def _until_room(self) -> Steps[None]:
         if self._has_room():
@@ -226,10 +229,22 @@ class Sender:
     def _flushed(self) -> Steps[None]:
         try:
             while not self._outbox.flush():
+                self._clear_bells()  # a bell left ringing would end each wait at once
                 self._outbox.look()
-                yield from self._pause()
+                if self._outbox.flush():
+                    return
+                yield from self._pause_for_writing()
         except (PenstockError, OSError):
             self._take_back_unsent()
+            raise
+
+    def _flushed_or_taken_back(self, message: Frame, before: WriterCounters) -> Steps[None]:
+        try:
+            yield from self._flushed()
+        except GeneratorExit:  # the wait was given up, and what was to be sent is not
+            for slot in self._outbox.take_back(message):
+                self.arena.unhold(slot, self._participant)
+            self.counters = replace(before, waits=self.counters.waits)
             raise
 
     def _pause(self) -> Steps[None]:
@@ -238,14 +253,17 @@ class Sender:
         Yields:
             Once.
         """
-        flushed = self._outbox.flush()
-        if not flushed:
-            self.operations.watch_writing(self._outbox.descriptor, wanted=True)
+        if self._outbox.flush():
+            yield
+        else:
+            yield from self._pause_for_writing()
+
+    def _pause_for_writing(self) -> Steps[None]:
+        self.operations.watch_writing(self._outbox.descriptor, wanted=True)
         try:
             yield
         finally:
-            if not flushed:
-                self.operations.watch_writing(self._outbox.descriptor, wanted=False)
+            self.operations.watch_writing(self._outbox.descriptor, wanted=False)
 
     def _waited(self) -> None:
         done = self.counters
