@@ -95,13 +95,14 @@ class PipeMachine(RuleBasedStateMachine):
             else:
                 self.on_their_way.append(sent)
 
-    @rule(size=SIZES)
-    def send_a_copy(self, size: int) -> None:
-        """An array of this process is sent, and changed at once."""
-        self.number += 1
-        array = np.full(size, self.number % 251, np.uint8)
-        self.send(Sent(size, self.number % 251, None), array)
-        array[:] = 255
+    @rule(size=SIZES, times=st.sampled_from([1, 6]))
+    def send_copies(self, size: int, times: int) -> None:
+        """Arrays of this process are sent, and changed at once."""
+        for _ in range(times):
+            self.number += 1
+            array = np.full(size, self.number % 251, np.uint8)
+            self.send(Sent(size, self.number % 251, None), array)
+            array[:] = 255
 
     @precondition(lambda self: not self.ended and len(self.memories) < 5)
     @rule(size=SIZES)
