@@ -112,3 +112,8 @@ def running(method: str, function: Any, *arguments: Any) -> Generator[BaseProces
 def free_path(folder: Any) -> str:
     """Return the path of a socket that nobody has."""
     return str(folder / "reader.sock")
+
+
+def sanitized() -> bool:
+    """Return whether this process runs under a sanitizer, whose own memory comes and goes."""
+    return "san.so" in os.environ.get("LD_PRELOAD", "")

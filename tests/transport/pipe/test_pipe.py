@@ -1,8 +1,10 @@
 """A pipe carries elements between processes: in order, each once, without a copy where that is possible."""
 
+import contextlib
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -276,6 +278,70 @@ def test_a_layout_told_by_a_send_that_timed_out_is_known_later() -> None:
         assert reader.receive() == "first"
         writer.send(element_of(2))
         assert is_element(reader.receive(), 2)
+
+
+def fill_socket(writer: TensorPipeWriter, parts: Any, timeout_seconds: float) -> int:
+    """Send until the socket is full, long before `capacity` is reached.
+
+    Returns:
+        How many elements were sent.
+    """
+    for step in range(99):
+        try:
+            writer.send({"x": np.full(60_000, step, np.uint8), "parts": parts}, timeout_seconds=timeout_seconds)
+        except TimeoutError:
+            return step
+    raise AssertionError("the socket is never full")
+
+
+def drain(reader: TensorPipeReader) -> list[int]:
+    """Receive what is there.
+
+    Returns:
+        Which elements of `fill_socket` it was, each seen to be whole.
+    """
+    steps: list[int] = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            element: Any = reader.receive(timeout_seconds=0)
+            steps.append(int(element["x"][0]))
+            assert (element["x"] == steps[-1]).all()
+            assert all(part == 7 for part in element["parts"])
+    return steps
+
+
+def test_a_send_that_waits_for_the_socket_sleeps() -> None:
+    """Where the socket is full before `capacity` is reached, it neither spins nor forgets its time."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
+        writer.send("first")
+        assert reader.receive() == "first"  # which the writer is told of, and had no need to hear
+        fill_socket(writer, [], 0)
+        began = time.thread_time()
+        assert fill_socket(writer, [], 0.5) == 0
+        assert time.thread_time() - began < 0.25
+        drain(reader)
+
+
+@pytest.mark.parametrize("num_parts", [0, 3000], ids=["one packet", "several packets"])
+def test_what_timed_out_was_not_sent(num_parts: int) -> None:
+    """Also if it waited for the socket, or a part of it had left: it never arrives, and holds no memory."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
+        memory = writer.empty(np.zeros(3000, np.uint8))
+        memory[:] = 7
+        parts = [memory[step : step + 1] for step in range(num_parts)]
+        drained: list[int] = []
+        sent: list[int] = []
+        for _ in range(8):
+            sent += range(fill_socket(writer, parts, 0))
+            assert writer.counters.messages == len(sent)
+            drained += drain(reader)
+        assert drained == sent
+        assert sent
+        writer.send("next", timeout_seconds=1)
+        assert reader.receive(timeout_seconds=1) == "next"
+        del memory, parts
+        counters = writer.arena.counters
+        assert counters.leased == counters.returned
 
 
 def test_no_more_than_capacity_is_on_its_way() -> None:

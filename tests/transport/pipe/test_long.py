@@ -1,0 +1,149 @@
+"""A long stream of elements of all sizes: neither process takes more and more of anything.
+
+100,000 elements in the long profile.
+"""
+
+import gc
+import itertools
+import os
+import threading
+import warnings
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from penstock.errors import EndOfPipeError
+from penstock.transport import ArenaCounters, TensorPipeReader, TensorPipeWriter, register_container
+from tests.transport.pipe.children import free_path, running, sanitized
+
+MESSAGES = max(2_000, settings().max_examples * 50)  # 100,000 in the long profile
+PATIENCE_SECONDS = 30
+CAPACITY = 2
+SIZES = (16, 1_000_000, 100_000, 300, 100_000, 16, 1_000_000, 20_000, 100_000)  # bytes: inline ones among large ones
+KEPT = (0, 0, 3, 0, 1, 0, 5, 0, 2)  # for so many later elements each of these is kept
+SHARED_EVERY = 4  # elements: so often what `empty` gave is sent
+ALLOWED_BYTES = 4 << 20  # what a process may take more by chance
+MOST_HELD = sum(keep > 0 for keep in KEPT) + CAPACITY + 2  # kept; on their way; being written, and being looked at
+MOST_SLOTS = MOST_HELD * len(set(SIZES))  # each size may have been held so often
+MOST_BYTES = MOST_HELD * 2 * sum(set(SIZES))  # slots are somewhat larger than what lies in them
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a process takes."""
+
+    resident_bytes: int
+    descriptors: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """A request to drop all that is kept, and to say what is taken."""
+
+    after: int
+
+
+register_container(Taken)
+register_container(Look)
+
+
+def taken() -> Taken:
+    """Return what this process takes, without its garbage."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return Taken(pages * os.sysconf("SC_PAGESIZE"), len(os.listdir("/proc/self/fd")), threading.active_count())
+
+
+def array_of(step: int) -> Any:
+    """Return the array of one element."""
+    return np.full(SIZES[step % len(SIZES)], step % 251, np.uint8)
+
+
+def is_array(received: Any, step: int) -> bool:
+    """Return whether it is that array, whole."""
+    array = received["x"]
+    return received["step"] == step and array.shape == (SIZES[step % len(SIZES)],) and bool((array == step % 251).all())
+
+
+def consume(address: str, answers: str, ready: Any) -> None:
+    """Receive to the end, whole and in order; keep some for a while; answer what is taken when asked."""
+    warnings.filterwarnings("ignore", ".*received elements are kept")
+    kept: list[tuple[int, int, Any]] = []  # until which step, its own step, the element
+    steps = itertools.count()
+    with TensorPipeReader(address) as reader:
+        ready.set()
+        with TensorPipeWriter(answers) as writer:
+            for received in reader:
+                if isinstance(received, Look):
+                    if not all(is_array(element, own) for _, own, element in kept):
+                        raise AssertionError("an element has changed")
+                    kept.clear()
+                    writer.send(taken())
+                    continue
+                step = next(steps)
+                kept.append((step + KEPT[step % len(KEPT)], step, received))
+                del received
+                dropped = [each for each in kept if each[0] <= step]
+                kept = [each for each in kept if each[0] > step]
+                if not all(is_array(element, own) for _, own, element in [*dropped, *kept[-1:]]):
+                    raise AssertionError(f"an element has changed, or is not element {step}")
+                dropped.clear()
+
+
+def send(writer: TensorPipeWriter, step: int) -> None:
+    """Send one element: its array is copied, or, now and then, lies in memory that `empty` gave."""
+    array = array_of(step)
+    if step % SHARED_EVERY == 0:
+        memory: Any = writer.empty(array, timeout_seconds=PATIENCE_SECONDS)
+        memory[...] = array
+        array = memory
+        del memory
+    writer.send({"x": array, "step": step}, timeout_seconds=PATIENCE_SECONDS)
+
+
+def is_flat(first: Taken, last: Taken, *, shared_bytes: int, regions: int) -> bool:
+    """Return whether a process takes no more than before, but for shared memory that came, with a descriptor a region.
+
+    A sanitizer keeps memory that was freed; under it, memory isn't looked at.
+    """
+    grown = last.resident_bytes - first.resident_bytes - shared_bytes
+    return (
+        (sanitized() or grown <= ALLOWED_BYTES)
+        and last.descriptors <= first.descriptors + regions
+        and last.threads == first.threads
+    )
+
+
+def test_a_long_stream_takes_no_more_than_its_beginning(tmp_path: Path) -> None:
+    """From a tenth of it on, both processes take the same memory and descriptors; the arena has what is held at once.
+
+    Whenever the consumer has dropped everything, what was leased was returned.
+    """
+    address = free_path(tmp_path)
+    context: Any = get_context("spawn")
+    ready = context.Event()
+    looks: list[tuple[Taken, Taken, ArenaCounters]] = []
+    with TensorPipeReader() as answers, running("spawn", consume, address, answers.address, ready):
+        assert ready.wait(PATIENCE_SECONDS)
+        with TensorPipeWriter(address, capacity=CAPACITY) as writer:
+            for step in range(MESSAGES):
+                send(writer, step)
+                if (step + 1) % (MESSAGES // 10) == 0:
+                    writer.send(Look(step))
+                    there: Any = answers.receive(timeout_seconds=PATIENCE_SECONDS)
+                    looks.append((taken(), there, writer.arena.counters))
+        with pytest.raises(EndOfPipeError):  # it has read all, dropped all and found nothing wrong
+            answers.receive(timeout_seconds=PATIENCE_SECONDS)
+    assert all(memory.leased == memory.returned for _, _, memory in looks), looks
+    assert all(memory.slots <= MOST_SLOTS and memory.bytes <= MOST_BYTES for _, _, memory in looks), looks
+    (here, there, memory), *later = looks
+    for now_here, now_there, now in later:
+        came = {"shared_bytes": now.bytes - memory.bytes, "regions": now.regions - memory.regions}
+        assert is_flat(here, now_here, **came), looks
+        assert is_flat(there, now_there, **came), looks
