@@ -67,6 +67,30 @@ def test_a_writer_that_exits_without_a_word_is_no_end() -> None:
         assert raised.value.pid == process.pid
 
 
+def test_a_process_that_never_became_a_writer_is_told() -> None:
+    """Where it was expected: an error names it, and others are still received. One that came in is no error."""
+    with TensorPipeReader(num_writers=3) as reader:
+        with running("fork", os._exit, 3) as lost, running("fork", send_steps, reader.address, 2) as process:
+            reader.expect(lost.pid or 0)
+            reader.expect(process.pid or 0)
+            found: list[object] = []
+            for _ in range(3):
+                try:
+                    found.append(reader.receive(timeout_seconds=20)["step"])
+                except PeerError as error:
+                    found.append(error.pid == lost.pid)
+            pid = process.pid or 0
+        assert found in ([True, 0, 1], [0, True, 1], [0, 1, True])
+        reader.expect(pid)  # it has ended by now, and was a writer
+        reader.expect(1 << 22)  # no process has such a number
+        with pytest.raises(PeerError, match=r"ended before it became a writer"):
+            reader.receive(timeout_seconds=20)
+        with pytest.raises(EndOfPipeError):
+            reader.receive()
+    with pytest.raises(ClosedError):
+        reader.expect(pid)
+
+
 def test_a_death_is_noticed_though_a_child_keeps_the_socket_open() -> None:
     """The process tells, where the socket doesn't."""
     pids = get_context("fork").Queue()

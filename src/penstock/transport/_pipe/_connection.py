@@ -43,6 +43,7 @@ class Connection:
     Attributes:
         descriptors: what to watch: the socket, and the writer's process as soon as it introduced itself.
         ended: whether it said its end or failure, or is broken; then nothing more comes.
+        pid: the writer's process.
         capacity: how many elements it has on their way at most; 0 before it introduced itself.
     """
 
@@ -58,7 +59,7 @@ class Connection:
         self._starved: Starved | None = None
         self._arena: AttachedArena | None = None
         self._process: io.FileIO | None = None
-        self._pid = peer_pid(connected)
+        self.pid = peer_pid(connected)
         connected.settimeout(0)
 
     @property
@@ -101,7 +102,7 @@ class Connection:
         except (MessageError, OSError, MemoryError) as error:
             self.ended = True
             self._say(Frame(Kind.REJECTED, str(error).encode()[:4096]))
-            error.add_note(f"It came from process {self._pid}, to which this reader listens no longer.")
+            error.add_note(f"It came from process {self.pid}, to which this reader listens no longer.")
             raise
 
     def close(self, last_word: Frame) -> None:
@@ -128,9 +129,9 @@ class Connection:
         if frame is None:
             self.ended = True
             raise PeerError(
-                f"a writer (process {self._pid}) died, or closed its socket, before it said that it had ended. What it "
+                f"a writer (process {self.pid}) died, or closed its socket, before it said that it had ended. What it "
                 "had sent was received.",
-                pid=self._pid,
+                pid=self.pid,
             )
         return frame
 
@@ -145,7 +146,7 @@ class Connection:
             self._starved = parse_starved(frame)
         elif frame.kind is Kind.FAILED:
             self.ended = True
-            raise unpack_failure(frame.body, who="a writer", pid=self._pid, allow_pickle=self._allow_pickle)
+            raise unpack_failure(frame.body, who="a writer", pid=self.pid, allow_pickle=self._allow_pickle)
         else:
             raise MessageError(f"a writer can't say {frame.kind.name} here")
 

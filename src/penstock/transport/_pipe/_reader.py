@@ -17,15 +17,19 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock._tree import Element
-from penstock.errors import EndOfPipeError, MessageError, PeerError, UsageError
+from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError
 from penstock.transport._pipe._address import absolute, forget, listen, new_address
 from penstock.transport._pipe._connection import NOTHING, Connection
 from penstock.transport._pipe._failure import pack_failure
 from penstock.transport._pipe._frames import Frame, Kind
 from penstock.transport._pipe._operations import Operations, Steps
+from penstock.transport._process import watch_process
+
+if TYPE_CHECKING:
+    import io
 
 _USUALLY_KEPT: Final = 2  # elements: the one that is worked on, and the one before it
 
@@ -82,6 +86,9 @@ class TensorPipeReader:
         self._connections: dict[int, Connection] = {}
         self._ready: deque[Connection] = deque()
         self._accepted = self._ended = self._messages = 0
+        self._seen: set[int] = set()  # processes that became writers
+        self._awaited: dict[int, tuple[io.FileIO, int]] = {}  # those that are to become writers, by descriptor
+        self._missing: list[int] = []  # those that ended before they did
         self._last: Connection | None = None
         self._warned = False
         self._last_word = Frame(Kind.CLOSED, b"")
@@ -104,6 +111,40 @@ class TensorPipeReader:
         """How many elements were received."""
         return self._messages
 
+    def expect(self, pid: int) -> None:
+        """Have `receive` raise a PeerError if a process ends that never became a writer.
+
+        A process that fails before it opens its `TensorPipeWriter` can't say so, and would be waited for for ever.
+
+        Args:
+            pid: the process that is to open a writer, such as `process.pid` of one that was started.
+
+        Raises:
+            ClosedError: this end is closed.
+
+        Example:
+            >>> import subprocess, sys
+            >>> from penstock.transport import TensorPipeReader
+            >>> with TensorPipeReader() as reader:
+            ...     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+            ...     reader.expect(process.pid)
+            ...     try:
+            ...         reader.receive()
+            ...     except ConnectionError as error:
+            ...         print(str(error).replace(str(process.pid), "7"))
+            ...     process.wait()
+            process 7 ended before it became a writer; its own output says why
+            1
+        """
+        if self._operations.closed:
+            raise ClosedError("this TensorPipeReader is closed. Open another one.")
+        process = watch_process(pid)
+        if process is None:
+            self._missing.append(pid)
+        else:
+            self._awaited[process.fileno()] = process, pid
+            self._operations.watch(process.fileno())
+
     def receive(self, *, timeout_seconds: float | None = None) -> Element:
         """Return the next element; wait for it.
 
@@ -115,7 +156,8 @@ class TensorPipeReader:
 
         Raises:
             EndOfPipeError: every writer has ended.
-            PeerError: a writer failed or died. The others are still received by the next calls.
+            PeerError: a writer failed or died, or a process that `expect` was told of ended before it became one. The
+                others are still received by the next calls.
             MessageError: a writer sent what can't be read here.
             UsageError: a writer can't go on, since its `max_bytes` are all kept by arrays received here.
             ClosedError: this end is closed.
@@ -218,6 +260,7 @@ class TensorPipeReader:
                     self._last = connection
                     self._messages += 1
                     return element
+            self._find_who_is_missing()
             if self._expected is not None and self._ended >= self._expected:
                 raise EndOfPipeError(f"every writer has ended: {self._ended} of {self._expected}")
             self._find_what_is_kept()
@@ -227,6 +270,12 @@ class TensorPipeReader:
         for descriptor in self._operations.ready():
             if descriptor == self._listening.fileno():
                 self._accept()
+            elif descriptor in self._awaited:
+                self._operations.forget(descriptor)
+                process, pid = self._awaited.pop(descriptor)
+                process.close()
+                self._accept()  # it may have come in before it ended
+                self._missing.append(pid)
             elif descriptor in self._connections and self._connections[descriptor] not in self._ready:
                 self._ready.append(self._connections[descriptor])
 
@@ -248,8 +297,22 @@ class TensorPipeReader:
                 connection.close(Frame(Kind.REJECTED, refusal.encode()))
                 continue
             self._accepted += 1
+            self._seen.add(connection.pid)
             self._watch(connection)
             self._ready.append(connection)
+
+    def _find_who_is_missing(self) -> None:
+        """Say it, if a process that was expected to become a writer has ended.
+
+        Raises:
+            PeerError: one has.
+        """
+        while self._missing:
+            pid = self._missing.pop(0)
+            if pid not in self._seen:
+                self._accepted += 1
+                self._ended += 1
+                raise PeerError(f"process {pid} ended before it became a writer; its own output says why", pid=pid)
 
     def _watch(self, connection: Connection) -> None:
         for descriptor in connection.descriptors:
@@ -297,6 +360,9 @@ class TensorPipeReader:
         for connection in set(self._connections.values()):
             connection.close(self._last_word)
         self._connections.clear()
+        for process, _ in self._awaited.values():
+            process.close()
+        self._awaited.clear()
         self._ready.clear()
         self._last = None
         self._put_back.clear()
