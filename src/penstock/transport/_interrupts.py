@@ -5,13 +5,20 @@ nothing: a lock that was just taken stays taken, a packet that was just read is 
 interrupted; there a scope does nothing.
 """
 
+import importlib
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_Handler = Callable[[int, FrameType | None], Any]
+
+# What is below `signal`, which takes ten times as long for making enumerations of what it is given and returns.
+_signal = importlib.import_module("_signal")
+_get: Final[Callable[[int], _Handler | int | None]] = _signal.getsignal
+_set: Final[Callable[[int, _Handler], object]] = _signal.signal
+_SIGINT: Final = int(signal.SIGINT)
 
 
 class HeldInterrupts:
@@ -26,19 +33,19 @@ class HeldInterrupts:
     def __init__(self) -> None:
         self.arrived = False
         self._allowed = False
-        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._handler: _Handler | None = None
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
-            handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):
+            handler = _get(_SIGINT)
+            if callable(handler):  # not one of the system's
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._arrive)
+                _set(_SIGINT, self._arrive)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+            _set(_SIGINT, self._handler)
             self._tell()
 
     def allow(self) -> None:
@@ -59,5 +66,5 @@ class HeldInterrupts:
         if self.arrived and self._handler is not None:
             self.arrived = False
             allowed, self._allowed = self._allowed, False  # stays so if the handler raises: one is enough
-            self._handler(signal.SIGINT, frame)
+            self._handler(_SIGINT, frame)
             self._allowed = allowed
