@@ -71,28 +71,27 @@ def is_array(received: Any, step: int) -> bool:
 
 
 def consume(address: str, answers: str) -> None:
-    """Say that it listens; receive to the end, whole and in order; keep some for a while; answer what is taken when asked."""
+    """Say that it listens; receive to the end, whole and in order; keep some for a while; answer what is taken."""
     warnings.filterwarnings("ignore", ".*received elements are kept")
     kept: list[tuple[int, int, Any]] = []  # until which step, its own step, the element
     steps = itertools.count()
-    with TensorPipeReader(address) as reader:
-        with TensorPipeWriter(answers) as writer:
-            writer.send("listening")
-            for received in reader:
-                if isinstance(received, Look):
-                    if not all(is_array(element, own) for _, own, element in kept):
-                        raise AssertionError("an element has changed")
-                    kept.clear()
-                    writer.send(taken())
-                    continue
-                step = next(steps)
-                kept.append((step + KEPT[step % len(KEPT)], step, received))
-                del received
-                dropped = [each for each in kept if each[0] <= step]
-                kept = [each for each in kept if each[0] > step]
-                if not all(is_array(element, own) for _, own, element in [*dropped, *kept[-1:]]):
-                    raise AssertionError(f"an element has changed, or is not element {step}")
-                dropped.clear()
+    with TensorPipeReader(address) as reader, TensorPipeWriter(answers) as writer:
+        writer.send("listening")
+        for received in reader:
+            if isinstance(received, Look):
+                if not all(is_array(element, own) for _, own, element in kept):
+                    raise AssertionError("an element has changed")
+                kept.clear()
+                writer.send(taken())
+                continue
+            step = next(steps)
+            kept.append((step + KEPT[step % len(KEPT)], step, received))
+            del received
+            dropped = [each for each in kept if each[0] <= step]
+            kept = [each for each in kept if each[0] > step]
+            if not all(is_array(element, own) for _, own, element in [*dropped, *kept[-1:]]):
+                raise AssertionError(f"an element has changed, or is not element {step}")
+            dropped.clear()
 
 
 def send(writer: TensorPipeWriter, step: int) -> None:
