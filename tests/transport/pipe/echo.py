@@ -43,10 +43,11 @@ for _kind in (Answers, Question, Done):
     register_container(_kind)
 
 
-def echo(address: str, ready: Any) -> None:
-    """Answer until killed; tells through an event that it listens."""
+def echo(address: str, waiting: str) -> None:
+    """Answer until killed; tells the reader that waits for it that it listens."""
     with TensorPipeReader(address, num_writers=None) as reader:
-        ready.set()
+        with TensorPipeWriter(waiting) as writer:
+            writer.send("listening")
         while True:
             # A test that failed leaves in the middle of it, and the next one begins anew.
             with contextlib.suppress(PeerError, ClosedError):

@@ -9,7 +9,6 @@ import os
 import threading
 import warnings
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -71,29 +70,28 @@ def is_array(received: Any, step: int) -> bool:
     return received["step"] == step and array.shape == (SIZES[step % len(SIZES)],) and bool((array == step % 251).all())
 
 
-def consume(address: str, answers: str, ready: Any) -> None:
-    """Receive to the end, whole and in order; keep some for a while; answer what is taken when asked."""
+def consume(address: str, answers: str) -> None:
+    """Say that it listens; receive to the end, whole and in order; keep some for a while; answer what is taken."""
     warnings.filterwarnings("ignore", ".*received elements are kept")
     kept: list[tuple[int, int, Any]] = []  # until which step, its own step, the element
     steps = itertools.count()
-    with TensorPipeReader(address) as reader:
-        ready.set()
-        with TensorPipeWriter(answers) as writer:
-            for received in reader:
-                if isinstance(received, Look):
-                    if not all(is_array(element, own) for _, own, element in kept):
-                        raise AssertionError("an element has changed")
-                    kept.clear()
-                    writer.send(taken())
-                    continue
-                step = next(steps)
-                kept.append((step + KEPT[step % len(KEPT)], step, received))
-                del received
-                dropped = [each for each in kept if each[0] <= step]
-                kept = [each for each in kept if each[0] > step]
-                if not all(is_array(element, own) for _, own, element in [*dropped, *kept[-1:]]):
-                    raise AssertionError(f"an element has changed, or is not element {step}")
-                dropped.clear()
+    with TensorPipeReader(address) as reader, TensorPipeWriter(answers) as writer:
+        writer.send("listening")
+        for received in reader:
+            if isinstance(received, Look):
+                if not all(is_array(element, own) for _, own, element in kept):
+                    raise AssertionError("an element has changed")
+                kept.clear()
+                writer.send(taken())
+                continue
+            step = next(steps)
+            kept.append((step + KEPT[step % len(KEPT)], step, received))
+            del received
+            dropped = [each for each in kept if each[0] <= step]
+            kept = [each for each in kept if each[0] > step]
+            if not all(is_array(element, own) for _, own, element in [*dropped, *kept[-1:]]):
+                raise AssertionError(f"an element has changed, or is not element {step}")
+            dropped.clear()
 
 
 def send(writer: TensorPipeWriter, step: int) -> None:
@@ -126,11 +124,9 @@ def test_a_long_stream_takes_no_more_than_its_beginning(tmp_path: Path) -> None:
     Whenever the consumer has dropped everything, what was leased was returned.
     """
     address = free_path(tmp_path)
-    context: Any = get_context("spawn")
-    ready = context.Event()
     looks: list[tuple[Taken, Taken, ArenaCounters]] = []
-    with TensorPipeReader() as answers, running("spawn", consume, address, answers.address, ready):
-        assert ready.wait(PATIENCE_SECONDS)
+    with TensorPipeReader() as answers, running("spawn", consume, address, answers.address):
+        assert answers.receive(timeout_seconds=PATIENCE_SECONDS) == "listening"
         with TensorPipeWriter(address, capacity=CAPACITY) as writer:
             for step in range(MESSAGES):
                 send(writer, step)

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -87,10 +86,8 @@ LIMITS = st.sampled_from([None, 3 << 19, 8 << 20])  # an element takes up to 1 M
 def other_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a process that answers."""
     address = free_path(tmp_path_factory.mktemp("echo"))
-    context: Any = get_context("spawn")
-    ready = context.Event()
-    with running("spawn", echo, address, ready) as process:
-        assert ready.wait(PATIENCE_SECONDS)
+    with TensorPipeReader() as waiting, running("spawn", echo, address, waiting.address) as process:
+        assert waiting.receive(timeout_seconds=PATIENCE_SECONDS) == "listening"
         yield address
         process.kill()
 
