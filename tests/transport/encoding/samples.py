@@ -152,9 +152,14 @@ def containers(inner: st.SearchStrategy[Element]) -> st.SearchStrategy[Element]:
 ELEMENTS: st.SearchStrategy[Element] = st.recursive(PLAIN | ARRAYS | SCALARS, containers, max_leaves=8)
 
 
+def _assert_same_handle(sent: Element, received: Element) -> None:
+    assert (sent.tobytes(), True) == (received.tobytes(), received.readonly)
+
+
 def assert_same(sent: Element, received: Element) -> None:
     """Fail unless two elements are the same: types, values, NaNs, dtypes, shapes, order of keys and of arrays."""
-    assert type(received) is (np.ndarray if isinstance(sent, np.memmap) else type(sent))
+    kind = type(sent)
+    assert type(received) is (np.ndarray if kind is np.memmap else kind)
     children = _children(sent)
     if children is not None:
         names, parts = children
@@ -163,10 +168,10 @@ def assert_same(sent: Element, received: Element) -> None:
         assert len(parts) == len(their_parts)
         for part, their_part in zip(parts, their_parts, strict=True):
             assert_same(part, their_part)
+    elif kind is Bytes:
+        _assert_same_handle(sent, received)
     elif isinstance(sent, np.ndarray | np.generic):
         _assert_same_array(sent, received)
-    elif type(sent) is Bytes:
-        assert (sent.tobytes(), True) == (received.tobytes(), received.readonly)
     else:
         assert repr(sent) == repr(received)
 

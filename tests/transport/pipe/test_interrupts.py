@@ -323,7 +323,8 @@ def test_closing_ends_from_other_threads() -> None:
 
         acts: list[Callable[[], object]] = [send, send, reader.receive, reader.receive]
         threads = [threading.Thread(target=work, args=(act,)) for act in acts]
-        closers = [threading.Thread(target=end.close) for end in ([writer, reader] * 2)[attempt % 2 :]]
+        closes = [writer.close, reader.close, writer.close, reader.close][attempt % 2 :]
+        closers = [threading.Thread(target=close) for close in closes]
         for thread in threads:
             thread.start()
         threading.Event().wait(0.002 * (attempt % 5))

@@ -169,6 +169,8 @@ class TensorPipeWriter:
     def close(self) -> None:
         """Say the end, and close; what was sent is still received. Harmless when repeated.
 
+        It waits while a slow reader has not made room for these last words.
+
         Where the socket is full, it waits for the reader; where another thread is inside `send`, that ends with a
         ClosedError.
 
