@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from hypothesis import strategies as st
@@ -158,7 +158,7 @@ def _assert_same_handle(sent: Element, received: Element) -> None:
 
 def assert_same(sent: Element, received: Element) -> None:
     """Fail unless two elements are the same: types, values, NaNs, dtypes, shapes, order of keys and of arrays."""
-    kind = type(sent)
+    kind = cast("type[object]", type(sent))
     assert type(received) is (np.ndarray if kind is np.memmap else kind)
     children = _children(sent)
     if children is not None:

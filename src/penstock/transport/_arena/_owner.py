@@ -355,8 +355,7 @@ class Arena:
     @property
     def counters(self) -> ArenaCounters:
         """What was lent, and what it takes; after `close`, as it was then."""
-        parts = self._parts
-        if parts is None:
+        if (parts := self._parts) is None:
             return self._last_counters
         returned = parts.table.all_returned  # first: what comes and goes in between shows as held
         leased = parts.table.all_leased
