@@ -151,7 +151,8 @@ class _Process(Generic[Job, Result]):
         with self._lock:
             if self._process is not None:
                 self._process.join()
-                self._process.close()
+                with suppress(ValueError):  # its exit code was taken by someone else: it counts as running for ever
+                    self._process.close()
                 self._process = None
             if self._pidfd is not None:
                 os.close(self._pidfd)
@@ -199,7 +200,7 @@ class _Process(Generic[Job, Result]):
         with self._lock:
             self._killed = True
             if self._pidfd is not None:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError):  # it was waited for
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             elif self._process is not None:
                 self._process.kill()
@@ -209,10 +210,10 @@ class _Process(Generic[Job, Result]):
         with self._lock:
             if self._death is None:
                 assert self._process is not None
-                self._process.join(_DYING_SECONDS)
-                if self._process.exitcode is None:
+                if not connection.wait([self.fileno()], _DYING_SECONDS):
                     self._process.kill()
-                    self._process.join()
+                self._process.join()
+                # There is no exit code if someone else has waited for all children of this process.
                 self._death = self._describe(self._process.pid, self._process.exitcode)
             return self._death
 
@@ -220,7 +221,7 @@ class _Process(Generic[Job, Result]):
         if exit_code is not None and exit_code < 0:
             how = f"was killed by {_signal_name(-exit_code)}"
         else:
-            how = f"ended with exit code {exit_code}"
+            how = f"ended with exit code {'unknown' if exit_code is None else exit_code}"
         when = (
             ""
             if self._started

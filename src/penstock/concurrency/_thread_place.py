@@ -135,11 +135,13 @@ class ThreadPlace(Generic[Job, Result]):
                 call.run()
             _tell(call.settled, caught.error)
             del call, caught  # an idle worker keeps nothing of its last job
-        with Caught():  # the worker left its loop in a state that can't be tidied: there is nobody to tell
-            self._runner.close()
-        if self._finish is not None:
-            self._finish()
-        _tell(self._ended, None)
+        try:
+            with Caught():  # the worker left its loop in a state that can't be tidied: there is nobody to tell
+                self._runner.close()
+            if self._finish is not None:
+                self._finish()
+        finally:
+            _tell(self._ended, None)
 
     def _start(self) -> None:
         worker = self._make_worker()

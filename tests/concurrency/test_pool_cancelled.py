@@ -1,0 +1,294 @@
+"""Pools that are cancelled at every await, and random schedules of assigns against a plain model."""
+
+import asyncio
+import functools
+import itertools
+import threading
+from collections import deque
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.concurrency import CompletionStream, WorkerPool
+from tests.concurrency import workers
+from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
+
+ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
+
+alive: list[object] = []  # workers between the beginning of their start and the end of their stop
+
+
+class Counted(workers.Async):
+    """Is in `alive` from its start to its stop."""
+
+    async def start(self) -> None:
+        """Enter the list."""
+        await super().start()
+        alive.append(self)
+
+    async def stop(self) -> None:
+        """Leave the list."""
+        alive.remove(self)
+        await super().stop()
+
+
+async def short_run(place: Literal["task", "thread", "process"], num_jobs: int) -> list[Any]:
+    """Use a pool with two workers, and await everything that there is."""
+    results: list[Any] = []
+    make = workers.Async if place == "process" else Counted
+    async with WorkerPool(make, 2, place=place) as pool:
+        futures = [await pool.assign(job) for job in range(num_jobs)]
+        results += [await future for future in futures]
+        await pool.assign(num_jobs)
+    assert not alive
+    return results
+
+
+@ON_LOOPS
+@pytest.mark.parametrize(
+    ("place", "num_jobs", "turns"),
+    [("task", 6, 0), ("task", 6, 1), ("task", 6, 2), ("thread", 6, 0), ("thread", 6, 1), ("process", 2, 0)],
+)
+def test_cancelled_at_every_await(
+    loop: str, place: Literal["task", "thread", "process"], num_jobs: int, turns: int
+) -> None:
+    """Cancelled at the 1st await or so many turns later, at the 2nd, ..., a run stops every worker, and silently."""
+
+    async def was_reached(cancel_at: int) -> bool:
+        steps = Steps(short_run(place, num_jobs), cancel_at, turns)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(_finish(steps))
+            await asyncio.wait([running])
+        assert running.cancelled() or steps.waits < cancel_at + max(turns, 1)
+        return steps.waits >= cancel_at
+
+    for cancel_at in itertools.count(1):
+        reached = run_on(loop, functools.partial(was_reached, cancel_at))
+        assert not alive
+        if not reached:
+            assert cancel_at > 3
+            return
+
+
+async def _finish(steps: Steps) -> None:
+    await steps
+
+
+@ON_LOOPS
+def test_cancelling_waits_for_plain_jobs_in_threads(loop: str) -> None:
+    """A plain method in a thread can't be cancelled: the scope ends after it, however often it is cancelled."""
+    began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        may_end.wait()
+        ended.set()
+
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 1, place="thread") as pool:
+            await (await pool.assign(job))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            for _ in range(3):
+                running.cancel()
+                await settle()
+            assert not running.done()
+            may_end.set()
+            await asyncio.wait([running])
+            assert ended.is_set()
+            assert running.cancelled()
+
+    run_on(loop, main)
+
+
+@pytest.mark.parametrize("place", ["task", "thread"])
+def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None:
+    """An async job gets a CancelledError where it waits, its worker is stopped, and its future is cancelled."""
+    seen: list[str] = []
+    began = threading.Event()
+
+    class Waiting:
+        def start(self) -> None:
+            seen.append("start")
+
+        async def run(self, job: int) -> None:
+            began.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                seen.append(f"cancelled {job}")
+                raise
+
+        def stop(self) -> None:
+            seen.append("stop")
+
+    futures: list[asyncio.Future[None]] = []
+
+    async def scope() -> None:
+        async with WorkerPool(Waiting, 1, place=place) as pool:
+            futures.append(await pool.assign(7))
+            await futures[0]
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            running.cancel()
+        assert futures[0].cancelled()
+
+    run_on("asyncio", main)
+    assert seen == ["start", "cancelled 7", "stop"]
+
+
+def test_the_loop_may_be_torn_down() -> None:
+    """When every task is cancelled at once, as `asyncio.run` does at its end, who waits for a worker isn't left waiting."""
+
+    async def main() -> None:
+        async with WorkerPool(workers.Plain, 1, place="task") as pool:
+            await (await pool.assign(1))
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await pool.assign(2)
+
+    with pytest.raises(asyncio.CancelledError):
+        run_on("asyncio", main)
+
+
+class Gated:
+    """A job is a future: its outcome is the job's."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    async def run(self, job: asyncio.Future[int]) -> int:
+        """Wait for the job's future."""
+        return await job
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Model:
+    """Which jobs run, which wait, and which are refused, where every call is over before the next."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.free = num_workers
+        self.waiting: deque[int] = deque()
+        self.state: dict[int, str] = {}
+        self.dead = False
+
+    def assign(self, job: int) -> None:
+        """Take the job, let it wait, or refuse it."""
+        if self.dead:
+            self.state[job] = "refused"
+        elif self.free:
+            self.free -= 1
+            self.state[job] = "runs"
+        else:
+            self.waiting.append(job)
+            self.state[job] = "waits"
+
+    def finish(self, job: int, *, fails: bool) -> None:
+        """End a running job; the next one is taken, or, if it failed, all that wait are refused."""
+        self.state[job] = "failed" if fails else "done"
+        self.free += 1
+        self.dead = self.dead or fails
+        while self.waiting and (self.dead or self.free):
+            self.assign(self.waiting.popleft())
+
+    def cancel(self, job: int) -> None:
+        """Cancel the assign of a job that waits."""
+        self.waiting.remove(job)
+        self.state[job] = "cancelled"
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["assign", "assign", "finish", "finish", "fail", "cancel"]), st.integers(0, 100)),
+    max_size=30,
+)
+
+
+@given(actions=ACTIONS, num_workers=st.integers(1, 3))
+def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
+    """Whatever is assigned, finished, failed and cancelled in whatever order, each job is where the model says."""
+
+    async def main() -> None:
+        model = Model(num_workers)
+        state: dict[int, str] = {}
+        gates: list[asyncio.Future[int]] = []
+        assigning: list[asyncio.Task[None]] = []
+        errors: set[int] = set()
+
+        async def assign(pool: WorkerPool[asyncio.Future[int], int], job: int) -> None:
+            state[job] = "waits"
+            try:
+                result = await pool.assign(gates[job])
+            except asyncio.CancelledError:
+                state[job] = "cancelled"
+                raise
+            except KeyError as error:
+                errors.add(id(error))
+                state[job] = "refused"
+                return
+            state[job] = "runs"
+            result.add_done_callback(lambda done: state.update({job: "failed" if done.exception() else "done"}))
+
+        async def play(pool: WorkerPool[asyncio.Future[int], int], tasks: asyncio.TaskGroup) -> None:
+            for action, choice in actions:
+                running = [job for job, what in model.state.items() if what == "runs"]
+                if action == "assign":
+                    gates.append(asyncio.get_running_loop().create_future())
+                    model.assign(len(gates) - 1)
+                    assigning.append(tasks.create_task(assign(pool, len(gates) - 1)))
+                elif action == "cancel" and model.waiting:
+                    job = model.waiting[choice % len(model.waiting)]
+                    model.cancel(job)
+                    assigning[job].cancel()
+                elif action in ("finish", "fail") and running:
+                    job = running[choice % len(running)]
+                    model.finish(job, fails=action == "fail")
+                    if action == "fail":
+                        gates[job].set_exception(KeyError(job))
+                    else:
+                        gates[job].set_result(job)
+                await settle()
+                assert state == model.state, action
+            for gate in gates:
+                if not gate.done():
+                    gate.set_result(0)
+            await settle()
+
+        left: BaseException | None = None
+        try:
+            async with WorkerPool(Gated, num_workers) as pool, asyncio.TaskGroup() as tasks:
+                await play(pool, tasks)
+        except KeyError as error:
+            left = error
+        assert (left is not None) == model.dead
+        assert errors <= {id(left)}
+
+    run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_results_as_they_complete(loop: str) -> None:
+    """The futures of a pool go into a stream of completions."""
+
+    async def main() -> list[int]:
+        async with WorkerPool(Gated, 2) as pool:
+            stream = CompletionStream[int]()
+            late = asyncio.get_running_loop().create_future()
+            for job in (late, ready(1), ready(2)):
+                stream.put(await pool.assign(job))
+            stream.stop()
+            reader = aiter(stream)
+            first = [await anext(reader), await anext(reader)]
+            late.set_result(0)
+            return [*first, *[item async for item in reader]]
+
+    assert run_on(loop, main) == [1, 2, 0]

@@ -1,0 +1,296 @@
+"""Streams: one reader, their ends, the orders they come in, and silence when nobody reads."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.concurrency import CompletionStream, ExtendableStream, Stream
+from penstock.errors import ClosedError, UsageError
+from tests.concurrency.loops import LOOPS, run_on, settle
+
+ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
+
+
+@ON_LOOPS
+def test_a_second_reader_is_refused(loop: str) -> None:
+    """Only one reader may be made, and only one task may read from it at a time."""
+
+    async def main() -> None:
+        stream = ExtendableStream[int]()
+        reader = aiter(stream)
+        with pytest.raises(UsageError, match="one reader"):
+            aiter(stream)
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(_next(reader.__anext__))
+            await settle()
+            with pytest.raises(UsageError, match="one task at a time"):
+                await anext(reader)
+            stream.put(7)
+        assert first.result() == 7
+
+    run_on(loop, main)
+
+
+async def _next(read: Callable[[], Awaitable[int]]) -> int:
+    return await read()
+
+
+@ON_LOOPS
+def test_items_from_another_thread(loop: str) -> None:
+    """The documented way from another thread delivers in order and wakes the reader."""
+
+    async def main() -> list[int]:
+        stream, running = ExtendableStream[int](), asyncio.get_running_loop()
+
+        def produce() -> None:
+            for item in range(100):
+                running.call_soon_threadsafe(stream.put, item)
+            running.call_soon_threadsafe(stream.stop)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        received = [item async for item in stream]
+        thread.join()
+        return received
+
+    assert run_on(loop, main) == [*range(100)]
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_thrown_errors_are_raised_once(now: bool, waiting: bool) -> None:
+    """A thrown error comes after the items or before them, once, as the same object; after it the stream is at its end."""
+
+    async def main() -> None:
+        stream, error, got = ExtendableStream[int](), KeyError("a"), list[int]()
+        reader = aiter(stream)
+
+        async def read() -> None:
+            while True:
+                got.append(await anext(reader))
+
+        async def feed() -> None:
+            if waiting:
+                await settle()
+            stream.put(1)
+            stream.throw(error, now=now)
+
+        with pytest.raises(ExceptionGroup) as group:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(feed())
+                tasks.create_task(read())
+        assert group.value.exceptions[0] is error
+        assert got == ([] if now else [1])
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+        with pytest.raises(ClosedError):
+            stream.throw(error)
+
+    run_on("asyncio", main)
+
+
+@pytest.mark.parametrize("error", [StopIteration(), StopAsyncIteration()], ids=repr)
+def test_ends_are_not_thrown(error: BaseException) -> None:
+    """What a reader would take for the end is refused."""
+    with pytest.raises(UsageError, match="must not be one that means an end"):
+        ExtendableStream[int]().throw(error)
+
+
+def test_capacity_is_checked() -> None:
+    """A stream without room is refused."""
+    with pytest.raises(UsageError, match="capacity must be at least 1"):
+        ExtendableStream[int](capacity=0)
+
+
+class Refusing(Stream[int, int]):
+    """Keeps even numbers, refuses odd ones, and fails to give 4."""
+
+    def __init__(self, *, capacity: int) -> None:
+        super().__init__(capacity=capacity)
+        self._items: list[int] = []
+
+    def _store(self, item: int) -> None:
+        if item % 2:
+            raise ValueError(f"odd: {item}")
+        self._items.append(item)
+
+    def _take(self) -> int:
+        item = self._items.pop(0)
+        if item == 4:
+            raise LookupError("four")
+        return item
+
+    def _held(self) -> int:
+        return len(self._items)
+
+
+@ON_LOOPS
+def test_what_an_order_raises(loop: str) -> None:
+    """What `_store` raises comes from the put, whose room goes to the next producer; what `_take` raises from the read."""
+
+    async def main() -> None:
+        stream = Refusing(capacity=1)
+        reader = aiter(stream)
+        stream.put(2)
+        async with asyncio.TaskGroup() as tasks:
+
+            async def refused() -> None:
+                with pytest.raises(ValueError, match="odd: 3"):
+                    await stream.put_wait(3)
+
+            tasks.create_task(refused())
+            tasks.create_task(stream.put_wait(4))
+            tasks.create_task(stream.put_wait(6))
+            await settle()
+            assert await anext(reader) == 2
+            await settle()
+            with pytest.raises(LookupError, match="four"):
+                await anext(reader)
+            assert await anext(reader) == 6
+
+    run_on(loop, main)
+
+
+@given(
+    order=st.permutations(range(7)), failing=st.sets(st.integers(0, 6)), cancelled=st.sets(st.integers(0, 6)),
+    turns=st.lists(st.integers(0, 3), min_size=7, max_size=7), handled=st.booleans(),
+)  # fmt: skip
+def test_completions_come_in_order(
+    order: list[int], failing: set[int], cancelled: set[int], turns: list[int], handled: bool
+) -> None:
+    """Results are read as they complete, errors and cancellations in their turns, as told or raised."""
+
+    async def main() -> None:
+        futures = [asyncio.get_running_loop().create_future() for _ in order]
+        stream = CompletionStream[object](on_error=(lambda error: type(error)) if handled else None)
+        for future in futures:
+            stream.put(future)
+        stream.stop()
+        got: list[object] = []
+
+        async def read() -> None:
+            reader = aiter(stream)
+            while True:
+                try:
+                    got.append(await anext(reader))
+                except StopAsyncIteration:
+                    return
+                except (KeyError, ClosedError) as error:
+                    assert not handled
+                    got.append(type(error))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read())
+            for number, pause in zip(order, turns, strict=True):
+                if number in cancelled:
+                    futures[number].cancel()
+                elif number in failing:
+                    futures[number].set_exception(KeyError(number))
+                else:
+                    futures[number].set_result(number)
+                await settle(pause)
+        expected = [ClosedError if n in cancelled else KeyError if n in failing else n for n in order]
+        assert got == expected
+        assert len(stream) == 0
+
+    run_on("asyncio", main)
+
+
+async def value_after(turns: int) -> int:
+    """Return the number after as many turns of the loop; raise if it is 3."""
+    await settle(turns)
+    if turns == 3:
+        raise KeyError(turns)
+    return turns
+
+
+@ON_LOOPS
+def test_coroutines_run_in_the_group(loop: str) -> None:
+    """Coroutines are started in the caller's group, which never sees what they raise."""
+
+    async def main() -> list[int]:
+        async with asyncio.TaskGroup() as tasks:
+            stream = CompletionStream[int](tasks=tasks, on_error=lambda error: -error.args[0])
+            for turns in (9, 3, 6, 1):
+                stream.put(value_after(turns))
+            stream.stop()
+            return [value async for value in stream]
+
+    assert run_on(loop, main) == [1, -3, 6, 9]
+
+
+@ON_LOOPS
+def test_cancel_stops_what_the_stream_started(loop: str) -> None:
+    """Cancelling the stream cancels its own coroutines, even before their first step, and nobody else's futures."""
+
+    async def main() -> None:
+        other = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as tasks:
+            stream = CompletionStream[int](tasks=tasks)
+            stream.put(asyncio.Event().wait())  # type: ignore[arg-type] # it never returns
+            stream.put(other)
+            await settle()
+            stream.put(asyncio.Event().wait())  # type: ignore[arg-type] # it never returns
+            stream.cancel()
+        assert not other.done()
+        with pytest.raises(ClosedError):
+            await anext(aiter(stream))
+
+    run_on(loop, main)
+
+
+def test_coroutines_need_a_group() -> None:
+    """Without a group a coroutine is refused, and closed, so that Python doesn't warn of it; a future is in it once."""
+
+    async def main() -> None:
+        stream = CompletionStream[int]()
+        with pytest.raises(UsageError, match="must be started in a task group"):
+            stream.put(value_after(1))
+        future = asyncio.get_running_loop().create_future()
+        stream.put(future)
+        with pytest.raises(UsageError, match="once"):
+            stream.put(future)
+        assert len(stream) == 1
+
+    run_on("asyncio", main)
+
+
+def test_the_end_can_not_be_forged() -> None:
+    """A future that failed with StopAsyncIteration doesn't end the stream."""
+
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(StopAsyncIteration())
+        stream = CompletionStream[int]()
+        stream.put(future)
+        with pytest.raises(RuntimeError, match="raised StopAsyncIteration"):
+            await anext(aiter(stream))
+
+    run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_forgotten_streams_are_silent(loop: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Streams with unread items, errors and failed futures are collected without a word."""
+
+    async def main() -> None:
+        plain = ExtendableStream[int]()
+        plain.put(1)
+        plain.throw(KeyError("never read"))
+        completions = CompletionStream[int]()
+        future = asyncio.get_running_loop().create_future()
+        completions.put(future)
+        future.set_exception(KeyError("never read"))
+        reader = aiter(ExtendableStream[int]())
+        await settle()
+        del plain, completions, future, reader
+        gc.collect()
+        await settle()
+
+    run_on(loop, main)
+    assert capfd.readouterr() == ("", "")
