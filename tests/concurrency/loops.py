@@ -2,7 +2,7 @@
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 import pytest
@@ -58,7 +58,7 @@ class Steps:
         self._turns = turns
         self.waits = 0
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, Any]:
         """Run it; where it waits, count, and cancel the task that runs it when it is time."""
         sent: Any = None
         error: BaseException | None = None

@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, assert_type, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 @ON_LOOPS
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
 def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:
-    """Jobs are done in turn by the worker that was started, where it was started; all futures are done at the end."""
+    """Jobs are done in turn by the worker that was started, where it was started; at the end all are done."""
 
     async def main() -> list[Any]:
         async with WorkerPool(worker, 1, place=place) as pool:
@@ -86,7 +86,7 @@ def test_assign_waits_for_a_free_worker(loop: str) -> None:
 
 
 def test_cancelled_assigns_take_nothing() -> None:
-    """A job whose assign was cancelled is never run, even where a worker had been granted; the worker goes to others."""
+    """A job whose assign was cancelled is never run, even if a worker was granted, who goes to others then."""
 
     async def main() -> list[Any]:
         done: list[Any] = []
@@ -99,8 +99,7 @@ def test_cancelled_assigns_take_nothing() -> None:
             gate.set_result(None)
             waiting[1].get_loop().call_soon(waiting[1].cancel)
             await asyncio.sleep(0)
-            for assigned in waiting[2:]:
-                done.append(await (await assigned))
+            done += [await (await assigned) for assigned in waiting[2:]]
             done += [assigned.cancelled() for assigned in waiting]
         return done
 
@@ -118,9 +117,7 @@ FAILING = {
 @IN_PLACES
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("method", FAILING)
-def test_die_mode(
-    place: Place, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The first exception, the very same, comes from assigns and from the scope, with one note, and isn't printed."""
     failing = FAILING[method]
     make: Callable[[], Worker[Any, Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
@@ -136,13 +133,16 @@ def test_die_mode(
             except workers.OddError as error:
                 seen.append(error)
 
-        with pytest.raises(workers.OddError) as left:
+        async def scope() -> None:
             async with pool:
                 if method != "stop":
                     async with asyncio.TaskGroup() as tasks:
                         for _ in range(4):
                             tasks.create_task(assign())
                     await assign()
+
+        with pytest.raises(workers.OddError) as left:
+            await scope()
         assert seen == [left.value] * (0 if method == "stop" else 5)
         assert left.value.number == 7
         where = {"make": "the start of worker", "run": "worker"}.get(method, f"the {method} of worker")
@@ -160,10 +160,12 @@ def test_die_mode(
 @IN_PLACES
 @ON_LOOPS
 def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
-    """The future of the failing job holds the pool's exception; an exception raised from it leaves the scope instead."""
+    """The future of the failing job holds the pool's exception; one raised from that leaves the scope instead."""
 
     async def main() -> None:
-        with pytest.raises(LookupError) as left:
+        causes: list[BaseException] = []
+
+        async def scope() -> None:
             async with WorkerPool(workers.Plain, 1, place=place) as pool:
                 future = await pool.assign(workers.odd)
                 with pytest.raises(workers.OddError) as told:
@@ -171,8 +173,12 @@ def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
                 with pytest.raises(workers.OddError) as refused:
                     await pool.assign(1)
                 assert told.value is refused.value
+                causes.append(told.value)
                 raise LookupError from told.value
-        assert left.value.__cause__ is told.value
+
+        with pytest.raises(LookupError) as left:
+            await scope()
+        assert causes == [left.value.__cause__]
 
     run_on(loop, main)
 
@@ -260,8 +266,41 @@ def test_wrong_arguments() -> None:
     with pytest.raises(UsageError, match="num_workers must be at least 1"):
         WorkerPool(workers.Plain, 0)
     with pytest.raises(UsageError, match="place must be"):
-        WorkerPool(workers.Plain, 1, place="moon")  # type: ignore[arg-type] # the point  # pyright: ignore[reportArgumentType] - the point
+        WorkerPool(workers.Plain, 1, place=cast("Any", "moon"))
     with pytest.raises(UsageError, match="start_method must be"):
-        WorkerPool(workers.Plain, 1, start_method="fork")  # type: ignore[arg-type] # the point  # pyright: ignore[reportArgumentType] - the point
+        WorkerPool(workers.Plain, 1, start_method=cast("Any", "fork"))
     with pytest.raises(UsageError, match="make_worker must be picklable"):
-        WorkerPool(lambda: workers.Plain(), 1, place="process")  # noqa: PLW0108 - a lambda is the point
+        WorkerPool(lambda: workers.Plain(), 1, place="process")
+
+
+class Length:
+    """Tells the lengths of words."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def run(self, job: str) -> int:
+        """Return its length."""
+        return len(job)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class AsyncLength(Length):
+    """Tells the lengths of words, in its time."""
+
+    async def run(self, job: str) -> int:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - shorter
+        """Return its length."""
+        return len(job)
+
+
+def test_types() -> None:
+    """Type checkers tell what a pool's jobs and results are from the worker's `run`, plain or async."""
+
+    async def main() -> None:
+        async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
+            assert assert_type(await (await plain.assign("four")), int) == 4
+            assert assert_type(await (await asynchronous.assign("seven")), int) == 5
+
+    run_on("asyncio", main)

@@ -63,8 +63,8 @@ def test_items_from_another_thread(loop: str) -> None:
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_thrown_errors_are_raised_once(now: bool, waiting: bool) -> None:
-    """A thrown error comes after the items or before them, once, as the same object; after it the stream is at its end."""
+def test_thrown_errors_are_raised_once(*, now: bool, waiting: bool) -> None:
+    """A thrown error comes after the items or before them, once, as the same object; then comes the end."""
 
     async def main() -> None:
         stream, error, got = ExtendableStream[int](), KeyError("a"), list[int]()
@@ -80,10 +80,13 @@ def test_thrown_errors_are_raised_once(now: bool, waiting: bool) -> None:
             stream.put(1)
             stream.throw(error, now=now)
 
-        with pytest.raises(ExceptionGroup) as group:
+        async def both() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(feed())
                 tasks.create_task(read())
+
+        with pytest.raises(ExceptionGroup) as group:
+            await both()
         assert group.value.exceptions[0] is error
         assert got == ([] if now else [1])
         with pytest.raises(StopAsyncIteration):
@@ -131,7 +134,7 @@ class Refusing(Stream[int, int]):
 
 @ON_LOOPS
 def test_what_an_order_raises(loop: str) -> None:
-    """What `_store` raises comes from the put, whose room goes to the next producer; what `_take` raises from the read."""
+    """What `_store` raises comes from the put, whose room goes to the next; what `_take` raises from the read."""
 
     async def main() -> None:
         stream = Refusing(capacity=1)
@@ -156,49 +159,54 @@ def test_what_an_order_raises(loop: str) -> None:
     run_on(loop, main)
 
 
-@given(
-    order=st.permutations(range(7)), failing=st.sets(st.integers(0, 6)), cancelled=st.sets(st.integers(0, 6)),
-    turns=st.lists(st.integers(0, 3), min_size=7, max_size=7), handled=st.booleans(),
-)  # fmt: skip
-def test_completions_come_in_order(
-    order: list[int], failing: set[int], cancelled: set[int], turns: list[int], handled: bool
-) -> None:
-    """Results are read as they complete, errors and cancellations in their turns, as told or raised."""
+OUTCOMES = st.lists(
+    st.tuples(st.sampled_from(["value", "error", "cancelled"]), st.integers(0, 3)), min_size=7, max_size=7
+)
 
-    async def main() -> None:
+
+@given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
+def test_completions_come_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
+    """Results are read as they complete, errors and cancellations in their turns, as told or raised."""
+    expected: dict[str, type] = {"error": KeyError, "cancelled": ClosedError}
+
+    async def main() -> list[object]:
         futures = [asyncio.get_running_loop().create_future() for _ in order]
         stream = CompletionStream[object](on_error=(lambda error: type(error)) if handled else None)
         for future in futures:
             stream.put(future)
         stream.stop()
-        got: list[object] = []
-
-        async def read() -> None:
-            reader = aiter(stream)
-            while True:
-                try:
-                    got.append(await anext(reader))
-                except StopAsyncIteration:
-                    return
-                except (KeyError, ClosedError) as error:
-                    assert not handled
-                    got.append(type(error))
-
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(read())
-            for number, pause in zip(order, turns, strict=True):
-                if number in cancelled:
-                    futures[number].cancel()
-                elif number in failing:
-                    futures[number].set_exception(KeyError(number))
-                else:
-                    futures[number].set_result(number)
-                await settle(pause)
-        expected = [ClosedError if n in cancelled else KeyError if n in failing else n for n in order]
-        assert got == expected
+            reading = tasks.create_task(read_all(stream))
+            for number in order:
+                outcome, turns = outcomes[number]
+                complete(futures[number], outcome, number)
+                await settle(turns)
         assert len(stream) == 0
+        return reading.result()
 
-    run_on("asyncio", main)
+    assert run_on("asyncio", main) == [expected.get(outcomes[number][0], number) for number in order]
+
+
+def complete(future: asyncio.Future[object], outcome: str, value: int) -> None:
+    """Bring a future to that outcome."""
+    if outcome == "value":
+        future.set_result(value)
+    elif outcome == "error":
+        future.set_exception(KeyError(value))
+    else:
+        future.cancel()
+
+
+async def read_all(stream: CompletionStream[object]) -> list[object]:
+    """Read to the end, also through errors; return what was read, and the errors' types."""
+    reader, got = aiter(stream), list[object]()
+    while True:
+        try:
+            got.append(await anext(reader))
+        except StopAsyncIteration:
+            return got
+        except (KeyError, ClosedError) as error:
+            got.append(type(error))
 
 
 async def value_after(turns: int) -> int:
@@ -232,10 +240,10 @@ def test_cancel_stops_what_the_stream_started(loop: str) -> None:
         other = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as tasks:
             stream = CompletionStream[int](tasks=tasks)
-            stream.put(asyncio.Event().wait())  # type: ignore[arg-type] # it never returns
+            stream.put(asyncio.Event().wait())
             stream.put(other)
             await settle()
-            stream.put(asyncio.Event().wait())  # type: ignore[arg-type] # it never returns
+            stream.put(asyncio.Event().wait())
             stream.cancel()
         assert not other.done()
         with pytest.raises(ClosedError):

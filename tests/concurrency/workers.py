@@ -111,11 +111,10 @@ def wait_for_ever() -> None:
     threading.Event().wait()
 
 
-def wait_for_ever_with_a_child() -> None:
-    """Never return, and leave a child that holds every descriptor."""
+def die_beside_a_child() -> None:
+    """Kill the process, whose child holds every descriptor for some seconds more."""
     if os.fork() == 0:
-        os.set_inheritable(0, True)
-        threading.Event().wait(2)
+        threading.Event().wait(3)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
 

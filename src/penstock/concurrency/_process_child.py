@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.concurrency._worker import Caught, Worker
@@ -126,5 +127,9 @@ async def _await(awaitable: Awaitable[object]) -> object:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
+    watched: list[int] = [parent.sentinel]
+    with contextlib.suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
+        # A process that the parent forked holds what the sentinel is made of, and may outlive it.
+        watched.append(os.pidfd_open(parent.pid or 0))
+    connection.wait(watched)
     os._exit(1)

@@ -46,6 +46,20 @@ class Worker(Protocol[Job, Result]):
         """Let go of everything. It is called after every start that succeeded, unless the worker's process died."""
 
 
+class AsyncWorker(Protocol[Job, Result]):
+    """A worker whose jobs are async: the part of `Worker` from which type checkers tell the result."""
+
+    def start(self) -> Awaitable[None] | None:
+        """Take hold of what the jobs need."""
+
+    def run(self, job: Job, /) -> Awaitable[Result]:
+        """Do one job and return its result."""
+        ...
+
+    def stop(self) -> Awaitable[None] | None:
+        """Let go of everything."""
+
+
 class Place(Protocol[Job, Result]):
     """Where one worker lives. The pool calls these in turn, never two at a time, from the loop's thread.
 

@@ -24,12 +24,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeVar, assert_never
+from typing import Generic, Literal, Self, TypeVar, assert_never, overload
 
 from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
 from penstock.concurrency._task_place import TaskPlace
 from penstock.concurrency._thread_place import ThreadPlace
-from penstock.concurrency._worker import Caught, Place, Worker, is_cancelled
+from penstock.concurrency._worker import AsyncWorker, Caught, Place, Worker, is_cancelled
 from penstock.errors import ClosedError, UsageError, WorkerError
 
 Job = TypeVar("Job")
@@ -51,6 +51,7 @@ class _Seat(Generic[Job, Result]):
 
     number: int
     inbox: asyncio.Future[_Order[Job, Result] | None] | None = None
+    death: BaseException | None = None  # of its process
 
     @property
     def idle(self) -> bool:
@@ -93,6 +94,25 @@ class WorkerPool(Generic[Job, Result]):
         [0, 1, 4, 9, 16]
     """
 
+    # Given both at once, mypy takes the coroutine of an async `run` for the result.
+    @overload
+    def __init__(
+        self,
+        make_worker: Callable[[], AsyncWorker[Job, Result]],
+        num_workers: int,
+        *,
+        place: Literal["task", "thread", "process"] = ...,
+        start_method: StartMethod = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker[Job, Result]],
+        num_workers: int,
+        *,
+        place: Literal["task", "thread", "process"] = ...,
+        start_method: StartMethod = ...,
+    ) -> None: ...
     def __init__(
         self,
         make_worker: Callable[[], Worker[Job, Result]],
@@ -317,6 +337,8 @@ class WorkerPool(Generic[Job, Result]):
         return True
 
     async def _next_order(self, seat: _Seat[Job, Result]) -> _Order[Job, Result] | None:
+        if seat.death is not None:
+            self._fail(seat.death, f"worker {seat.number}, which was idle,")
         if self._closed:
             return None
         inbox: asyncio.Future[_Order[Job, Result] | None] = asyncio.get_running_loop().create_future()
@@ -352,7 +374,8 @@ class WorkerPool(Generic[Job, Result]):
                 assert_never(self._place)
 
     def _on_death(self, seat: _Seat[Job, Result], error: BaseException) -> None:
-        if seat.idle:  # else the call that is under way tells it
+        seat.death = error
+        if seat.idle:  # else it is told by the call that is under way, or as soon as that has ended
             self._fail(error, f"worker {seat.number}, which was idle,")
 
 
