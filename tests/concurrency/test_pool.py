@@ -183,6 +183,27 @@ def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
     run_on(loop, main)
 
 
+def test_tracebacks_do_not_grow() -> None:
+    """However often the pool raises its exception, the traceback tells one raise."""
+
+    async def main() -> None:
+        pool, depths = WorkerPool(workers.Plain, 1), list[int]()
+
+        async def scope() -> None:
+            async with pool:
+                await pool.assign(workers.odd)
+                for _ in range(5):
+                    with pytest.raises(workers.OddError) as told:
+                        await pool.assign(1)
+                    depths.append(len(told.traceback))
+
+        with pytest.raises(workers.OddError):
+            await scope()
+        assert depths == depths[:1] * 5
+
+    run_on("asyncio", main)
+
+
 @IN_PLACES
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
 def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:

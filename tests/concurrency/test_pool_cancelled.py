@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.concurrency import CompletionStream, WorkerPool
+from penstock.errors import ClosedError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
 
@@ -139,7 +140,7 @@ def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None
     async def scope() -> None:
         async with WorkerPool(Waiting, 1, place=place) as pool:
             futures.append(await pool.assign(7))
-            await futures[0]
+            await asyncio.Event().wait()
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -164,6 +165,73 @@ def test_the_loop_may_be_torn_down() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         run_on("asyncio", main)
+
+
+def test_cancelled_workers_close_the_pool() -> None:
+    """If somebody cancels the pool's own tasks, assigning is a ClosedError and doesn't wait for ever."""
+
+    async def main() -> None:
+        async with WorkerPool(workers.Plain, 2) as pool:
+            await (await pool.assign(1))
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await settle()
+            with pytest.raises(ClosedError):
+                await pool.assign(2)
+
+    run_on("asyncio", main)
+
+
+def test_a_job_that_was_not_begun_is_cancelled() -> None:
+    """A scope cancelled right after a worker has taken a job cancels its future too."""
+    futures: list[asyncio.Future[Any]] = []
+
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 1) as pool:
+            await (await pool.assign(1))
+            await settle()
+            futures.append(await pool.assign(2))
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(scope())
+
+    run_on("asyncio", main)
+    assert futures[0].cancelled()
+
+
+def test_cancelled_before_an_async_job_waits() -> None:
+    """A job in a thread that is cancelled while its plain part runs is cancelled as soon as it would wait."""
+    began, may_go, seen = threading.Event(), threading.Event(), list[str]()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cancelled")
+
+    class Late(workers.Plain):
+        def run(self, job: Any) -> Any:  # noqa: ARG002 - what it waits for is no job
+            began.set()
+            may_go.wait()
+            return forever()
+
+    async def scope() -> None:
+        async with WorkerPool(Late, 1, place="thread") as pool:
+            await pool.assign(1)
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            running.cancel()
+            await settle()
+            may_go.set()
+
+    run_on("asyncio", main)
+    assert seen == ["cancelled"]
 
 
 class Gated:

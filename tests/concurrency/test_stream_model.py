@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ACTIONS = st.lists(
-    st.one_of(
-        st.sampled_from(["put", "put", "put", "put_wait", "read", "read", "read", "cancel read", "cancel producer"]),
-        st.sampled_from(["stop", "throw", "throw now", "cancel"]),
+    st.sampled_from(
+        ["put", "put_wait", "read"] * 6
+        + ["cancel read", "cancel producer"] * 2
+        + ["stop", "throw", "throw now", "cancel"]
     ),
     max_size=40,
 )

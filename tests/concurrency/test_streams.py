@@ -159,6 +159,46 @@ def test_what_an_order_raises(loop: str) -> None:
     run_on(loop, main)
 
 
+@ON_LOOPS
+def test_room_that_nobody_takes_goes_on(loop: str) -> None:
+    """Room given to a producer that is cancelled before it runs goes to the next, not to a plain put."""
+
+    async def main() -> list[int]:
+        stream = ExtendableStream[int](capacity=1)
+        reader = aiter(stream)
+        stream.put(0)
+        async with asyncio.TaskGroup() as tasks:
+            first, second = tasks.create_task(stream.put_wait(1)), tasks.create_task(stream.put_wait(2))
+            await settle()
+            received = [await anext(reader)]
+            first.cancel()
+            with pytest.raises(asyncio.QueueFull):
+                stream.put(3)
+            await settle()
+            assert second.done()
+            return [*received, await anext(reader)]
+
+    assert run_on(loop, main) == [0, 2]
+
+
+@ON_LOOPS
+def test_coroutines_cancelled_before_they_begin(loop: str) -> None:
+    """A coroutine whose task is cancelled before its first step is read as cancelled, not waited for."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            stream = CompletionStream[int](tasks=tasks)
+            coroutine = value_after(1)
+            stream.put(coroutine)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            with pytest.raises(ClosedError, match="was cancelled"):
+                await anext(aiter(stream))
+            coroutine.close()  # nobody has begun it
+
+    run_on(loop, main)
+
+
 OUTCOMES = st.lists(
     st.tuples(st.sampled_from(["value", "error", "cancelled"]), st.integers(0, 3)), min_size=7, max_size=7
 )
