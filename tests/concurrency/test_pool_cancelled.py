@@ -167,17 +167,26 @@ def test_the_loop_may_be_torn_down() -> None:
         run_on("asyncio", main)
 
 
+async def expect_closed(pool: WorkerPool[Any, Any]) -> None:
+    """Assign, which must be refused."""
+    with pytest.raises(ClosedError):
+        await pool.assign(ready(2))
+
+
 def test_cancelled_workers_close_the_pool() -> None:
     """If somebody cancels the pool's own tasks, assigning is a ClosedError and doesn't wait for ever."""
 
     async def main() -> None:
-        async with WorkerPool(workers.Plain, 2) as pool:
-            await (await pool.assign(1))
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
+        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
             await settle()
-            with pytest.raises(ClosedError):
-                await pool.assign(2)
+            own = asyncio.all_tasks() - {asyncio.current_task()}
+            await pool.assign(asyncio.get_running_loop().create_future())
+            waiting = tasks.create_task(expect_closed(pool))
+            await settle()
+            for task in own:
+                task.cancel()
+            await asyncio.wait_for(waiting, 5)
+            await expect_closed(pool)
 
     run_on("asyncio", main)
 
