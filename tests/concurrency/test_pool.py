@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_type, cast
 
 import pytest
 
-from penstock.concurrency import Worker, WorkerPool
+from penstock.concurrency import CompletionStream, Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, ready, run_on, settle
@@ -325,3 +325,22 @@ def test_types() -> None:
             assert assert_type(await (await asynchronous.assign("seven")), int) == 5
 
     run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_results_as_they_complete(loop: str) -> None:
+    """The futures of a pool go into a stream of completions."""
+
+    async def main() -> list[int]:
+        async with WorkerPool(Gated, 2) as pool:
+            stream = CompletionStream[int]()
+            late = asyncio.get_running_loop().create_future()
+            for job in (late, ready(1), ready(2)):
+                stream.put(await pool.assign(job))
+            stream.stop()
+            reader = aiter(stream)
+            first = [await anext(reader), await anext(reader)]
+            late.set_result(0)
+            return [*first, *[item async for item in reader]]
+
+    assert run_on(loop, main) == [1, 2, 0]

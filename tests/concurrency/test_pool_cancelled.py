@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.concurrency import CompletionStream, WorkerPool
+from penstock.concurrency import WorkerPool
 from penstock.errors import ClosedError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
@@ -380,22 +380,3 @@ def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
         assert all(error is left[0] for error in errors)
 
     run_on("asyncio", main)
-
-
-@ON_LOOPS
-def test_results_as_they_complete(loop: str) -> None:
-    """The futures of a pool go into a stream of completions."""
-
-    async def main() -> list[int]:
-        async with WorkerPool(Gated, 2) as pool:
-            stream = CompletionStream[int]()
-            late = asyncio.get_running_loop().create_future()
-            for job in (late, ready(1), ready(2)):
-                stream.put(await pool.assign(job))
-            stream.stop()
-            reader = aiter(stream)
-            first = [await anext(reader), await anext(reader)]
-            late.set_result(0)
-            return [*first, *[item async for item in reader]]
-
-    assert run_on(loop, main) == [1, 2, 0]
