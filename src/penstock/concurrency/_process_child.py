@@ -1,0 +1,135 @@
+"""What runs in the process of a worker: it answers one request at a time, and dies with its parent.
+
+Guarantees:
+  - Every request is answered, by a value or by what the worker raised, also where one of them can't be pickled.
+  - When the parent has gone, however it went, the process ends at once, in the middle of a job too.
+  - Ctrl-C is the parent's to handle: it reaches all processes of a terminal, and the workers ignore it.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.concurrency._worker import Caught, Worker
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+START: Final = b"start"
+RUN: Final = b"run"  # the pickled job follows
+STOP: Final = b"stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """A method returned."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A method raised, or what it returned can't be pickled.
+
+    Attributes:
+        error: the exception, pickled; empty where that can't be done.
+        description: its type and words.
+        traceback: where it was raised, as text.
+    """
+
+    error: bytes
+    description: str
+    traceback: str
+
+
+def serve(requests: "Connection[Any, Any]", factory: bytes) -> None:
+    """Answer the parent's requests until it stops the worker or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
+    with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
+        _answer_all(requests, factory, runner)
+
+
+def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asyncio.Runner) -> None:
+    worker: Worker[Any, Any] | None = None
+
+    def start() -> None:
+        nonlocal worker
+        made: Worker[Any, Any] = pickle.loads(factory)()
+        _value(made.start(), runner)
+        worker = made
+
+    def run() -> object:
+        assert worker is not None
+        return _value(worker.run(pickle.loads(job)), runner)
+
+    def stop() -> None:
+        if worker is not None:
+            _value(worker.stop(), runner)
+
+    job = b""
+    methods: dict[bytes, Callable[[], object]] = {START: start, RUN: run, STOP: stop}
+    request = b""
+    while request != STOP:
+        request = requests.recv_bytes()
+        job = requests.recv_bytes() if request == RUN else b""
+        requests.send_bytes(_outcome(methods[request]))
+
+
+def _outcome(method: Callable[[], object]) -> bytes:
+    # Job and result are let go of when this returns, not with the next request.
+    outcome: bytes | None = None
+    with Caught() as calling:
+        value = method()
+        with Caught() as pickling:
+            outcome = pickle.dumps(Succeeded(value), protocol=pickle.HIGHEST_PROTOCOL)
+        if pickling.error is not None:
+            raise pickle.PicklingError(
+                f"what a worker in a process returns is pickled; got {type(value).__qualname__}, which can't be: "
+                f"{pickling.error!r}. Return something else, or run the workers in place='thread'"
+            ) from pickling.error
+    if outcome is not None:
+        return outcome
+    assert calling.error is not None
+    return pickle.dumps(_describe(calling.error))
+
+
+def _describe(error: BaseException) -> Failed:
+    pickled = b""
+    with Caught():  # it may refuse in any way; it is told in words then
+        tried = pickle.dumps(error)
+        pickle.loads(tried)  # exceptions often pickle well and then can't be built again
+        pickled = tried
+    words = "(its __str__ failed)"
+    with Caught():
+        words = str(error)
+    return Failed(pickled, f"{type(error).__qualname__}: {words}", "".join(traceback.format_exception(error)))
+
+
+def _value(returned: Awaitable[object] | object, runner: asyncio.Runner) -> object:
+    return runner.run(_await(returned)) if inspect.isawaitable(returned) else returned
+
+
+async def _await(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    watched: list[int] = [parent.sentinel]
+    with contextlib.suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
+        # A process that the parent forked holds what the sentinel is made of, and may outlive it.
+        watched.append(os.pidfd_open(parent.pid or 0))
+    connection.wait(watched)
+    os._exit(1)

@@ -1,0 +1,85 @@
+"""Event loops to test on, and how to watch what one of them would print."""
+
+import asyncio
+import gc
+import importlib.util
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+def run_on(loop: str, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end on a new loop of that kind, which must have had nothing to complain about."""
+    complaints: list[dict[str, Any]] = []
+
+    async def watched() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        return await main()
+
+    with asyncio.Runner(loop_factory=_factory(loop)) as runner:
+        result = runner.run(watched())
+        gc.collect()  # futures complain when they are dropped
+    assert not complaints
+    return result
+
+
+def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if loop == "asyncio":
+        return asyncio.new_event_loop
+    if importlib.util.find_spec("uvloop") is None:
+        pytest.skip("uvloop is not installed")
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return new_event_loop
+
+
+async def settle(turns: int = 10) -> None:
+    """Let everything run that can run without anything from outside."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def ready(result: T) -> asyncio.Future[T]:
+    """Return a future with that result."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(result)
+    return future
+
+
+class Steps:
+    """Runs a coroutine, and cancels it when it waits for the n-th time, if it does, or some turns of the loop later."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], cancel_at: int, turns: int = 0) -> None:
+        self._coroutine = coroutine
+        self._cancel_at = cancel_at
+        self._turns = turns
+        self.waits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Run it; where it waits, count, and cancel the task that runs it when it is time."""
+        sent: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waited = self._coroutine.send(sent) if error is None else self._coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            self.waits += 1
+            if self.waits == self._cancel_at:
+                self._cancel_later(asyncio.current_task(), self._turns)
+            sent, error = None, None
+            try:
+                sent = yield waited
+            except BaseException as thrown:  # noqa: BLE001 - handed to the coroutine, whose it is
+                error = thrown
+
+    def _cancel_later(self, task: asyncio.Task[Any] | None, turns: int) -> None:
+        assert task is not None
+        if turns == 0:
+            task.cancel()
+        else:
+            task.get_loop().call_soon(self._cancel_later, task, turns - 1)

@@ -1,0 +1,346 @@
+"""A pool of workers in every place: who gets which job, when, and what of the first failure."""
+
+import asyncio
+import functools
+import gc
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, assert_type, cast
+
+import pytest
+
+from penstock.concurrency import CompletionStream, Worker, WorkerPool
+from penstock.errors import ClosedError, UsageError, WorkerError
+from tests.concurrency import workers
+from tests.concurrency.loops import LOOPS, ready, run_on, settle
+
+Place = Literal["task", "thread", "process"]
+
+IN_PLACES = pytest.mark.parametrize("place", workers.PLACES)
+ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
+
+
+@IN_PLACES
+@ON_LOOPS
+@pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
+def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:
+    """Jobs are done in turn by the worker that was started, where it was started; at the end all are done."""
+
+    async def main() -> list[Any]:
+        async with WorkerPool(worker, 1, place=place) as pool:
+            futures = [await pool.assign(number) for number in (1, 2, 3)]
+        return [future.result() for future in futures]
+
+    assert run_on(loop, main) == [1, 3, 6]
+
+
+@IN_PLACES
+def test_each_worker_has_its_own_place(place: Place) -> None:
+    """Tasks are in this thread, threads in this process, processes are others."""
+
+    async def main() -> tuple[set[int], set[int]]:
+        async with WorkerPool(workers.Plain, 2, place=place) as pool:
+            pids = [await pool.assign(os.getpid) for _ in range(8)]
+            threads = [await pool.assign(threading.get_ident) for _ in range(8)]
+        return {future.result() for future in pids}, {future.result() for future in threads}
+
+    pids, threads = run_on("asyncio", main)
+    assert (os.getpid() in pids) == (place != "process")
+    assert (threading.get_ident() in threads) == (place == "task")
+
+
+class Gated:
+    """Waits in each job for a future, which the job is."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    async def run(self, job: asyncio.Future[Any]) -> Any:
+        """Wait for the job's future."""
+        return await job
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+@ON_LOOPS
+def test_assign_waits_for_a_free_worker(loop: str) -> None:
+    """It returns at once while a worker is free, and waits while all are busy, in the order of the calls."""
+
+    async def main() -> None:
+        gates = [asyncio.get_running_loop().create_future() for _ in range(4)]
+        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 2) as pool:
+            first, _ = await pool.assign(gates[0]), await pool.assign(gates[1])
+            third, fourth = tasks.create_task(pool.assign(gates[2])), tasks.create_task(pool.assign(gates[3]))
+            await settle()
+            assert not third.done()
+            gates[0].set_result("a")
+            await settle()
+            assert (first.result(), third.done(), fourth.done()) == ("a", True, False)
+            for gate in gates[1:]:
+                gate.set_result("b")
+            assert await (await fourth) == "b"
+
+    run_on(loop, main)
+
+
+def test_cancelled_assigns_take_nothing() -> None:
+    """A job whose assign was cancelled is never run, even if a worker was granted, who goes to others then."""
+
+    async def main() -> list[Any]:
+        done: list[Any] = []
+        gate = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
+            await pool.assign(gate)
+            waiting = [tasks.create_task(pool.assign(ready(number))) for number in range(4)]
+            await settle()
+            waiting[0].cancel()
+            gate.set_result(None)
+            waiting[1].get_loop().call_soon(waiting[1].cancel)
+            await asyncio.sleep(0)
+            done += [await (await assigned) for assigned in waiting[2:]]
+            done += [assigned.cancelled() for assigned in waiting]
+        return done
+
+    assert run_on("asyncio", main) in ([2, 3, True, True, False, False], [2, 3, True, False, False, False])
+
+
+FAILING = {
+    "make": workers.FailsAtMake,
+    "start": workers.FailsAtStart,
+    "run": workers.FailsAtRun,
+    "stop": workers.FailsAtStop,
+}
+
+
+@IN_PLACES
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize("method", FAILING)
+def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first exception, the very same, comes from assigns and from the scope, with one note, and isn't printed."""
+    failing = FAILING[method]
+    make: Callable[[], Worker[Any, Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
+
+    async def main() -> None:
+        seen: list[BaseException] = []
+        pool = WorkerPool(make, 2, place=place)
+
+        async def assign() -> None:
+            try:
+                for job in range(5):
+                    await pool.assign(job)
+            except workers.OddError as error:
+                seen.append(error)
+
+        async def scope() -> None:
+            async with pool:
+                if method != "stop":
+                    async with asyncio.TaskGroup() as tasks:
+                        for _ in range(4):
+                            tasks.create_task(assign())
+                    await assign()
+
+        with pytest.raises(workers.OddError) as left:
+            await scope()
+        assert seen == [left.value] * (0 if method == "stop" else 5)
+        assert left.value.number == 7
+        where = {"make": "the start of worker", "run": "worker"}.get(method, f"the {method} of worker")
+        notes = [note for note in left.value.__notes__ if note.startswith("In ") and "process" not in note]
+        assert len(notes) == 1
+        assert notes[0].startswith(f"In {where} ")
+        with pytest.raises(ClosedError):
+            await pool.assign(0)
+        gc.collect()
+
+    run_on("asyncio", main)
+    assert capfd.readouterr() == ("", "")
+
+
+@IN_PLACES
+@ON_LOOPS
+def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
+    """The future of the failing job holds the pool's exception; one raised from that leaves the scope instead."""
+
+    async def main() -> None:
+        causes: list[BaseException] = []
+
+        async def scope() -> None:
+            async with WorkerPool(workers.Plain, 1, place=place) as pool:
+                future = await pool.assign(workers.odd)
+                with pytest.raises(workers.OddError) as told:
+                    await future
+                with pytest.raises(workers.OddError) as refused:
+                    await pool.assign(1)
+                assert told.value is refused.value
+                causes.append(told.value)
+                raise LookupError from told.value
+
+        with pytest.raises(LookupError) as left:
+            await scope()
+        assert causes == [left.value.__cause__]
+
+    run_on(loop, main)
+
+
+def test_tracebacks_do_not_grow() -> None:
+    """However often the pool raises its exception, the traceback tells one raise."""
+
+    async def main() -> None:
+        pool, depths = WorkerPool(workers.Plain, 1), list[int]()
+
+        async def scope() -> None:
+            async with pool:
+                await pool.assign(workers.odd)
+                for _ in range(5):
+                    with pytest.raises(workers.OddError) as told:
+                        await pool.assign(1)
+                    depths.append(len(told.traceback))
+
+        with pytest.raises(workers.OddError):
+            await scope()
+        assert depths == depths[:1] * 5
+
+    run_on("asyncio", main)
+
+
+@IN_PLACES
+@pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
+def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:
+    """What futures can't hold, and what looks like a cancellation, arrives as another error that says so."""
+
+    async def main(job: Callable[[], None]) -> BaseException:
+        with pytest.raises((WorkerError, RuntimeError)) as left:
+            async with WorkerPool(worker, 1, place=place) as pool:
+                await pool.assign(job)
+        return left.value
+
+    assert "StopIteration" in str(run_on("asyncio", functools.partial(main, workers.stop_iteration)))
+    assert "CancelledError" in str(run_on("asyncio", functools.partial(main, workers.cancelled)))
+
+
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_exits_elsewhere_are_exceptions(place: Place) -> None:
+    """SystemExit in another thread or process doesn't end this one: it is the pool's exception."""
+
+    async def main() -> None:
+        with pytest.raises(SystemExit) as left:
+            async with WorkerPool(workers.Plain, 1, place=place) as pool:
+                await pool.assign(workers.system_exit)
+        assert left.value.code == 7
+
+    run_on("asyncio", main)
+
+
+@IN_PLACES
+def test_outside_of_the_scope(place: Place) -> None:
+    """Before and after its scope a pool runs nothing; it is entered once; who waits as it is left is refused."""
+
+    async def main() -> None:
+        pool = WorkerPool(workers.Plain, 1, place=place)
+        with pytest.raises(ClosedError, match="enter it first"):
+            await pool.assign(1)
+        async with pool:
+            pass
+        with pytest.raises(ClosedError, match="scope was left"):
+            await pool.assign(1)
+        with pytest.raises(UsageError, match="entered once"):
+            await pool.__aenter__()
+
+        async with asyncio.TaskGroup() as tasks:
+            async with WorkerPool(workers.Plain, 1, place=place) as pool:
+                running = await pool.assign(1)
+                waiting = [tasks.create_task(refused(pool)) for _ in range(3)]
+                await asyncio.sleep(0)
+            assert running.result() == 1
+        assert all(task.result() for task in waiting)
+
+    run_on("asyncio", main)
+
+
+async def refused(pool: WorkerPool[Any, Any]) -> bool:
+    """Return whether the pool was closed, now or while it was waited for."""
+    try:
+        while True:
+            await (await pool.assign(1))
+    except ClosedError:
+        return True
+
+
+def test_a_cancelled_future_drops_the_result() -> None:
+    """Cancelling a job's future leaves the job, the worker and the pool alone."""
+
+    async def main() -> None:
+        gate = asyncio.get_running_loop().create_future()
+        async with WorkerPool(Gated, 1) as pool:
+            dropped = await pool.assign(gate)
+            dropped.cancel()
+            await settle()
+            gate.set_result(1)
+            assert await (await pool.assign(ready(2))) == 2
+
+    run_on("asyncio", main)
+
+
+def test_wrong_arguments() -> None:
+    """They are refused before anything starts."""
+    with pytest.raises(UsageError, match="num_workers must be at least 1"):
+        WorkerPool(workers.Plain, 0)
+    with pytest.raises(UsageError, match="place must be"):
+        WorkerPool(workers.Plain, 1, place=cast("Any", "moon"))
+    with pytest.raises(UsageError, match="start_method must be"):
+        WorkerPool(workers.Plain, 1, start_method=cast("Any", "fork"))
+    with pytest.raises(UsageError, match="make_worker must be picklable"):
+        WorkerPool(lambda: workers.Plain(), 1, place="process")
+
+
+class Length:
+    """Tells the lengths of words."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def run(self, job: str) -> int:
+        """Return its length."""
+        return len(job)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class AsyncLength(Length):
+    """Tells the lengths of words, in its time."""
+
+    async def run(self, job: str) -> int:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - shorter
+        """Return its length."""
+        return len(job)
+
+
+def test_types() -> None:
+    """Type checkers tell what a pool's jobs and results are from the worker's `run`, plain or async."""
+
+    async def main() -> None:
+        async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
+            assert assert_type(await (await plain.assign("four")), int) == 4
+            assert assert_type(await (await asynchronous.assign("seven")), int) == 5
+
+    run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_results_as_they_complete(loop: str) -> None:
+    """The futures of a pool go into a stream of completions."""
+
+    async def main() -> list[int]:
+        async with WorkerPool(Gated, 2) as pool:
+            stream = CompletionStream[int]()
+            late = asyncio.get_running_loop().create_future()
+            for job in (late, ready(1), ready(2)):
+                stream.put(await pool.assign(job))
+            stream.stop()
+            reader = aiter(stream)
+            first = [await anext(reader), await anext(reader)]
+            late.set_result(0)
+            return [*first, *[item async for item in reader]]
+
+    assert run_on(loop, main) == [1, 2, 0]

@@ -1,0 +1,382 @@
+"""Pools that are cancelled at every await, and random schedules of assigns against a plain model."""
+
+import asyncio
+import functools
+import itertools
+import threading
+from collections import deque
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.concurrency import WorkerPool
+from penstock.errors import ClosedError
+from tests.concurrency import workers
+from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
+
+ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
+
+alive: list[object] = []  # workers between the beginning of their start and the end of their stop
+
+
+class Counted(workers.Async):
+    """Is in `alive` from its start to its stop."""
+
+    async def start(self) -> None:
+        """Enter the list."""
+        await super().start()
+        alive.append(self)
+
+    async def stop(self) -> None:
+        """Leave the list."""
+        alive.remove(self)
+        await super().stop()
+
+
+async def short_run(place: Literal["task", "thread", "process"], num_jobs: int) -> list[Any]:
+    """Use a pool with two workers, and await everything that there is."""
+    results: list[Any] = []
+    make = workers.Async if place == "process" else Counted
+    async with WorkerPool(make, 2, place=place) as pool:
+        futures = [await pool.assign(job) for job in range(num_jobs)]
+        results += [await future for future in futures]
+        await pool.assign(num_jobs)
+    assert not alive
+    return results
+
+
+@ON_LOOPS
+@pytest.mark.parametrize(
+    ("place", "num_jobs", "turns"),
+    [
+        ("task", 6, 0),
+        ("task", 6, 1),
+        ("task", 6, 2),
+        ("thread", 6, 0),
+        ("thread", 6, 1),
+        pytest.param("process", 2, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_cancelled_at_every_await(
+    loop: str, place: Literal["task", "thread", "process"], num_jobs: int, turns: int
+) -> None:
+    """Cancelled at the 1st await or so many turns later, at the 2nd, ..., a run stops every worker, and silently."""
+
+    async def was_reached(cancel_at: int) -> bool:
+        steps = Steps(short_run(place, num_jobs), cancel_at, turns)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(_finish(steps))
+            await asyncio.wait([running])
+        assert running.cancelled() or steps.waits < cancel_at + max(turns, 1)
+        return steps.waits >= cancel_at
+
+    for cancel_at in itertools.count(1):
+        reached = run_on(loop, functools.partial(was_reached, cancel_at))
+        assert not alive
+        if not reached:
+            assert cancel_at > 3
+            return
+
+
+async def _finish(steps: Steps) -> None:
+    await steps
+
+
+@ON_LOOPS
+def test_cancelling_waits_for_plain_jobs_in_threads(loop: str) -> None:
+    """A plain method in a thread can't be cancelled: the scope ends after it, however often it is cancelled."""
+    began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        may_end.wait()
+        ended.set()
+
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 1, place="thread") as pool:
+            await (await pool.assign(job))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            for _ in range(3):
+                running.cancel()
+                await settle()
+            assert not running.done()
+            may_end.set()
+            await asyncio.wait([running])
+            assert ended.is_set()
+            assert running.cancelled()
+
+    run_on(loop, main)
+
+
+@pytest.mark.parametrize("place", ["task", "thread"])
+def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None:
+    """An async job gets a CancelledError where it waits, its worker is stopped, and its future is cancelled."""
+    seen: list[str] = []
+    began = threading.Event()
+
+    class Waiting:
+        def start(self) -> None:
+            seen.append("start")
+
+        async def run(self, job: int) -> None:
+            began.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                seen.append(f"cancelled {job}")
+                raise
+
+        def stop(self) -> None:
+            seen.append("stop")
+
+    futures: list[asyncio.Future[None]] = []
+
+    async def scope() -> None:
+        async with WorkerPool(Waiting, 1, place=place) as pool:
+            futures.append(await pool.assign(7))
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            running.cancel()
+        assert futures[0].cancelled()
+
+    run_on("asyncio", main)
+    assert seen == ["start", "cancelled 7", "stop"]
+
+
+def test_the_loop_may_be_torn_down() -> None:
+    """When every task is cancelled at once, as by the end of `asyncio.run`, nobody is left waiting for a worker."""
+
+    async def main() -> None:
+        async with WorkerPool(workers.Plain, 1, place="task") as pool:
+            await (await pool.assign(1))
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await pool.assign(2)
+
+    with pytest.raises(asyncio.CancelledError):
+        run_on("asyncio", main)
+
+
+async def expect_closed(pool: WorkerPool[Any, Any]) -> None:
+    """Assign, which must be refused."""
+    with pytest.raises(ClosedError):
+        await pool.assign(ready(2))
+
+
+def test_cancelled_workers_close_the_pool() -> None:
+    """If somebody cancels the pool's own tasks, assigning is a ClosedError and doesn't wait for ever."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
+            await settle()
+            own = asyncio.all_tasks() - {asyncio.current_task()}
+            await pool.assign(asyncio.get_running_loop().create_future())
+            waiting = tasks.create_task(expect_closed(pool))
+            await settle()
+            for task in own:
+                task.cancel()
+            await asyncio.wait_for(waiting, 5)
+            await expect_closed(pool)
+
+    run_on("asyncio", main)
+
+
+def test_a_job_that_was_not_begun_is_cancelled() -> None:
+    """A scope cancelled right after a worker has taken a job cancels its future too."""
+    futures: list[asyncio.Future[Any]] = []
+
+    async def scope() -> None:
+        async with WorkerPool(workers.Plain, 1) as pool:
+            await (await pool.assign(1))
+            await settle()
+            futures.append(await pool.assign(2))
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(scope())
+
+    run_on("asyncio", main)
+    assert futures[0].cancelled()
+
+
+def test_cancelled_before_an_async_job_waits() -> None:
+    """A job in a thread that is cancelled while its plain part runs is cancelled as soon as it would wait."""
+    began, may_go, seen = threading.Event(), threading.Event(), list[str]()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cancelled")
+
+    class Late(workers.Plain):
+        def run(self, job: Any) -> Any:  # noqa: ARG002 - what it waits for is no job
+            began.set()
+            may_go.wait()
+            return forever()
+
+    async def scope() -> None:
+        async with WorkerPool(Late, 1, place="thread") as pool:
+            await pool.assign(1)
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(scope())
+            await asyncio.to_thread(began.wait)
+            running.cancel()
+            await settle()
+            may_go.set()
+
+    run_on("asyncio", main)
+    assert seen == ["cancelled"]
+
+
+class Gated:
+    """A job is a future: its outcome is the job's."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    async def run(self, job: asyncio.Future[int]) -> int:
+        """Wait for the job's future."""
+        return await job
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Model:
+    """Which jobs run, which wait, and which are refused, where every call is over before the next."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.free = num_workers
+        self.waiting: deque[int] = deque()
+        self.state: dict[int, str] = {}
+        self.dead = False
+
+    def assign(self, job: int) -> None:
+        """Take the job, let it wait, or refuse it."""
+        if self.dead:
+            self.state[job] = "refused"
+        elif self.free:
+            self.free -= 1
+            self.state[job] = "runs"
+        else:
+            self.waiting.append(job)
+            self.state[job] = "waits"
+
+    def finish(self, job: int, *, fails: bool) -> None:
+        """End a running job; the next one is taken, or, if it failed, all that wait are refused."""
+        self.state[job] = "failed" if fails else "done"
+        self.free += 1
+        self.dead = self.dead or fails
+        while self.waiting and (self.dead or self.free):
+            self.assign(self.waiting.popleft())
+
+    def cancel(self, job: int) -> None:
+        """Cancel the assign of a job that waits."""
+        self.waiting.remove(job)
+        self.state[job] = "cancelled"
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["assign", "assign", "finish", "finish", "fail", "cancel"]), st.integers(0, 100)),
+    max_size=30,
+)
+
+
+class Real:
+    """The pool, the tasks that assign, and what became of each job."""
+
+    def __init__(self, pool: WorkerPool[asyncio.Future[int], int], tasks: asyncio.TaskGroup) -> None:
+        self.pool = pool
+        self.tasks = tasks
+        self.state: dict[int, str] = {}
+        self.gates: list[asyncio.Future[int]] = []
+        self.assigning: list[asyncio.Task[None]] = []
+        self.errors: list[BaseException] = []
+
+    def assign(self) -> int:
+        """Assign the next job in a task; return its number."""
+        self.gates.append(asyncio.get_running_loop().create_future())
+        job = len(self.gates) - 1
+        self.assigning.append(self.tasks.create_task(self._assign(job)))
+        return job
+
+    async def _assign(self, job: int) -> None:
+        self.state[job] = "waits"
+        try:
+            result = await self.pool.assign(self.gates[job])
+        except asyncio.CancelledError:
+            self.state[job] = "cancelled"
+            raise
+        except KeyError as error:
+            self.errors.append(error)
+            self.state[job] = "refused"
+            return
+        self.state[job] = "runs"
+        result.add_done_callback(lambda done: self.state.update({job: "failed" if done.exception() else "done"}))
+
+    def finish(self, job: int, *, fails: bool) -> None:
+        """End a running job."""
+        if fails:
+            self.gates[job].set_exception(KeyError(job))
+        else:
+            self.gates[job].set_result(job)
+
+    async def finish_all(self) -> None:
+        """Let every job end that runs still."""
+        for gate in self.gates:
+            if not gate.done():
+                gate.set_result(0)
+        await settle()
+
+
+def act(model: Model, real: Real, action: str, choice: int) -> None:
+    """Do one thing to both, if it can be done."""
+    running = [job for job, what in model.state.items() if what == "runs"]
+    if action == "assign":
+        model.assign(real.assign())
+    elif action == "cancel" and model.waiting:
+        job = model.waiting[choice % len(model.waiting)]
+        model.cancel(job)
+        real.assigning[job].cancel()
+    elif action in ("finish", "fail") and running:
+        job = running[choice % len(running)]
+        model.finish(job, fails=action == "fail")
+        real.finish(job, fails=action == "fail")
+
+
+@given(actions=ACTIONS, num_workers=st.integers(1, 3))
+def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
+    """Whatever is assigned, finished, failed and cancelled in whatever order, each job is where the model says."""
+
+    async def main() -> None:
+        model, errors, left = Model(num_workers), list[BaseException](), list[BaseException]()
+        try:
+            async with WorkerPool(Gated, num_workers) as pool, asyncio.TaskGroup() as tasks:
+                real = Real(pool, tasks)
+                errors = real.errors
+                for action, choice in actions:
+                    act(model, real, action, choice)
+                    await settle()
+                    assert real.state == model.state, action
+                await real.finish_all()
+        except KeyError as error:
+            left.append(error)
+        assert bool(left) == model.dead
+        assert all(error is left[0] for error in errors)
+
+    run_on("asyncio", main)

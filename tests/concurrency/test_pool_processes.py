@@ -1,0 +1,340 @@
+"""Workers in processes: real deaths, real signals, what can't be pickled, and parents that vanish."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import psutil
+import pytest
+
+from penstock.concurrency import Worker, WorkerPool
+from penstock.errors import UsageError, WorkerError
+from tests.concurrency import workers
+from tests.concurrency.loops import LOOPS, run_on
+
+ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
+SECONDS = 1.0  # in which a death must be told
+
+
+@ON_LOOPS
+@pytest.mark.parametrize(
+    ("job", "exit_code", "words"),
+    [(workers.exit_now, 7, "ended with exit code 7"), (workers.kill_self, -9, "was killed by SIGKILL")],
+)
+def test_dying_in_a_job(loop: str, job: Callable[[], None], exit_code: int, words: str) -> None:
+    """A process that ends or is killed in a job is a WorkerError with its exit code, for the future and the scope."""
+
+    async def main() -> None:
+        told: list[BaseException | None] = []
+
+        async def scope() -> None:
+            async with WorkerPool(workers.Plain, 2, place="process") as pool:
+                future = await pool.assign(job)
+                await asyncio.wait([future])
+                told.append(future.exception())
+                await pool.assign(1)
+
+        with pytest.raises(WorkerError, match=words) as left:
+            await scope()
+        assert told == [left.value]
+        assert left.value.exit_code == exit_code
+        assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
+
+    run_on(loop, main)
+
+
+@ON_LOOPS
+@pytest.mark.parametrize("busy", [False, True])
+def test_killed_from_outside(loop: str, *, busy: bool) -> None:
+    """SIGKILL from another process is told within a second, to a job that runs and to who waits for a worker."""
+
+    async def while_idle() -> float:
+        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+            pid = await (await pool.assign(os.getpid))
+            os.kill(pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            # Nothing runs: the pool notices by itself, also while nobody asks it for anything.
+            await asyncio.to_thread(wait_until_gone, pid)
+            await expect_death(pool)
+            return time.monotonic() - killed_at
+
+    async def while_busy() -> float:
+        async with WorkerPool(workers.Plain, 1, place="process") as pool, asyncio.TaskGroup() as tasks:
+            pid = await (await pool.assign(os.getpid))
+            job = await pool.assign(workers.wait_for_ever)
+            waiting = tasks.create_task(expect_death(pool))
+            await asyncio.sleep(0)
+            os.kill(pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            await asyncio.wait([job, waiting])
+            assert job.exception() is waiting.result()
+            return time.monotonic() - killed_at
+
+    async def main() -> None:
+        began = time.monotonic()
+        with pytest.raises(WorkerError, match="was killed by SIGKILL") as left:
+            assert await (while_busy() if busy else while_idle()) < SECONDS
+        assert left.value.exit_code == -signal.SIGKILL
+        assert time.monotonic() - began < 20
+
+    run_on(loop, main)
+
+
+async def expect_death(pool: WorkerPool[Any, Any]) -> BaseException:
+    """Return what assigning raises, which must come."""
+    try:
+        while True:
+            await (await pool.assign(1))
+    except WorkerError as error:
+        return error
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait until a child of this process has ended, and leave its exit code to who asks for it."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+REAPED = """
+import asyncio, os, signal, sys
+from penstock.concurrency import WorkerPool
+from penstock.errors import WorkerError
+from tests.concurrency import workers
+
+async def main():
+    async with WorkerPool(workers.Plain, 1, place="process") as pool:
+        pid = await (await pool.assign(os.getpid))
+        if sys.argv[1] == "busy":
+            await pool.assign(workers.wait_for_ever)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        while True:
+            await (await pool.assign(1))
+try:
+    asyncio.run(main())
+except WorkerError as error:
+    print(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("doing", ["busy", "idle"])
+def test_someone_else_waits_for_the_process(doing: str) -> None:
+    """A process whose exit code was taken by a foreign `waitpid` is known to be dead all the same."""
+    run = subprocess.run(
+        [sys.executable, "-c", REAPED, doing], capture_output=True, text=True, check=True, timeout=20
+    )  # in a program of its own: Python keeps such a process among its children for ever
+    assert (run.stdout, run.stderr) == ("None\n", "")
+
+
+def test_a_death_is_noticed_beside_living_children() -> None:
+    """A worker whose own child holds its pipe open is known to be dead all the same."""
+
+    async def main() -> float:
+        began: list[float] = []
+
+        async def scope() -> None:
+            async with WorkerPool(workers.Plain, 1, place="process") as pool:
+                await (await pool.assign(1))
+                began.append(time.monotonic())
+                await (await pool.assign(workers.die_beside_a_child))
+
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await scope()
+        return time.monotonic() - began[0]
+
+    assert run_on("asyncio", main) < SECONDS
+
+
+def test_dying_in_the_start() -> None:
+    """A process that ends before its worker has started says so, with a hint."""
+
+    async def main() -> None:
+        with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
+            async with WorkerPool(workers.DiesAtStart, 2, place="process") as pool:
+                await pool.assign(1)
+
+    run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_cancelling_kills_plain_jobs(loop: str) -> None:
+    """Cancelling the scope ends a process in the middle of a job that can't be cancelled."""
+
+    async def scope(running: asyncio.Future[int]) -> None:
+        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+            running.set_result(await (await pool.assign(os.getpid)))
+            await (await pool.assign(workers.wait_for_ever))
+
+    async def main() -> None:
+        running: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(scope(running))
+            pid = await running
+            await asyncio.sleep(0)
+            task.cancel()
+        assert not psutil.pid_exists(pid)
+
+    run_on(loop, main)
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "words"),
+    [
+        (lambda: 1, UsageError, "a job must be picklable"),
+        (workers.lambda_of_one, Exception, "returns is pickled; got function"),
+        (workers.stubborn, WorkerError, "StubbornError: stubborn 7"),
+    ],
+    ids=["job", "result", "exception"],
+)
+def test_what_can_not_be_pickled(job: Callable[[], Any], error: type[Exception], words: str) -> None:
+    """A job or result that can't be pickled is told in words, as is an exception that can't be built again."""
+
+    async def main() -> None:
+        with pytest.raises(error, match=words):
+            async with WorkerPool(workers.Plain, 1, place="process") as pool:
+                await pool.assign(job)
+
+    run_on("asyncio", main)
+
+
+def test_exceptions_bring_their_traceback() -> None:
+    """A user's exception comes as itself, with the traceback in its process as a note."""
+
+    async def main() -> None:
+        with pytest.raises(workers.OddError) as left:
+            async with WorkerPool(workers.Plain, 1, place="process") as pool:
+                await pool.assign(workers.odd)
+        assert any(re.search(r"In the worker's process:(?s:.)*in odd", note) for note in left.value.__notes__)
+
+    run_on("asyncio", main)
+
+
+def test_large_jobs_leave_the_loop_alone() -> None:
+    """While megabytes go to a process and come back, other tasks run."""
+
+    async def main() -> int:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        async with asyncio.TaskGroup() as tasks:
+            counting = tasks.create_task(count())
+            async with WorkerPool(Echo, 1, place="process") as pool:
+                await (await pool.assign(b""))
+                turns = 0
+                assert len(await (await pool.assign(bytes(30_000_000)))) == 30_000_000
+            counting.cancel()
+        return turns
+
+    assert run_on("asyncio", main) > 3
+
+
+class Echo:
+    """Returns its jobs."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def run(self, job: bytes) -> bytes:
+        """Return the job."""
+        return job
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+PARENT = """
+import asyncio, os, sys, threading
+from penstock.concurrency import WorkerPool
+from tests.concurrency import workers
+
+async def main():
+    async with WorkerPool(workers.Plain, 2, place="process", start_method=sys.argv[1]) as pool:
+        first, second = await pool.assign(os.getpid), await pool.assign(os.getpid)
+        print(await first, await second, flush=True)
+        if sys.argv[2] == "busy":
+            await pool.assign(workers.wait_for_ever)
+        if sys.argv[2] == "forked" and os.fork() == 0:
+            threading.Event().wait(5)
+            os._exit(0)
+        if sys.argv[3] == "waits":
+            await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("doing", ["busy", "idle", "forked"])
+def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"], doing: str) -> None:
+    """Workers of a parent that is killed end at once, in the middle of a job, and if a fork of it lives on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, start_method, doing, "waits"], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
+        assert children
+        parent.kill()
+        gone, left = psutil.wait_procs(children, timeout=3)
+        assert (len(gone), left) == (len(children), [])
+
+
+def test_forkserver() -> None:
+    """The other start method gives the same, and the program ends without a word."""
+    run = subprocess.run(
+        [sys.executable, "-c", PARENT, "forkserver", "idle", "ends"], capture_output=True, text=True, check=True
+    )
+    assert len(set(run.stdout.split())) >= 1
+    assert run.stderr == ""
+
+
+def test_ctrl_c_ends_everything() -> None:
+    """SIGINT to the whole group, as from a terminal, ends the program with one KeyboardInterrupt, the parent's."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, "spawn", "busy", "waits"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
+        os.killpg(parent.pid, signal.SIGINT)
+        _, errors = parent.communicate(timeout=10)
+        assert errors.count("Traceback") <= 2  # the interrupt, and the cancellation that it came as
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert parent.returncode == -signal.SIGINT
+        assert not [child for child in children if child.is_running()]
+
+
+def test_guard_is_asked_for(tmp_path: Any) -> None:
+    """A script without `if __name__ == "__main__"` doesn't hang, and is told what it lacks."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(PARENT)
+    run = subprocess.run([sys.executable, script, "spawn", "idle", "ends"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 1
+    assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
+
+
+def test_workers_of_threads_started_elsewhere() -> None:
+    """A pool can live in a loop of another thread than the main one."""
+
+    async def main(make: Callable[[], Worker[Any, Any]]) -> int:
+        async with WorkerPool(make, 1, place="process") as pool:
+            return int(await (await pool.assign(3)))
+
+    results: list[int] = []
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(main(workers.Async))))
+    thread.start()
+    thread.join()
+    assert results == [3]
