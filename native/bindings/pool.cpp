@@ -23,6 +23,14 @@ enum Outcome : int { has_result = 0, has_failed = 1, was_withdrawn = 2 };
 
 struct PythonMailbox {
     std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>();
+
+    PythonMailbox() = default;
+    PythonMailbox(const PythonMailbox&) = delete;
+    PythonMailbox& operator=(const PythonMailbox&) = delete;
+    ~PythonMailbox() {
+        mailbox.reset();
+        release_retired();
+    }
 };
 
 struct PythonPool {

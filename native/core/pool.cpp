@@ -94,7 +94,9 @@ std::vector<std::shared_ptr<Submission>> Letters::take() {
     return taken;
 }
 
-void release_retired() { retired().take(); }
+void release_retired() {
+    for (const auto& submission : retired().take()) submission->work.reset();  // somebody may keep the submission
+}
 
 Mailbox::Mailbox() : generation_(fork_generation()) { retired(); }
 

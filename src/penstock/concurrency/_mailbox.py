@@ -5,7 +5,7 @@ Guarantees:
   - All that has come is taken at once, and all its futures are set in that one pass.
   - A future that was cancelled stays so; a job of it that was not started is dropped at once, and one that was started
     keeps its buffers until it has ended.
-  - A mailbox lives as long as a pool uses it; with the loop's end it is closed.
+  - A mailbox lives as long as a pool uses it or a future waits; after its loop's end, nobody is told any more.
 
 All methods must be called from the loop's thread, but `leave`.
 """
@@ -79,20 +79,32 @@ class Mailbox:
     def leave(self) -> None:
         """Count one user less; the last one's leave closes it, in the loop's own thread or after the loop's end."""
         if self.loop.is_closed() or asyncio._get_running_loop() is self.loop:  # noqa: SLF001 - the public one raises
-            self._close_unused()
+            self._leave()
         else:
             with contextlib.suppress(RuntimeError):  # closed at this moment: the next mailbox's opening removes this
-                self.loop.call_soon_threadsafe(self._close_unused)
+                self.loop.call_soon_threadsafe(self._leave)
 
     def join(self) -> "Mailbox":
         """Count one user more."""
         self._users += 1
         return self
 
-    def _close_unused(self) -> None:
+    def _leave(self) -> None:
         self._users -= 1
-        if self._users == 0:
-            close(self)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._users == 0 and (not self._awaited or self.loop.is_closed()):
+            self.close()
+
+    def close(self) -> None:
+        """Forget what is awaited, and drop what has come: nobody is left to tell."""
+        _mailboxes.pop(self.loop, None)
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self.native.fileno())
+        self._awaited.clear()
+        if self.native.here:
+            self.native.take()
 
     def _deliver(self) -> None:
         for ticket, outcome, value in self.native.take():
@@ -112,6 +124,7 @@ class Mailbox:
                         "cancelled. Await the future inside the scope"
                     )
                 )
+        self._close_unused()
 
 
 def join(loop: asyncio.AbstractEventLoop) -> Mailbox:
@@ -122,7 +135,7 @@ def join(loop: asyncio.AbstractEventLoop) -> Mailbox:
     """
     for other, mailbox in list(_mailboxes.items()):
         if other.is_closed():
-            close(mailbox)
+            mailbox.close()
     found = _mailboxes.get(loop)
     if found is None:
         found = _mailboxes[loop] = Mailbox(loop)
@@ -132,10 +145,3 @@ def join(loop: asyncio.AbstractEventLoop) -> Mailbox:
             "child: asyncio.run(...)"
         )
     return found.join()
-
-
-def close(mailbox: Mailbox) -> None:
-    """Forget a mailbox that nobody uses, or whose loop is closed."""
-    _mailboxes.pop(mailbox.loop, None)
-    if not mailbox.loop.is_closed():
-        mailbox.loop.remove_reader(mailbox.native.fileno())

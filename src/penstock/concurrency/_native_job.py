@@ -79,16 +79,20 @@ class NativeJob(Generic[Result]):
             where the file can't be read, or ends before the range does.
 
         Raises:
-            UsageError: `start` or `size` is negative or too large, `size` isn't that of `out`, or `out` is no such
-                buffer.
+            UsageError: `start` or `size` is negative or too large, `size` isn't that of `out`, `out` is no such
+                buffer, or the path can't be one.
             OSError: the descriptor isn't open.
 
         Example:
-            >>> async def head(path: str) -> bytes:
+            >>> import asyncio, pathlib
+            >>> from penstock.concurrency import NativeThreadPool
+            >>> async def middle(path: str) -> bytes:
             ...     async with NativeThreadPool(2) as pool:
-            ...         return bytes(await pool.submit(NativeJob.read_file(path, size=4)))
-            >>> asyncio.run(head(penstock.__file__)).decode()
-            '\"\"\"D'
+            ...         return bytes(await pool.submit(NativeJob.read_file(path, 2, size=3)))
+            >>> pathlib.Path("letters").write_bytes(b"abcdefgh")
+            8
+            >>> asyncio.run(middle("letters"))
+            b'cde'
         """
         last = start + (size or 0)
         if start < 0 or (size is not None and size < 0) or last > _LARGEST:
@@ -96,12 +100,15 @@ class NativeJob(Generic[Result]):
                 f"start and size must lie in [0, 2**63) together; got start={start}, size={size}. "
                 "Count from the start of the file"
             )
+        path = b"" if isinstance(file, int) else os.fsencode(file)
+        if b"\0" in path:
+            raise UsageError(f"a path holds no null character; got {file!r}. Give the path as the system knows it")
         where = f"[{start}, {'end' if size is None else last}) of {file!r}"
         try:
             if isinstance(file, int):
                 native = _native.read_descriptor_job(file, start, size, out)
             else:
-                native = _native.read_path_job(os.fsencode(file), start, size, out)
+                native = _native.read_path_job(path, start, size, out)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"out must be a writable C-contiguous buffer of as many bytes as are read; got {_described(out)} for "
@@ -213,6 +220,8 @@ class NativeJob(Generic[Result]):
             UsageError: the source is no such buffer, or `initial` is out of range.
 
         Example:
+            >>> import asyncio
+            >>> from penstock.concurrency import NativeThreadPool
             >>> async def checksum(data: bytes) -> int:
             ...     async with NativeThreadPool(1) as pool:
             ...         return await pool.submit(NativeJob.crc32(data))

@@ -7,7 +7,7 @@ Guarantees:
     runs to its end and keeps its buffers until then, though nobody wants its result.
   - Leaving the scope waits until every job that was submitted has ended. Left by an exception, or cancelled while it
     waits, it withdraws those not started: their futures get a ClosedError. After the scope nothing runs.
-  - Where a loop ends without leaving the scope, jobs not started are dropped with the pool, and those running finish by
+  - Where a loop ends without leaving the scope, jobs not started are dropped with the pool, and those running end by
     themselves. The interpreter's end, too, doesn't wait for them.
   - In a forked child the parent's pool has no threads: `submit` raises a UsageError, and leaving its scope does nothing.
   - The threads block all signals, so Ctrl-C reaches the main thread as ever.
@@ -83,8 +83,10 @@ class NativeThreadPool:
         if native is None or not native.here:
             return
         try:
-            if not isinstance(error, GeneratorExit):  # nobody runs this coroutine any more
-                await self._end(native, withdrawing=error is not None)
+            if error is not None:
+                native.withdraw_all()
+            if not isinstance(error, GeneratorExit):  # then nobody would run this coroutine any more
+                await self._end(native)
         finally:
             del native
             self._leave()
@@ -127,10 +129,8 @@ class NativeThreadPool:
             raise _refusal(native, job) from error
         return cast("asyncio.Future[_Result]", future)
 
-    async def _end(self, native: _native.Pool, *, withdrawing: bool) -> None:
+    async def _end(self, native: _native.Pool) -> None:
         """Wait until all jobs have ended; being cancelled meanwhile hastens it, and is told of afterwards."""
-        if withdrawing:
-            native.withdraw_all()
         ended = self._mailboxes[asyncio.get_running_loop()].expect_end(native)
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():
@@ -155,7 +155,8 @@ class NativeThreadPool:
         native = getattr(self, "_native", None)  # absent where the arguments were refused
         if native is not None and native.here:
             self._native = None
-            del native  # jobs that were not started are dropped with it
+            native.withdraw_all()
+            del native
             self._leave()
             warnings.warn(f"{self!r} was dropped inside its scope", ResourceWarning, source=self, stacklevel=1)
 
