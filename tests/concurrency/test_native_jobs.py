@@ -162,6 +162,7 @@ def _filled(shape: tuple[int, ...], dtype: Any, raw: bytes, number: int) -> NDAr
 
 
 ROWS = np.zeros((3, 4))
+WRONG_KEYS: Any = np.zeros(2)
 READ_ONLY = np.frombuffer(bytes(96)).reshape(3, 4)
 
 
@@ -186,7 +187,7 @@ READ_ONLY = np.frombuffer(bytes(96)).reshape(3, 4)
         lambda: NativeJob.stack([ROWS[0], ROWS[1], ROWS[2]], ROWS),
         lambda: NativeJob.stack([ROWS[0], ROWS[1], ROWS[2]], READ_ONLY),
         lambda: NativeJob.stack([], np.zeros(())),
-        lambda: NativeJob.gather(ROWS, np.zeros(2), out=np.zeros((2, 4))),
+        lambda: NativeJob.gather(ROWS, WRONG_KEYS, out=np.zeros((2, 4))),
         lambda: NativeJob.gather(ROWS, np.zeros((2, 1), int), out=np.zeros((2, 4))),
         lambda: NativeJob.gather(ROWS, np.zeros(2, int), out=np.zeros((3, 4))),
         lambda: NativeJob.gather(ROWS, np.zeros(2, int), out=np.zeros((2, 4), "f4")),

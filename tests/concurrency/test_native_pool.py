@@ -4,6 +4,7 @@ import asyncio
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_leaving_the_scope_runs_what_was_submitted() -> None:
     """Left without an exception, the scope ends when all jobs have, whoever awaits them."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
 
-    async def run() -> list[asyncio.Future[np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
+    async def run() -> list[asyncio.Future[Any]]:
         async with NativeThreadPool(2) as pool:
             return [pool.submit(NativeJob.copy(b"a" * 100, out)) for out in outs]
 
@@ -178,16 +179,21 @@ def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> Non
     target, out = bytearray(3), bytearray(3)
 
     async def run() -> None:
-        with pytest.raises(KeyError, match="mine"):
+        submitted: list[asyncio.Future[Any]] = []
+
+        async def use() -> None:
             async with NativeThreadPool(1) as pool:
-                running = pool.submit(NativeJob.from_extension(extension.filling(target)))
+                submitted.append(pool.submit(NativeJob.from_extension(extension.filling(target))))
                 await asyncio.to_thread(extension.await_waiting, 1)
-                queued = pool.submit(NativeJob.copy(b"abc", out))
-                asyncio.get_running_loop().call_later(0.01, extension.open_gate)
+                submitted.append(pool.submit(NativeJob.copy(b"abc", out)))
+                submitted[1].add_done_callback(lambda _: extension.open_gate())
                 raise KeyError("mine")
-        assert running.result() is None
+
+        with pytest.raises(KeyError, match="mine"):
+            await use()
+        assert submitted[0].result() is None
         with pytest.raises(ClosedError, match="not started"):
-            queued.result()
+            submitted[1].result()
         assert not is_held(out)
 
     asyncio.run(run())

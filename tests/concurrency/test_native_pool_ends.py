@@ -1,4 +1,4 @@
-"""However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and holds nothing for ever."""
+"""However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and lets go of all."""
 
 import asyncio
 import gc
@@ -61,11 +61,14 @@ def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray
 def _step(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine without a task, which would complain that it was destroyed while pending."""
     try:
-        waited = coroutine.send(None)
+        waited: asyncio.Future[Any] = coroutine.send(None)
     except StopIteration:
         return
-    assert isinstance(waited, asyncio.Future)
-    waited.add_done_callback(lambda _: _step(loop, coroutine))
+
+    def go_on(_: asyncio.Future[Any]) -> None:
+        _step(loop, coroutine)
+
+    waited.add_done_callback(go_on)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -92,7 +95,7 @@ def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension) 
     """One loop that submitted to a shared pool may end before its jobs do; the pool's own loop ends as ever."""
     target = bytearray(3)
 
-    async def submit(pool: NativeThreadPool) -> None:  # noqa: RUF029 - it needs a loop
+    async def submit(pool: NativeThreadPool) -> None:
         pool.submit(NativeJob.from_extension(extension.filling(target)))
 
     async def run() -> None:
@@ -134,12 +137,11 @@ def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension)
             pid = os.fork()
             if pid == 0:
                 child(pool)
-            assert os.waitpid(pid, 0)[1] == 0
+            assert await asyncio.to_thread(os.waitpid, pid, 0) == (pid, 0)
             extension.open_gate()
             assert await running is None
             assert [await future for future in queued] == [b"a"] * 5
 
-    # In a thread whose loop the child does not inherit as running would be another test: the child runs its own.
     asyncio.run(run())
 
 
@@ -230,7 +232,11 @@ def test_ctrl_c_comes_to_the_main_thread(library: Path) -> None:
 def test_the_threads_leave_signals_to_python() -> None:
     """Signals that are sent to the process run Python's handler, on the main thread, while jobs run."""
     seen: list[threading.Thread] = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(threading.current_thread()))
+
+    def note(_number: int, _frame: object) -> None:
+        seen.append(threading.current_thread())
+
+    before = signal.signal(signal.SIGUSR1, note)
 
     async def run() -> None:
         async with NativeThreadPool(4) as pool:
@@ -250,12 +256,11 @@ def test_dropped_inside_its_scope() -> None:
     """A pool that is dropped and never left warns, and leaves no thread or descriptor."""
 
     async def run() -> None:
-        pool = NativeThreadPool(2)
-        await pool.__aenter__()
-        assert await pool.submit(NativeJob.crc32(b"")) == 0
+        pools = [NativeThreadPool(2)]
+        await pools[0].__aenter__()
+        assert await pools[0].submit(NativeJob.crc32(b"")) == 0
         with pytest.warns(ResourceWarning, match="dropped inside its scope"):
-            del pool
-            gc.collect()
+            pools.clear()
         await asyncio.sleep(0)
 
     asyncio.run(run())

@@ -24,7 +24,7 @@ _RESULT: Final = 0
 _FAILED: Final = 1
 
 # Each loop's entry is made and removed in that loop's thread, so nothing more is locked than a dict locks itself.
-_mailboxes: "Final[dict[asyncio.AbstractEventLoop, Mailbox]]" = {}
+_mailboxes: Final[dict[asyncio.AbstractEventLoop, "Mailbox"]] = {}
 
 
 class JobFuture(asyncio.Future[_Result], Generic[_Result]):
@@ -33,7 +33,7 @@ class JobFuture(asyncio.Future[_Result], Generic[_Result]):
     withdraw: Callable[[], object] | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - as asyncio has it
-        """Cancel the future; return False if it was done already."""
+        """Return whether the future was cancelled by this, and not done before."""
         cancelled = super().cancel(msg)
         withdraw, self.withdraw = self.withdraw, None
         if cancelled and withdraw is not None:
@@ -53,7 +53,7 @@ class Mailbox:
         loop.add_reader(self.native.fileno(), self._deliver)
 
     def submit(self, pool: _native.Pool, job: _native.PoolJob) -> asyncio.Future[Any]:
-        """Have a pool run the job; return the future of its result."""
+        """Return the future of the result of a job that a pool is given here."""
         ticket = self._next_ticket
         self._next_ticket += 1
         future: JobFuture[Any] = JobFuture(loop=self.loop)
@@ -68,7 +68,7 @@ class Mailbox:
         return future
 
     def expect_end(self, pool: _native.Pool) -> asyncio.Future[None]:
-        """End the pool; return a future that is done when its last job is."""
+        """Return a future that is done when the last job of a pool is, which is ended here."""
         ticket = self._next_ticket
         self._next_ticket += 1
         future: asyncio.Future[None] = self.loop.create_future()
@@ -85,7 +85,7 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._leave)
 
     def join(self) -> "Mailbox":
-        """Count one user more."""
+        """Return the mailbox, with one user more."""
         self._users += 1
         return self
 

@@ -9,19 +9,21 @@ Guarantees:
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
 from penstock.errors import UsageError
-from penstock.transport import Bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    _Out = TypeVar("_Out", bound=Buffer)
+    from penstock.transport import Bytes
+
+    _Memory: TypeAlias = Buffer | NDArray[Any]  # an array is a buffer, which checkers are not told before Python 3.12
+    _Out = TypeVar("_Out", bound=_Memory)
 
 Result = TypeVar("Result", covariant=True)
 _Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype
@@ -62,7 +64,7 @@ class NativeJob(Generic[Result]):
     ) -> "NativeJob[_Out]": ...
     @staticmethod
     def read_file(
-        file: str | os.PathLike[str] | int, start: int = 0, *, size: int | None = None, out: "Buffer | None" = None
+        file: str | os.PathLike[str] | int, start: int = 0, *, size: int | None = None, out: "_Memory | None" = None
     ) -> "NativeJob[Any]":
         """Return a job that reads a range of a file.
 
@@ -117,7 +119,7 @@ class NativeJob(Generic[Result]):
         return NativeJob(native, f"read {where}")
 
     @staticmethod
-    def copy(source: "Buffer", out: "_Out") -> "NativeJob[_Out]":
+    def copy(source: "_Memory", out: "_Out") -> "NativeJob[_Out]":
         """Return a job that copies bytes, also where both overlap.
 
         Args:
@@ -142,7 +144,7 @@ class NativeJob(Generic[Result]):
                 f"{_described(source)} and {_described(out)} ({error}). Make such ones first: "
                 "numpy.ascontiguousarray(source), numpy.empty_like(source)"
             ) from error
-        return NativeJob(native, f"copy {memoryview(out).nbytes} bytes")
+        return NativeJob(native, f"copy {memoryview(cast('Buffer', out)).nbytes} bytes")
 
     @staticmethod
     def stack(arrays: Sequence[NDArray[Any]], out: _Array) -> "NativeJob[_Array]":
@@ -178,7 +180,7 @@ class NativeJob(Generic[Result]):
 
         Args:
             source: a C-contiguous array of at least one axis; a memory-mapped one, too.
-            keys: integers of shape (n,), of which a copy is taken; each in [0, len(source)).
+            keys: integers that fit int64, of shape (n,), of which a copy is taken; each in [0, len(source)).
             out: a C-contiguous array of shape (n, *source.shape[1:]) and the dtype of `source`, apart from it.
 
         Returns:
@@ -193,9 +195,8 @@ class NativeJob(Generic[Result]):
             <NativeJob: gather 2 rows>
         """
         try:
-            if keys.ndim != 1 or not np.issubdtype(keys.dtype, np.integer):
-                raise TypeError("keys must be integers with one axis")
-            native = _native.gather_job(source, np.ascontiguousarray(keys, np.int64), out)
+            numbers = np.asarray(keys).astype(np.int64, casting="safe", copy=False)
+            native = _native.gather_job(source, np.ascontiguousarray(numbers), out)
         except (TypeError, ValueError, AttributeError) as error:
             raise UsageError(
                 "gather needs a C-contiguous source, integer keys of one axis, and a writable C-contiguous out of "
@@ -206,7 +207,7 @@ class NativeJob(Generic[Result]):
         return NativeJob(native, f"gather {len(keys)} rows")
 
     @staticmethod
-    def crc32(source: "Buffer", *, initial: int = 0) -> "NativeJob[int]":
+    def crc32(source: "_Memory", *, initial: int = 0) -> "NativeJob[int]":
         """Return a job that computes the checksum that `zlib.crc32` does.
 
         Args:
@@ -235,7 +236,7 @@ class NativeJob(Generic[Result]):
                 f"crc32 needs a C-contiguous buffer and an initial value in [0, 2**32); got {_described(source)} and "
                 f"initial={initial} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
             ) from error
-        return NativeJob(native, f"crc32 of {memoryview(source).nbytes} bytes")
+        return NativeJob(native, f"crc32 of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
     @staticmethod
     def from_extension(capsule: object) -> "NativeJob[Bytes | None]":

@@ -1,4 +1,4 @@
-"""Threads of C++ that run jobs, whose results asyncio awaits: no thread of Python, and no interpreter's lock, in between.
+"""Threads of C++ run jobs, whose results asyncio awaits: no thread of Python, no interpreter's lock in between.
 
 Guarantees:
   - Jobs start in the order they were submitted, and end in any. All results that have come are set in one pass of the
@@ -9,7 +9,7 @@ Guarantees:
     waits, it withdraws those not started: their futures get a ClosedError. After the scope nothing runs.
   - Where a loop ends without leaving the scope, jobs not started are dropped with the pool, and those running end by
     themselves. The interpreter's end, too, doesn't wait for them.
-  - In a forked child the parent's pool has no threads: `submit` raises a UsageError, and leaving its scope does nothing.
+  - In a forked child the parent's pool has no threads: `submit` raises a UsageError, leaving its scope does nothing.
   - The threads block all signals, so Ctrl-C reaches the main thread as ever.
 
 What leaves the scope behind a job that never ends, waits for ever; jobs are to end by themselves. There is no bound on
@@ -19,7 +19,7 @@ what was submitted: who submits more than memory holds, awaits some of it first,
 import asyncio
 import warnings
 from types import TracebackType
-from typing import Final, TypeVar, cast
+from typing import Final, Self, TypeVar
 
 from penstock import _native
 from penstock.concurrency import _mailbox
@@ -67,7 +67,7 @@ class NativeThreadPool:
         state = "open" if self._native is not None else "closed" if self._was_entered else "not entered"
         return f"<NativeThreadPool: {self._num_threads} threads, {state}>"
 
-    async def __aenter__(self) -> "NativeThreadPool":
+    async def __aenter__(self) -> Self:
         if self._was_entered:
             raise ClosedError("a pool can be entered once. Make another NativeThreadPool")
         native = _native.Pool(self._num_threads)
@@ -120,14 +120,10 @@ class NativeThreadPool:
             raise ClosedError(f"jobs must be submitted inside the pool's scope; got {job!r} outside. {remedy}")
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError as error:
-            raise _refusal(native, job) from error
-        mailbox = self._mailboxes.get(loop) or self._mailbox(loop)
-        try:
-            future = mailbox.submit(native, job.native)
+            mailbox = self._mailboxes.get(loop) or self._mailbox(loop)
+            return mailbox.submit(native, job.native)
         except (RuntimeError, ValueError) as error:
-            raise _refusal(native, job) from error
-        return cast("asyncio.Future[_Result]", future)
+            raise UsageError(_refusal(native, job)) from error
 
     async def _end(self, native: _native.Pool) -> None:
         """Wait until all jobs have ended; being cancelled meanwhile hastens it, and is told of afterwards."""
@@ -161,17 +157,16 @@ class NativeThreadPool:
             warnings.warn(f"{self!r} was dropped inside its scope", ResourceWarning, source=self, stacklevel=1)
 
 
-def _refusal(native: _native.Pool, job: NativeJob[object]) -> UsageError:
+def _refusal(native: _native.Pool, job: NativeJob[object]) -> str:
+    """Return the rule that a refused `submit` broke, what was given, and the remedy."""
     if not native.here:
-        return UsageError(
-            "a forked child has none of its parent's threads; got a pool that was entered before os.fork(). Enter a new "
-            "NativeThreadPool in the child"
+        return (
+            "a forked child has none of its parent's threads; got a pool that was entered before os.fork(). Enter a "
+            "new NativeThreadPool in the child"
         )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return UsageError(
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+        return (
             f"submit must be called by a coroutine or callback of a running event loop; got none, for {job!r}. Use "
             "asyncio.run, or loop.call_soon_threadsafe from another thread"
         )
-    return UsageError(f"a job must be submitted once; got {job!r} again. Make a new one each time")
+    return f"a job must be submitted once; got {job!r} again. Make a new one each time"
