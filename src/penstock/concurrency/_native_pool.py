@@ -116,14 +116,19 @@ class NativeThreadPool:
         """
         native = self._native
         if native is None:
-            remedy = "Submit before it is left" if self._was_entered else "Enter it first: async with pool"
-            raise ClosedError(f"jobs must be submitted inside the pool's scope; got {job!r} outside. {remedy}")
+            raise ClosedError(self._outside(job))
         try:
             loop = asyncio.get_running_loop()
             mailbox = self._mailboxes.get(loop) or self._mailbox(loop)
             return mailbox.submit(native, job.native)
         except (RuntimeError, ValueError) as error:
+            if self._native is None:  # its loop left the scope at this moment
+                raise ClosedError(self._outside(job)) from error
             raise UsageError(_refusal(native, job)) from error
+
+    def _outside(self, job: NativeJob[object]) -> str:
+        remedy = "Submit before it is left" if self._was_entered else "Enter it first: async with pool"
+        return f"jobs must be submitted inside the pool's scope; got {job!r} outside. {remedy}"
 
     async def _end(self, native: _native.Pool) -> None:
         """Wait until all jobs have ended; being cancelled meanwhile hastens it, and is told of afterwards."""
