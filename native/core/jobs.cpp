@@ -48,14 +48,18 @@ std::string ReadFile::range() const {
     return "bytes [" + std::to_string(start_) + ", " + (size_ ? std::to_string(start_ + *size_) : "end") + ")";
 }
 
+void ReadFile::fail_at(std::uint64_t end) const {
+    file_.fail(EIO, "the file ends at byte " + std::to_string(end) + ", and " + range() + " were asked for");
+}
+
 void ReadFile::run() {
     const int descriptor = file_.open(range());
-    if (!size_) {
-        struct stat status{};
-        if (::fstat(descriptor, &status) != 0) file_.fail(errno, reason(errno) + ", for the size of the file");
-        const auto end = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
-        size_ = end > start_ ? end - start_ : 0;
-    }
+    struct stat status{};
+    if (::fstat(descriptor, &status) != 0) file_.fail(errno, reason(errno) + ", for the size of the file");
+    const auto end = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
+    if (!size_) size_ = end > start_ ? end - start_ : 0;
+    // Before memory is taken for what isn't there. Some files of the system say that they have 0 bytes, and have more.
+    if (S_ISREG(status.st_mode) && end > 0 && *size_ > 0 && (start_ > end || *size_ > end - start_)) fail_at(end);
     std::shared_ptr<std::byte[]> own;
     if (!given_) {
         own = std::shared_ptr<std::byte[]>(new std::byte[*size_]);  // not zeroed first
@@ -67,7 +71,7 @@ void ReadFile::run() {
                                       static_cast<off_t>(start_ + done));
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) file_.fail(errno, reason(errno) + ", for " + range());
-        if (count == 0) file_.fail(EIO, "the file ends at byte " + std::to_string(start_ + done) + " of " + range());
+        if (count == 0) fail_at(start_ + done);
         done += static_cast<std::size_t>(count);
     }
     if (!given_) {

@@ -81,6 +81,7 @@ class ReadFile final : public Work {
 
   private:
     std::string range() const;
+    [[noreturn]] void fail_at(std::uint64_t end) const;
 
     File file_;
     std::uint64_t start_;

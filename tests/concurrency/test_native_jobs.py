@@ -17,6 +17,7 @@ from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import UsageError
 from penstock.transport import Bytes
 
+LINUX = Path("/proc/self/comm").exists()
 DTYPES = [np.uint8, np.int16, np.float32, np.complex128, np.bool_, "datetime64[ns]", "S5", [("a", "i2"), ("b", "f8")]]
 
 
@@ -88,14 +89,23 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         NativeJob.read_file(pipe[0], size=1)
 
 
-def test_memory_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.skipif(not LINUX, reason="no file that doesn't tell its size")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends what asks for too much")
+def test_memory_that_is_not_there(file: Path) -> None:
     """A range that fits into no memory is a MemoryError of its future, and nothing else suffers."""
-    (tmp_path / "small").write_bytes(b"abc")
-    failed, fine = run_jobs(
-        NativeJob.read_file(tmp_path / "small", size=2**62), NativeJob.read_file(tmp_path / "small")
-    )
+    failed, fine = run_jobs(NativeJob.read_file("/proc/self/status", size=2**62), NativeJob.read_file(file, size=3))
     assert isinstance(failed, MemoryError)
-    assert fine == b"abc"
+    assert fine == file.read_bytes()[:3]
+
+
+def test_files_that_do_not_tell_their_size(file: Path) -> None:
+    """A range longer than the file is refused before memory is taken; a file said to be empty is read all the same."""
+    failed, named = run_jobs(
+        NativeJob.read_file(file, size=2**62), NativeJob.read_file("/proc/self/comm" if LINUX else file, size=4)
+    )
+    assert isinstance(failed, OSError)
+    assert "ends at byte 10000" in str(failed)
+    assert len(named) == 4
 
 
 def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
