@@ -6,6 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.macro import (
     import_time,
     mix,
+    native_pool,
     ordered,
     packing,
     random_map,
@@ -29,5 +30,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "ordered": ordered.build,
     "resume": resume.build,
     "transport": transport.build,
+    "native-pool": native_pool.build,
     "import": import_time.build,
 }

@@ -10,9 +10,11 @@ void bind_bell(nb::module_& module);
 void bind_bytes(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_images(nb::module_& module);
+void bind_jobs(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_permutation(nb::module_& module);
+void bind_pool(nb::module_& module);
 void bind_ring(nb::module_& module);
 void bind_stack(nb::module_& module);
 
@@ -27,9 +29,11 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_bytes(module);
     penstock::bindings::bind_gather(module);
     penstock::bindings::bind_images(module);
+    penstock::bindings::bind_jobs(module);
     penstock::bindings::bind_memory(module);
     penstock::bindings::bind_packing(module);
     penstock::bindings::bind_permutation(module);
+    penstock::bindings::bind_pool(module);
     penstock::bindings::bind_ring(module);
     penstock::bindings::bind_stack(module);
 }

@@ -204,6 +204,36 @@ def normalize_images(
     Write `float(pixel) * scale + shift` of arrays of `dtype`, uint8, as planes, in at most `num_threads` threads; return -1, or write nothing and return the index of the first item that isn't of the shape of `out`, or overlaps it.
     """
 
+class PoolJob:
+    """A job that was not submitted yet, with the buffers it uses."""
+
+def read_path_job(path: bytes, start: int, size: int | None, out: object | None) -> PoolJob:
+    """
+    Reads a range of a file, opened when the job runs: into `out`, or new Bytes.
+    """
+
+def read_descriptor_job(descriptor: int, start: int, size: int | None, out: object | None) -> PoolJob:
+    """The same of an open file, of whose descriptor a copy is taken."""
+
+def copy_job(source: object, out: object) -> PoolJob:
+    """Copies bytes to as many bytes."""
+
+def stack_job(arrays: Sequence[object], out: object) -> PoolJob:
+    """Copies arrays into the rows of `out`."""
+
+def gather_job(
+    source: object,
+    keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: object,
+) -> PoolJob:
+    """Copies the rows of `keys` into the rows of `out`."""
+
+def checksum_job(source: object, initial: int) -> PoolJob:
+    """Computes a CRC-32."""
+
+def foreign_job(capsule: object) -> PoolJob:
+    """Takes an extension's job."""
+
 class Region:
     """A block of memory, as a writable buffer."""
 
@@ -364,6 +394,52 @@ class Permutation:
         """
         Fill `positions` until the first key out of range, and return how many were filled.
         """
+
+class Submission:
+    """A job that was submitted."""
+
+    def withdraw(self) -> bool:
+        """
+        Drops the job, unless it was started; whether it was not: then it comes to no mailbox.
+        """
+
+class Mailbox:
+    """Where jobs come to when they have ended."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """Readable if any came."""
+
+    @property
+    def here(self) -> bool:
+        """Whether it is of this process, and not of its parent."""
+
+    def take(self) -> list[tuple[int, int, object]]:
+        """
+        Takes what has come: tickets, and 0 and the result, 1 and the exception, or 2 for what was withdrawn.
+        """
+
+class Pool:
+    """Threads that run jobs."""
+
+    def __init__(self, num_threads: int) -> None: ...
+    @property
+    def here(self) -> bool:
+        """Whether it is of this process, and not of its parent."""
+
+    def submit(self, job: PoolJob, ticket: int, mailbox: Mailbox) -> Submission:
+        """Has the job run; it comes to the mailbox."""
+
+    def withdraw_all(self) -> None:
+        """Withdraws what was not started; that comes to the mailboxes."""
+
+    def end(self, ticket: int, mailbox: Mailbox) -> None:
+        """
+        Takes no more jobs; the ticket comes to the mailbox after the last has ended.
+        """
+
+    def join(self) -> None:
+        """Ends the threads, after that."""
 
 class Claim:
     """The right of one worker to write one block of one batch."""

@@ -20,6 +20,8 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/graph": "one file per reading of the graph",
     "tests/sampling": "one file per sampler, as in the library",
     "tests/dataset": "one file per group of verbs, with its messages, and per way to look at a dataset",
+    "src/penstock/concurrency": "one file per place that workers live in, and per kind of stream and job",
+    "tests/concurrency": "one file per promise of pools and streams, with what their processes do",
     "tests/transport/pipe": "one file per promise of a pipe, with what its processes do",
     "benchmarks/macro": "one file per scenario",
     "docs/how-to": "one page per thing to get done",

@@ -1,10 +1,37 @@
-"""What the event loops open once for the whole process is opened before the first test is watched."""
+"""The extension of jobs, built once, whose gate is open and whose jobs are gone after every test; and the loops.
 
+What the event loops open once for the whole process is opened before the first test is watched.
+"""
+
+import asyncio
+import gc
 import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.concurrency.loops import LOOPS, run_on, settle
+from tests.concurrency.native_extension import Extension, build, load
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the built extension."""
+    return build(tmp_path_factory.mktemp("native_jobs"))
+
+
+@pytest.fixture
+def extension(library: Path) -> Iterator[Extension]:
+    """Return the extension's module, with its gate closed; afterwards it is opened, and no job may be left."""
+    module = load(library)
+    module.close_gate()
+    yield module
+    module.open_gate()
+    gc.collect()
+    assert module.living() == 0
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -13,3 +40,12 @@ def settled_loops() -> None:
     for loop in LOOPS:
         if loop == "asyncio" or importlib.util.find_spec("uvloop") is not None:
             run_on(loop, settle)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    """Return what makes a new loop of one kind."""
+    if request.param == "uvloop":
+        found: NewLoop = pytest.importorskip("uvloop").new_event_loop
+        return found
+    return asyncio.new_event_loop

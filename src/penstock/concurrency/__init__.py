@@ -1,8 +1,8 @@
 """Jobs and items move between tasks, threads and processes of one program, each with an owner and an end.
 
-`WorkerPool` runs jobs on stateful workers, which live in tasks, threads or processes. `ExtendableStream` is an async
-iterable that is fed from outside, `CompletionStream` one of results as they complete, and `Stream` what other orders
-are made from.
+`WorkerPool` runs jobs on stateful workers, which live in tasks, threads or processes. `NativeThreadPool` runs jobs of
+C++ on threads of C++, awaited like any future. `ExtendableStream` is an async iterable that is fed from outside,
+`CompletionStream` one of results as they complete, and `Stream` what other orders are made from.
 """
 
 from typing import TYPE_CHECKING
@@ -10,19 +10,31 @@ from typing import TYPE_CHECKING
 from penstock import _lazy
 
 if TYPE_CHECKING:
+    from penstock.concurrency._native_job import NativeJob
+    from penstock.concurrency._native_pool import NativeThreadPool
     from penstock.concurrency._stream import Stream
     from penstock.concurrency._streams import CompletionStream, ExtendableStream
     from penstock.concurrency._worker import Worker
     from penstock.concurrency._worker_pool import WorkerPool
 else:
-    # Processes, and the thread that native jobs run on, are loaded by those who use them.
+    # Processes and event loops are loaded by those who use them.
     __getattr__ = _lazy.from_modules(
         __name__,
         CompletionStream="penstock.concurrency._streams",
         ExtendableStream="penstock.concurrency._streams",
+        NativeJob="penstock.concurrency._native_job",
+        NativeThreadPool="penstock.concurrency._native_pool",
         Stream="penstock.concurrency._stream",
         Worker="penstock.concurrency._worker",
         WorkerPool="penstock.concurrency._worker_pool",
     )
 
-__all__ = ["CompletionStream", "ExtendableStream", "Stream", "Worker", "WorkerPool"]
+__all__ = [
+    "CompletionStream",
+    "ExtendableStream",
+    "NativeJob",
+    "NativeThreadPool",
+    "Stream",
+    "Worker",
+    "WorkerPool",
+]

@@ -1,0 +1,50 @@
+// A job that keeps a core busy for 20 microseconds, as an extension would give it, and the least time a number of them
+// takes: threads of C++ that share them, without any loop.
+#include <penstock/job.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace {
+
+void keep(void*) {}
+const char* run_busy(void*);
+
+}  // namespace
+
+extern "C" {
+
+void busy() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+}
+
+// What a capsule points to: a job that owns nothing, for any number of capsules.
+const penstock_job_v1* busy_job() {
+    static const penstock_job_v1 job{1, 0, nullptr, &run_busy, nullptr, &keep, &keep};
+    return &job;
+}
+
+void busy_on_threads(int count, int num_threads) {
+    std::atomic<int> left{count};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < num_threads; ++i) {
+        threads.emplace_back([&] {
+            while (left.fetch_sub(1) > 0) busy();
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+}
+}
+
+namespace {
+
+const char* run_busy(void*) {
+    busy();
+    return nullptr;
+}
+
+}  // namespace

@@ -1,0 +1,151 @@
+// Binds the pool and its mailboxes. All that may drop a job's Python objects happens here, with the interpreter's lock.
+#include "core/pool.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/jobs.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+namespace {
+
+enum Outcome : int { has_result = 0, has_failed = 1, was_withdrawn = 2 };
+
+struct PythonMailbox {
+    std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>();
+
+    PythonMailbox() = default;
+    PythonMailbox(const PythonMailbox&) = delete;
+    PythonMailbox& operator=(const PythonMailbox&) = delete;
+    ~PythonMailbox() {
+        mailbox.reset();
+        release_retired();
+    }
+};
+
+struct PythonPool {
+    std::shared_ptr<Pool> pool;
+
+    explicit PythonPool(std::size_t num_threads) : pool(std::make_shared<Pool>(num_threads)) { release_retired(); }
+    PythonPool(const PythonPool&) = delete;
+    PythonPool& operator=(const PythonPool&) = delete;
+    ~PythonPool() {
+        pool.reset();
+        release_retired();
+    }
+};
+
+// Doesn't keep the pool, whose drop must not wait for whoever keeps futures.
+struct PythonSubmission {
+    std::shared_ptr<Submission> submission;
+    std::weak_ptr<Pool> pool;
+
+    bool withdraw() {
+        const std::shared_ptr<Pool> kept = pool.lock();
+        return kept != nullptr && kept->here() && kept->withdraw(*submission);
+    }
+};
+
+nb::object text(const std::string& utf8) {
+    return nb::steal(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace"));
+}
+
+nb::object exception(const Failure& failure) {
+    switch (failure.kind) {
+        case Failure::Kind::file: {
+            const nb::object type = nb::borrow(PyExc_OSError);
+            if (failure.file.empty()) return type(failure.error, text(failure.text));
+            const auto size = static_cast<Py_ssize_t>(failure.file.size());
+            const nb::object file = nb::steal(PyUnicode_DecodeFSDefaultAndSize(failure.file.data(), size));
+            return type(failure.error, text(failure.text), file);
+        }
+        case Failure::Kind::key:
+            return nb::borrow(PyExc_IndexError)(text(failure.text));
+        case Failure::Kind::memory:
+            return nb::borrow(PyExc_MemoryError)();
+        default:
+            return nb::borrow(PyExc_RuntimeError)(text(failure.text));
+    }
+}
+
+nb::object outcome(Submission& submission) {
+    try {
+        if (submission.failure.kind == Failure::Kind::withdrawn) {
+            return nb::make_tuple(submission.ticket, static_cast<int>(was_withdrawn), nb::none());
+        }
+        if (submission.failure.kind != Failure::Kind::none) {
+            return nb::make_tuple(submission.ticket, static_cast<int>(has_failed), exception(submission.failure));
+        }
+        auto* work = static_cast<HeldWork*>(submission.work.get());  // Python submits no others
+        const nb::object result = work == nullptr ? nb::none() : work->result();
+        return nb::make_tuple(submission.ticket, static_cast<int>(has_result), result);
+    } catch (nb::python_error& error) {
+        return nb::make_tuple(submission.ticket, static_cast<int>(has_failed), nb::borrow(error.value()));
+    }
+}
+
+nb::list take(PythonMailbox& self) {
+    nb::list outcomes;
+    for (std::shared_ptr<Submission>& submission : self.mailbox->take()) {
+        outcomes.append(outcome(*submission));
+        submission->work.reset();  // whoever keeps the future keeps no buffers
+    }
+    release_retired();
+    return outcomes;
+}
+
+PythonSubmission submit(PythonPool& self, PythonJob& job, std::uint64_t ticket, PythonMailbox& mailbox) {
+    if (!self.pool->here()) throw std::runtime_error("a forked child has none of its parent's threads");
+    return {self.pool->submit(job.take(), ticket, mailbox.mailbox), self.pool};
+}
+
+}  // namespace
+
+void bind_pool(nb::module_& module) {
+    nb::class_<PythonSubmission>(module, "Submission", "A job that was submitted.")
+        .def("withdraw", &PythonSubmission::withdraw,
+             "Drops the job, unless it was started; whether it was not: then it comes to no mailbox.");
+    nb::class_<PythonMailbox>(module, "Mailbox", "Where jobs come to when they have ended.")
+        .def(nb::init<>())
+        .def(
+            "fileno", [](const PythonMailbox& self) { return self.mailbox->fileno(); }, "Readable if any came.")
+        .def_prop_ro(
+            "here", [](const PythonMailbox& self) { return self.mailbox->here(); },
+            "Whether it is of this process, and not of its parent.")
+        .def("take", &take, nb::sig("def take(self) -> list[tuple[int, int, object]]"),
+             "Takes what has come: tickets, and 0 and the result, 1 and the exception, or 2 for what was withdrawn.");
+    nb::class_<PythonPool>(module, "Pool", "Threads that run jobs.")
+        .def(nb::init<std::size_t>(), "num_threads"_a)
+        .def_prop_ro(
+            "here", [](const PythonPool& self) { return self.pool->here(); },
+            "Whether it is of this process, and not of its parent.")
+        .def("submit", &submit, "job"_a, "ticket"_a, "mailbox"_a, "Has the job run; it comes to the mailbox.")
+        .def(
+            "withdraw_all", [](PythonPool& self) { self.pool->withdraw_all(); },
+            "Withdraws what was not started; that comes to the mailboxes.")
+        .def(
+            "end",
+            [](PythonPool& self, std::uint64_t ticket, PythonMailbox& mailbox) {
+                self.pool->end(ticket, mailbox.mailbox);
+            },
+            "ticket"_a, "mailbox"_a, "Takes no more jobs; the ticket comes to the mailbox after the last has ended.")
+        .def(
+            "join",
+            [](PythonPool& self) {
+                const std::shared_ptr<Pool> kept = self.pool;
+                kept->join();
+            },
+            "Ends the threads, after that.");
+}
+
+}  // namespace penstock::bindings

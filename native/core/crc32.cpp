@@ -1,0 +1,108 @@
+// Sixteen bytes at a time, by one table for each of them ("slicing", Kounavis and Berry, 2005); where the processor can
+// multiply without carries, 64 bytes at a time are folded into the next 64 before ("Fast CRC Computation for Generic
+// Polynomials Using PCLMULQDQ", Gopal and others, 2009).
+#include "core/crc32.hpp"
+
+#include <array>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PENSTOCK_HAS_CARRYLESS_BUILD 1
+#include <immintrin.h>
+#endif
+
+namespace penstock {
+
+namespace {
+
+constexpr std::size_t slices = 16;
+using Table = std::array<std::uint32_t, 256>;
+
+// tables[k][b]: what byte b does to the register if k bytes of zero follow it.
+constexpr std::array<Table, slices> make_tables() {
+    std::array<Table, slices> tables{};
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+        std::uint32_t value = byte;
+        for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0xEDB88320U : 0U);
+        tables[0][byte] = value;
+    }
+    for (std::size_t slice = 1; slice < slices; ++slice) {
+        for (std::size_t byte = 0; byte < 256; ++byte) {
+            const std::uint32_t before = tables[slice - 1][byte];
+            tables[slice][byte] = (before >> 8) ^ tables[0][before & 0xFF];
+        }
+    }
+    return tables;
+}
+
+constexpr std::array<Table, slices> tables = make_tables();
+
+// The register after these bytes.
+std::uint32_t pass(const std::byte* next, std::size_t left, std::uint32_t value) noexcept {
+    for (; left >= slices; left -= slices, next += slices) {
+        std::uint32_t together = 0;
+        for (std::size_t place = 0; place < slices; ++place) {
+            auto byte = static_cast<std::uint32_t>(next[place]);
+            if (place < 4) byte ^= (value >> (8 * place)) & 0xFF;
+            together ^= tables[slices - 1 - place][byte];
+        }
+        value = together;
+    }
+    for (; left > 0; --left, ++next) {
+        value = (value >> 8) ^ tables[0][(value ^ static_cast<std::uint32_t>(*next)) & 0xFF];
+    }
+    return value;
+}
+
+#ifdef PENSTOCK_HAS_CARRYLESS_BUILD
+
+constexpr std::size_t folded_bytes = 64;
+
+#define PENSTOCK_CARRYLESS __attribute__((target("pclmul,sse4.1")))
+
+PENSTOCK_CARRYLESS inline __m128i load(const std::byte* from) noexcept {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+// What the bytes mean, as many places further on as the powers in `by` say, beside what stands there.
+PENSTOCK_CARRYLESS inline __m128i fold(__m128i bytes, __m128i by, __m128i there) noexcept {
+    const __m128i low = _mm_clmulepi64_si128(bytes, by, 0x00);
+    const __m128i high = _mm_clmulepi64_si128(bytes, by, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), there);
+}
+
+// The same as pass(); at least `folded_bytes` are left.
+PENSTOCK_CARRYLESS std::uint32_t pass_folding(const std::byte* next, std::size_t left, std::uint32_t value) noexcept {
+    // Powers of x modulo the polynomial, bits reflected: for 64 bytes, and for 16.
+    const __m128i far = _mm_set_epi64x(0x1C6E41596, 0x154442BD4);
+    const __m128i near = _mm_set_epi64x(0x0CCAA009E, 0x1751997D0);
+    __m128i a = _mm_xor_si128(load(next), _mm_cvtsi32_si128(static_cast<int>(value)));
+    __m128i b = load(next + 16), c = load(next + 32), d = load(next + 48);
+    for (left -= folded_bytes, next += folded_bytes; left >= folded_bytes; left -= folded_bytes, next += folded_bytes) {
+        a = fold(a, far, load(next));
+        b = fold(b, far, load(next + 16));
+        c = fold(c, far, load(next + 32));
+        d = fold(d, far, load(next + 48));
+    }
+    std::array<std::byte, 16> rest;
+    const __m128i all = fold(fold(fold(a, near, b), near, c), near, d);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(rest.data()), all);
+    return pass(next, left, pass(rest.data(), rest.size(), 0));
+}
+
+bool can_fold() noexcept {
+    static const bool can = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    return can;
+}
+
+#endif
+
+}  // namespace
+
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t initial) noexcept {
+#ifdef PENSTOCK_HAS_CARRYLESS_BUILD
+    if (bytes.size() >= folded_bytes && can_fold()) return ~pass_folding(bytes.data(), bytes.size(), ~initial);
+#endif
+    return ~pass(bytes.data(), bytes.size(), ~initial);
+}
+
+}  // namespace penstock

@@ -1,0 +1,91 @@
+#include "core/jobs.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "core/crc32.hpp"
+#include "core/stack.hpp"
+
+namespace penstock {
+
+namespace {
+
+constexpr std::size_t most_at_once = std::size_t{1} << 30;  // systems read at most about 2 GiB in one call
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+File::File(int descriptor) : given_(descriptor) {
+    descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (descriptor_ < 0) fail(errno, reason(errno));
+}
+
+File::~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void File::fail(int error, const std::string& what) const {
+    const std::string suffix = given_ < 0 ? "" : " (descriptor " + std::to_string(given_) + ")";
+    throw FileError(error, what + suffix, path_);
+}
+
+int File::open(const std::string& range) {
+    while (descriptor_ < 0) {
+        descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+        if (descriptor_ < 0 && errno != EINTR) fail(errno, reason(errno) + ", for " + range);
+    }
+    return descriptor_;
+}
+
+std::string ReadFile::range() const {
+    return "bytes [" + std::to_string(start_) + ", " + (size_ ? std::to_string(start_ + *size_) : "end") + ")";
+}
+
+void ReadFile::fail_at(std::uint64_t end) const {
+    file_.fail(EIO, "the file ends at byte " + std::to_string(end) + ", and " + range() + " were asked for");
+}
+
+void ReadFile::run() {
+    const int descriptor = file_.open(range());
+    struct stat status{};
+    if (::fstat(descriptor, &status) != 0) file_.fail(errno, reason(errno) + ", for the size of the file");
+    const auto end = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
+    if (!size_) size_ = end > start_ ? end - start_ : 0;
+    // Before memory is taken for what isn't there. Some files of the system say that they have 0 bytes, and have more.
+    if (S_ISREG(status.st_mode) && end > 0 && *size_ > 0 && (start_ > end || *size_ > end - start_)) fail_at(end);
+    std::shared_ptr<std::byte[]> own;
+    if (!given_) {
+        own = std::shared_ptr<std::byte[]>(new std::byte[*size_]);  // not zeroed first
+        out_ = {own.get(), static_cast<std::size_t>(*size_)};
+    }
+    std::size_t done = 0;
+    while (done < out_.size()) {
+        const ssize_t count = ::pread(descriptor, out_.data() + done, std::min(out_.size() - done, most_at_once),
+                                      static_cast<off_t>(start_ + done));
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) file_.fail(errno, reason(errno) + ", for " + range());
+        if (count == 0) fail_at(start_ + done);
+        done += static_cast<std::size_t>(count);
+    }
+    if (!given_) {
+        const std::byte* const data = own.get();
+        result_ = Bytes(data, done, std::shared_ptr<const void>(std::move(own), data));
+    }
+}
+
+void Copy::run() {
+    if (!source_.empty()) std::memmove(out_, source_.data(), source_.size());
+}
+
+void Stack::run() { copy_rows(rows_, row_bytes_, out_); }
+
+void Checksum::run() { value_ = crc32(source_, value_); }
+
+}  // namespace penstock

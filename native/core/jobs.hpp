@@ -1,0 +1,153 @@
+// What the threads of a pool do: reading a range of a file, copying, stacking, gathering, checksums, and other
+// modules'.
+//
+// A job borrows the memory that it is given; whoever makes it keeps that memory until the job is dropped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/gather.hpp"
+#include "include/penstock/bytes.hpp"
+#include "include/penstock/job.hpp"
+
+namespace penstock {
+
+class Work {
+  public:
+    Work() = default;
+    Work(const Work&) = delete;
+    Work& operator=(const Work&) = delete;
+    virtual ~Work() = default;
+
+    // Called once at most, on a thread of the pool. What it throws is the job's failure.
+    virtual void run() = 0;
+};
+
+// Reading a file failed: code() is the errno, what() says which bytes were asked for.
+class FileError : public std::system_error {
+  public:
+    FileError(int error, const std::string& what, std::string file)
+        : std::system_error(error, std::generic_category(), what), text_(what), file_(std::move(file)) {}
+
+    const std::string& text() const noexcept { return text_; }
+    const std::string& file() const noexcept { return file_; }  // its path, or empty
+
+  private:
+    std::string text_;
+    std::string file_;
+};
+
+// A file to be opened when it is read, or one that is open.
+class File {
+  public:
+    explicit File(std::string path) : path_(std::move(path)) {}
+    // Takes a copy of the descriptor, so that the caller may close it. Throws FileError where that isn't one.
+    explicit File(int descriptor);
+    File(File&& other) noexcept
+        : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), given_(other.given_) {}
+    File& operator=(File&&) = delete;
+    ~File();
+
+    int open(const std::string& range);
+    [[noreturn]] void fail(int error, const std::string& what) const;
+
+  private:
+    std::string path_;
+    int descriptor_ = -1;
+    int given_ = -1;  // the number that the caller knows
+};
+
+class ReadFile final : public Work {
+  public:
+    // Reads `size` bytes from `start` on, or without a size all the rest, into memory of its own.
+    ReadFile(File file, std::uint64_t start, std::optional<std::uint64_t> size)
+        : file_(std::move(file)), start_(start), size_(size) {}
+    // Fills `out` from `start` on.
+    ReadFile(File file, std::uint64_t start, std::span<std::byte> out)
+        : file_(std::move(file)), start_(start), size_(out.size()), out_(out), given_(true) {}
+
+    // Throws FileError, also where the file ends too early.
+    void run() override;
+
+    // What was read into memory of its own; only once.
+    Bytes take_result() { return std::move(result_); }
+
+  private:
+    std::string range() const;
+    [[noreturn]] void fail_at(std::uint64_t end) const;
+
+    File file_;
+    std::uint64_t start_;
+    std::optional<std::uint64_t> size_;
+    std::span<std::byte> out_;
+    bool given_ = false;
+    Bytes result_;
+};
+
+// Copies bytes to as many bytes, which may overlap them.
+class Copy final : public Work {
+  public:
+    Copy(std::span<const std::byte> source, std::byte* out) : source_(source), out_(out) {}
+    void run() override;
+
+  private:
+    std::span<const std::byte> source_;
+    std::byte* out_;
+};
+
+// Copies rows one behind the other.
+class Stack final : public Work {
+  public:
+    Stack(std::vector<const void*> rows, std::size_t row_bytes, std::byte* out)
+        : rows_(std::move(rows)), row_bytes_(row_bytes), out_(out) {}
+    void run() override;
+
+  private:
+    std::vector<const void*> rows_;
+    std::size_t row_bytes_;
+    std::byte* out_;
+};
+
+// Copies the rows of `keys`. Throws std::out_of_range, before anything is written, where a key isn't a row's number.
+class Gather final : public Work {
+  public:
+    Gather(RowTable rows, std::vector<std::int64_t> keys, std::byte* out)
+        : rows_(std::move(rows)), keys_(std::move(keys)), out_(out) {}
+    void run() override { rows_.gather(keys_, out_); }
+
+  private:
+    RowTable rows_;
+    std::vector<std::int64_t> keys_;  // its own: they are checked once and used later
+    std::byte* out_;
+};
+
+class Checksum final : public Work {
+  public:
+    Checksum(std::span<const std::byte> source, std::uint32_t initial) : source_(source), value_(initial) {}
+    void run() override;
+    std::uint32_t value() const noexcept { return value_; }
+
+  private:
+    std::span<const std::byte> source_;
+    std::uint32_t value_;
+};
+
+// A job of another module.
+class Foreign final : public Work {
+  public:
+    explicit Foreign(Job job) : job_(std::move(job)) {}
+    void run() override { job_.run(); }
+    bool take_result(Bytes& bytes) { return job_.take_result(bytes); }
+
+  private:
+    Job job_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,294 @@
+#include "core/pool.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "core/arena_table.hpp"  // fork_generation
+
+namespace penstock {
+
+namespace {
+
+// Never destroyed: a pool's thread may run until the process is gone.
+Letters& retired() {
+    static auto* const letters = new Letters();
+    return *letters;
+}
+
+void retire(std::shared_ptr<Submission> submission) noexcept {
+    if (submission->work != nullptr) retired().put(std::move(submission));
+}
+
+Failure attempt(Work& work) noexcept {
+    using Kind = Failure::Kind;
+    try {
+        work.run();
+        return {};
+    } catch (const FileError& error) {
+        return {Kind::file, error.code().value(), error.text(), error.file()};
+    } catch (const std::out_of_range& error) {
+        return {Kind::key, 0, error.what(), {}};
+    } catch (const std::bad_alloc&) {
+        return {Kind::memory, 0, {}, {}};
+    } catch (const std::exception& error) {
+        return {Kind::other, 0, error.what(), {}};
+    } catch (...) {
+        return {Kind::other, 0, "the job threw what is no exception", {}};
+    }
+}
+
+// While it lives, this thread, and those that it starts for ever, block all signals but those of their own faults.
+class BlockedSignals {
+  public:
+    BlockedSignals() {
+        sigset_t blocked;
+        ::sigfillset(&blocked);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS})
+            ::sigdelset(&blocked, fault);
+        ::pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+    }
+    ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    BlockedSignals(const BlockedSignals&) = delete;
+    BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+  private:
+    sigset_t before_;
+};
+
+void name_this_thread() {
+#ifdef __linux__
+    ::pthread_setname_np(::pthread_self(), "penstock-pool");
+#elif defined(__APPLE__)
+    ::pthread_setname_np("penstock-pool");
+#endif
+}
+
+}  // namespace
+
+void Letters::put(std::shared_ptr<Submission> submission) noexcept {
+    Submission* const letter = submission.get();
+    letter->self = std::move(submission);
+    letter->next = last_.load(std::memory_order_relaxed);
+    while (!last_.compare_exchange_weak(letter->next, letter, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+}
+
+std::vector<std::shared_ptr<Submission>> Letters::take() {
+    std::vector<std::shared_ptr<Submission>> taken;
+    Submission* letter = last_.exchange(nullptr, std::memory_order_acquire);
+    while (letter != nullptr) {
+        Submission* const next = letter->next;
+        taken.push_back(std::move(letter->self));
+        letter = next;
+    }
+    std::reverse(taken.begin(), taken.end());
+    return taken;
+}
+
+void release_retired() {
+    for (const auto& submission : retired().take()) submission->work.reset();  // somebody may keep the submission
+}
+
+Mailbox::Mailbox() : generation_(fork_generation()) { retired(); }
+
+Mailbox::~Mailbox() {
+    for (auto& submission : letters_.take()) retire(std::move(submission));
+}
+
+bool Mailbox::here() const { return fork_generation() == generation_; }
+
+std::vector<std::shared_ptr<Submission>> Mailbox::take() {
+    // The parent's and the child's descriptors are one bell.
+    if (!here()) throw std::logic_error("a forked child has no part in its parent's mailbox");
+    bell_.clear();
+    return letters_.take();
+}
+
+void Mailbox::deliver(std::shared_ptr<Submission> submission) noexcept {
+    letters_.put(std::move(submission));
+    bell_.ring();
+}
+
+// What a pool shares with its threads, which may outlive it.
+class PoolState {
+  public:
+    explicit PoolState(std::size_t num_threads) : num_alive_(num_threads) {}
+
+    void work();
+    std::shared_ptr<Submission> submit(std::shared_ptr<Submission> submission);
+    bool withdraw(Submission& submission);
+    std::deque<std::shared_ptr<Submission>> take_queue();
+    void end(std::shared_ptr<Submission> last);
+    void lose_threads(std::size_t count);
+    bool ending();
+
+    // To its mailbox, which may be gone once the submission is there.
+    static void deliver(std::shared_ptr<Submission> submission) noexcept {
+        const std::shared_ptr<Mailbox> mailbox = std::move(submission->mailbox);
+        mailbox->deliver(std::move(submission));
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::shared_ptr<Submission>> queue_;
+    std::size_t num_alive_;
+    std::size_t num_idle_ = 0;
+    bool ending_ = false;
+    std::shared_ptr<Submission> last_;
+};
+
+void PoolState::work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        if (queue_.empty()) {
+            if (ending_) break;
+            ++num_idle_;
+            changed_.wait(lock);
+            --num_idle_;
+            continue;
+        }
+        std::shared_ptr<Submission> submission = std::move(queue_.front());
+        queue_.pop_front();
+        if (submission->state != Submission::State::queued) continue;
+        submission->state = Submission::State::started;
+        lock.unlock();
+        submission->failure = attempt(*submission->work);
+        deliver(std::move(submission));
+        lock.lock();
+    }
+    std::shared_ptr<Submission> last;
+    if (--num_alive_ == 0) last = std::move(last_);
+    lock.unlock();
+    if (last != nullptr) deliver(std::move(last));
+}
+
+std::shared_ptr<Submission> PoolState::submit(std::shared_ptr<Submission> submission) {
+    const std::lock_guard lock(mutex_);
+    if (ending_) throw std::logic_error("the pool has ended");
+    queue_.push_back(submission);
+    if (num_idle_ > 0) changed_.notify_one();
+    return submission;
+}
+
+bool PoolState::withdraw(Submission& submission) {
+    std::shared_ptr<Mailbox> mailbox;
+    const std::lock_guard lock(mutex_);
+    if (submission.state != Submission::State::queued) return false;
+    submission.state = Submission::State::withdrawn;
+    mailbox = std::move(submission.mailbox);
+    return true;
+}
+
+std::deque<std::shared_ptr<Submission>> PoolState::take_queue() {
+    std::deque<std::shared_ptr<Submission>> taken;
+    const std::lock_guard lock(mutex_);
+    for (auto& submission : queue_) {
+        if (submission->state != Submission::State::queued) continue;
+        submission->state = Submission::State::withdrawn;
+        submission->failure.kind = Failure::Kind::withdrawn;
+        taken.push_back(std::move(submission));
+    }
+    queue_.clear();
+    return taken;
+}
+
+void PoolState::end(std::shared_ptr<Submission> last) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (ending_) return;
+        ending_ = true;
+        last_ = std::move(last);
+    }
+    changed_.notify_all();
+}
+
+void PoolState::lose_threads(std::size_t count) {
+    const std::lock_guard lock(mutex_);
+    num_alive_ -= count;
+}
+
+bool PoolState::ending() {
+    const std::lock_guard lock(mutex_);
+    return ending_;
+}
+
+Pool::Pool(std::size_t num_threads) : state_(std::make_shared<PoolState>(num_threads)), generation_(fork_generation()) {
+    retired();
+    threads_.reserve(num_threads);
+    const BlockedSignals blocked;
+    try {
+        while (threads_.size() < num_threads) {
+            threads_.emplace_back([state = state_] {
+                name_this_thread();
+                state->work();
+            });
+        }
+    } catch (...) {
+        state_->lose_threads(num_threads - threads_.size());
+        state_->end(nullptr);
+        for (std::thread& thread : threads_) thread.join();
+        throw;
+    }
+}
+
+Pool::~Pool() {
+    if (!here()) {
+        // The threads are the parent's; its mutex may have been held, and its jobs be written to, when it was copied.
+        new std::shared_ptr<PoolState>(std::move(state_));
+        new std::vector<std::thread>(std::move(threads_));
+        return;
+    }
+    if (!state_->ending()) {
+        for (auto& submission : state_->take_queue()) retire(std::move(submission));
+        state_->end(nullptr);
+    }
+    for (std::thread& thread : threads_) thread.detach();
+}
+
+bool Pool::here() const { return fork_generation() == generation_; }
+
+void Pool::require_here() const {
+    if (!here()) throw std::logic_error("a forked child has none of its parent's threads");
+}
+
+std::shared_ptr<Submission> Pool::submit(std::shared_ptr<Work> work, std::uint64_t ticket,
+                                         std::shared_ptr<Mailbox> mailbox) {
+    require_here();
+    return state_->submit(std::make_shared<Submission>(std::move(work), ticket, std::move(mailbox)));
+}
+
+bool Pool::withdraw(Submission& submission) {
+    require_here();
+    if (!state_->withdraw(submission)) return false;
+    submission.work.reset();
+    return true;
+}
+
+void Pool::withdraw_all() {
+    require_here();
+    for (auto& submission : state_->take_queue()) PoolState::deliver(std::move(submission));
+}
+
+void Pool::end(std::uint64_t ticket, std::shared_ptr<Mailbox> mailbox) {
+    require_here();
+    state_->end(std::make_shared<Submission>(nullptr, ticket, std::move(mailbox)));
+}
+
+void Pool::join() {
+    require_here();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    release_retired();
+}
+
+}  // namespace penstock

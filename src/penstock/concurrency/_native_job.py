@@ -1,0 +1,275 @@
+"""Jobs for threads of C++: described here in full, with the buffers they use, and run without the interpreter's lock.
+
+Guarantees:
+  - A job holds the buffers it was given from the moment it is made until it has ended or was withdrawn: they can't be
+    freed or resized meanwhile, whoever drops them. They are let go on a thread of Python.
+  - A job runs once. Buffers that it writes hold nothing definite before its future has a result, or after a failure.
+  - Nothing is locked: two jobs, or a job and Python, that write the same bytes at the same time leave either's.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import _native
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.transport import Bytes
+
+    _Memory: TypeAlias = Buffer | NDArray[Any]  # an array is a buffer, which checkers are not told before Python 3.12
+    _Out = TypeVar("_Out", bound=_Memory)
+
+Result = TypeVar("Result", covariant=True)
+_Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype
+
+_LARGEST = 2**63 - 1  # of a file offset
+
+
+@final
+class NativeJob(Generic[Result]):
+    """What a thread of a `NativeThreadPool` is to do; made by one of the functions below, submitted once.
+
+    A `Result` is what the future gives in the end.
+
+    Example:
+        >>> job = NativeJob.crc32(b"penstock")
+        >>> job
+        <NativeJob: crc32 of 8 bytes>
+    """
+
+    __slots__ = ("_description", "native")
+
+    def __init__(self, native: _native.PoolJob, description: str) -> None:
+        self.native = native
+        self._description = description
+
+    def __repr__(self) -> str:
+        return f"<NativeJob: {self._description}>"
+
+    @overload
+    @staticmethod
+    def read_file(
+        file: str | os.PathLike[str] | int, start: int = 0, *, size: int | None = None, out: None = None
+    ) -> "NativeJob[Bytes]": ...
+    @overload
+    @staticmethod
+    def read_file(
+        file: str | os.PathLike[str] | int, start: int = 0, *, size: int | None = None, out: "_Out"
+    ) -> "NativeJob[_Out]": ...
+    @staticmethod
+    def read_file(
+        file: str | os.PathLike[str] | int, start: int = 0, *, size: int | None = None, out: "_Memory | None" = None
+    ) -> "NativeJob[Any]":
+        """Return a job that reads a range of a file.
+
+        Args:
+            file: a path, opened when the job runs; or the descriptor of an open file, whose own position isn't used or
+                moved, and which may be closed as soon as the job is made.
+            start: the first byte.
+            size: how many bytes; None reads as many as `out` has, or all from `start` to the end of the file.
+            out: where to; a writable C-contiguous buffer of any items, such as an array or a slot of an arena. None
+                reads into new memory.
+
+        Returns:
+            A job whose result is `out`, or new `Bytes`. It fails with an OSError that names the file and the range
+            where the file can't be read, or ends before the range does.
+
+        Raises:
+            UsageError: `start` or `size` is negative or too large, `size` isn't that of `out`, `out` is no such
+                buffer, or the path can't be one.
+            OSError: the descriptor isn't open.
+
+        Example:
+            >>> import asyncio, pathlib
+            >>> from penstock.concurrency import NativeThreadPool
+            >>> async def middle(path: str) -> bytes:
+            ...     async with NativeThreadPool(2) as pool:
+            ...         return bytes(await pool.submit(NativeJob.read_file(path, 2, size=3)))
+            >>> pathlib.Path("letters").write_bytes(b"abcdefgh")
+            8
+            >>> asyncio.run(middle("letters"))
+            b'cde'
+        """
+        last = start + (size or 0)
+        if start < 0 or (size is not None and size < 0) or last > _LARGEST:
+            raise UsageError(
+                f"start and size must lie in [0, 2**63) together; got start={start}, size={size}. "
+                "Count from the start of the file"
+            )
+        path = b"" if isinstance(file, int) else os.fsencode(file)
+        if b"\0" in path:
+            raise UsageError(f"a path holds no null character; got {file!r}. Give the path as the system knows it")
+        where = f"[{start}, {'end' if size is None else last}) of {file!r}"
+        try:
+            if isinstance(file, int):
+                native = _native.read_descriptor_job(file, start, size, out)
+            else:
+                native = _native.read_path_job(path, start, size, out)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"out must be a writable C-contiguous buffer of as many bytes as are read; got {_described(out)} for "
+                f"{where} ({error}). Give an array of that size, or leave size away"
+            ) from error
+        return NativeJob(native, f"read {where}")
+
+    @staticmethod
+    def copy(source: "_Memory", out: "_Out") -> "NativeJob[_Out]":
+        """Return a job that copies bytes, also where both overlap.
+
+        Args:
+            source: a C-contiguous buffer of any items.
+            out: a writable C-contiguous buffer of as many bytes.
+
+        Returns:
+            A job whose result is `out`.
+
+        Raises:
+            UsageError: they are no such buffers.
+
+        Example:
+            >>> NativeJob.copy(b"abc", bytearray(3))
+            <NativeJob: copy 3 bytes>
+        """
+        try:
+            native = _native.copy_job(source, out)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"copy needs a C-contiguous source, and a writable C-contiguous out of as many bytes; got "
+                f"{_described(source)} and {_described(out)} ({error}). Make such ones first: "
+                "numpy.ascontiguousarray(source), numpy.empty_like(source)"
+            ) from error
+        return NativeJob(native, f"copy {memoryview(cast('Buffer', out)).nbytes} bytes")
+
+    @staticmethod
+    def stack(arrays: Sequence[NDArray[Any]], out: _Array) -> "NativeJob[_Array]":
+        """Return a job that copies arrays into the rows of a batch, as `np.stack` does along the first axis.
+
+        Args:
+            arrays: a list or tuple of C-contiguous arrays of one shape, of any dtype.
+            out: a C-contiguous array of shape (len(arrays), *shape) and of that dtype, which overlaps none of them.
+
+        Returns:
+            A job whose result is `out`.
+
+        Raises:
+            UsageError: the arrays are not such ones. Nothing is converted.
+
+        Example:
+            >>> NativeJob.stack([np.zeros(3), np.ones(3)], np.empty((2, 3)))
+            <NativeJob: stack 2 arrays>
+        """
+        try:
+            native = _native.stack_job(arrays, out)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                "stack needs C-contiguous arrays of one dtype and shape, and a writable C-contiguous out of shape "
+                f"(len(arrays), *shape) and that dtype; got out={_described(out)} ({error}). Convert the arrays first, "
+                "or use penstock.batching.stack_arrays, which does"
+            ) from error
+        return NativeJob(native, f"stack {len(arrays)} arrays")
+
+    @staticmethod
+    def gather(source: NDArray[Any], keys: NDArray[np.integer[Any]], *, out: _Array) -> "NativeJob[_Array]":
+        """Return a job that copies rows of an array by their numbers, as `np.take(source, keys, axis=0)` does.
+
+        Args:
+            source: a C-contiguous array of at least one axis; a memory-mapped one, too.
+            keys: integers that fit int64, of shape (n,), of which a copy is taken; each in [0, len(source)).
+            out: a C-contiguous array of shape (n, *source.shape[1:]) and the dtype of `source`, apart from it.
+
+        Returns:
+            A job whose result is `out`. It fails with an IndexError, before anything is written, where a key isn't the
+            number of a row.
+
+        Raises:
+            UsageError: the arrays are not such ones.
+
+        Example:
+            >>> NativeJob.gather(np.arange(10), np.array([3, 1]), out=np.empty(2, np.int64))
+            <NativeJob: gather 2 rows>
+        """
+        try:
+            numbers = np.asarray(keys).astype(np.int64, casting="safe", copy=False)
+            native = _native.gather_job(source, np.ascontiguousarray(numbers), out)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                "gather needs a C-contiguous source, integer keys of one axis, and a writable C-contiguous out of "
+                f"shape (len(keys), *source.shape[1:]) and the source's dtype; got source={_described(source)}, "
+                f"keys={_described(keys)}, out={_described(out)} ({error}). Make out by "
+                "numpy.empty((len(keys), *source.shape[1:]), source.dtype)"
+            ) from error
+        return NativeJob(native, f"gather {len(keys)} rows")
+
+    @staticmethod
+    def crc32(source: "_Memory", *, initial: int = 0) -> "NativeJob[int]":
+        """Return a job that computes the checksum that `zlib.crc32` does.
+
+        Args:
+            source: a C-contiguous buffer of any items.
+            initial: the checksum of what came before, in [0, 2**32).
+
+        Returns:
+            A job whose result is the checksum, in [0, 2**32).
+
+        Raises:
+            UsageError: the source is no such buffer, or `initial` is out of range.
+
+        Example:
+            >>> import asyncio
+            >>> from penstock.concurrency import NativeThreadPool
+            >>> async def checksum(data: bytes) -> int:
+            ...     async with NativeThreadPool(1) as pool:
+            ...         return await pool.submit(NativeJob.crc32(data))
+            >>> hex(asyncio.run(checksum(b"123456789")))
+            '0xcbf43926'
+        """
+        try:
+            native = _native.checksum_job(source, initial)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"crc32 needs a C-contiguous buffer and an initial value in [0, 2**32); got {_described(source)} and "
+                f"initial={initial} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
+            ) from error
+        return NativeJob(native, f"crc32 of {memoryview(cast('Buffer', source)).nbytes} bytes")
+
+    @staticmethod
+    def from_extension(capsule: object) -> "NativeJob[Bytes | None]":
+        """Return the job that an extension made by the header `penstock/job.hpp`.
+
+        Args:
+            capsule: a `PyCapsule` of the name `penstock.job.v1`; see `penstock.transport.include_directory` for the
+                headers. It is used up.
+
+        Returns:
+            A job whose result is the `Bytes` that the extension's function returned, or None. It fails with a
+            RuntimeError of the text of what that threw.
+
+        Raises:
+            UsageError: it is no such capsule, or its job was taken before.
+
+        Example:
+            >>> NativeJob.from_extension("a text")
+            Traceback (most recent call last):
+            penstock.errors.UsageError: ...
+        """
+        try:
+            native = _native.foreign_job(capsule)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"a job must come in a capsule penstock.job.v1 whose job nobody has taken; got {capsule!r} ({error}). "
+                "Have the extension make a new one: penstock::to_capsule(penstock::make_job(...))"
+            ) from error
+        return NativeJob(native, "of an extension")
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "None"
+    facts = [f"{name}={getattr(value, name)}" for name in ("shape", "dtype") if hasattr(value, name)]
+    return f"{type(value).__name__}({', '.join(facts)})"

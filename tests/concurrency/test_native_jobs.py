@@ -1,0 +1,214 @@
+"""Jobs do what Python's own functions do, on any buffers, and refuse what they can't."""
+
+import asyncio
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+
+from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.errors import UsageError
+from penstock.transport import Bytes
+
+LINUX = Path("/proc/self/comm").exists()
+DTYPES = [np.uint8, np.int16, np.float32, np.complex128, np.bool_, "datetime64[ns]", "S5", [("a", "i2"), ("b", "f8")]]
+
+
+def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
+    """Return the jobs' results, or their exceptions."""
+
+    async def run() -> list[Any]:
+        async with NativeThreadPool(2) as pool:
+            futures = [pool.submit(job) for job in jobs]
+            await asyncio.wait(futures) if futures else None
+        return [future.exception() or future.result() for future in futures]
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of 10,000 bytes."""
+    path = tmp_path_factory.mktemp("files") / "données"
+    path.write_bytes(np.random.default_rng(3).bytes(10_000))  # noqa: TID251 - the test's own bytes
+    return path
+
+
+@given(ranges=st.lists(st.tuples(st.integers(0, 11_000), st.integers(0, 11_000) | st.none()), max_size=12))
+def test_ranges_are_slices_of_the_file(file: Path, ranges: list[tuple[int, int | None]]) -> None:
+    """Each range is the file's slice; one that reaches past the end fails, and names file and range."""
+    whole = file.read_bytes()
+    with file.open("rb") as opened:
+        jobs = [NativeJob.read_file(file, start, size=size) for start, size in ranges]
+        jobs += [NativeJob.read_file(opened.fileno(), start, size=size) for start, size in ranges]
+        opened.seek(17)
+    for job_result, (start, size) in zip(run_jobs(*jobs), ranges * 2, strict=True):
+        if size is not None and start + size > len(whole) and size > 0:
+            assert isinstance(job_result, OSError)
+            assert f"bytes [{start}, {start + size})" in str(job_result)
+        else:
+            assert type(job_result) is Bytes
+            assert job_result == whole[start : None if size is None else start + size]
+
+
+@given(start=st.integers(0, 9_000), size=st.integers(0, 1_000))
+def test_ranges_are_read_into_given_memory(file: Path, start: int, size: int) -> None:
+    """The result is the buffer that was given, filled."""
+    out = np.empty((2, size), np.uint8)
+    found, raw = run_jobs(
+        NativeJob.read_file(str(file), start, out=out[1]), NativeJob.read_file(file, out=bytearray(5))
+    )
+    assert found.base is out
+    assert out[1].tobytes() == file.read_bytes()[start : start + size]
+    assert raw == file.read_bytes()[:5]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """Each failure is the OSError that Python would raise, with the path."""
+    missing, folder, pipe = tmp_path / "missing", tmp_path / "folder", os.pipe()
+    folder.mkdir()
+    results = run_jobs(
+        NativeJob.read_file(missing, 3, size=4),
+        NativeJob.read_file(folder, size=1),
+        NativeJob.read_file(pipe[0], size=1),
+    )
+    assert [type(error) for error in results] == [FileNotFoundError, IsADirectoryError, OSError]
+    assert results[0].filename == str(missing)
+    assert "bytes [3, 7)" in str(results[0])
+    assert f"descriptor {pipe[0]}" in str(results[2])
+    for end in pipe:
+        os.close(end)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        NativeJob.read_file(pipe[0], size=1)
+
+
+@pytest.mark.skipif(not LINUX, reason="no file that doesn't tell its size")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends what asks for too much")
+def test_memory_that_is_not_there(file: Path) -> None:
+    """A range that fits into no memory is a MemoryError of its future, and nothing else suffers."""
+    failed, fine = run_jobs(NativeJob.read_file("/proc/self/status", size=2**62), NativeJob.read_file(file, size=3))
+    assert isinstance(failed, MemoryError)
+    assert fine == file.read_bytes()[:3]
+
+
+def test_files_that_do_not_tell_their_size(file: Path) -> None:
+    """A range longer than the file is refused before memory is taken; a file said to be empty is read all the same."""
+    failed, named = run_jobs(
+        NativeJob.read_file(file, size=2**62), NativeJob.read_file("/proc/self/comm" if LINUX else file, size=4)
+    )
+    assert isinstance(failed, OSError)
+    assert "ends at byte 10000" in str(failed)
+    assert len(named) == 4
+
+
+def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
+    """A job keeps the file it was given, though the number may mean another file when it runs."""
+    descriptor = os.open(file, os.O_RDONLY)
+    job = NativeJob.read_file(descriptor, 5, size=5)
+    os.close(descriptor)
+    assert run_jobs(job) == [file.read_bytes()[5:10]]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 2**32 - 1))
+def test_checksums_are_zlibs(parts: list[bytes], initial: int) -> None:
+    """CRC-32 is that of zlib, for bytes of every length, and from every start."""
+    assert run_jobs(*(NativeJob.crc32(part) for part in parts)) == [zlib.crc32(part) for part in parts]
+    whole = b"".join(parts)
+    assert run_jobs(NativeJob.crc32(whole, initial=initial)) == [zlib.crc32(whole, initial)]
+
+
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_stacks_are_numpys(data: st.DataObject, dtype: Any) -> None:
+    """Arrays of any dtype and shape are stacked as `np.stack` does, byte by byte."""
+    shape = data.draw(npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
+    count = data.draw(st.integers(1, 6))
+    raw = data.draw(st.binary(min_size=1, max_size=40))
+    arrays = [_filled(shape, dtype, raw, number) for number in range(count)]
+    out = np.zeros((count, *shape), dtype)
+    assert run_jobs(NativeJob.stack(arrays, out))[0] is out
+    assert out.tobytes() == np.stack(arrays).tobytes()
+
+
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_gathered_rows_are_numpys(data: st.DataObject, dtype: Any) -> None:
+    """Rows are those that NumPy takes; a key that is none is an IndexError, and `out` is untouched."""
+    shape = data.draw(npst.array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=5))
+    length = data.draw(st.integers(1, 9))
+    source = _filled((length, *shape), dtype, data.draw(st.binary(min_size=1, max_size=40)), 0)
+    keys = np.array(data.draw(st.lists(st.integers(0, length - 1), max_size=12)), np.int32)
+    out = np.zeros((len(keys), *shape), dtype)
+    assert run_jobs(NativeJob.gather(source, keys, out=out))[0] is out
+    assert out.tobytes() == np.take(source, keys, axis=0).tobytes()
+    for wrong in (-1, length):
+        untouched = np.zeros((1, *shape), dtype)
+        failed = run_jobs(NativeJob.gather(source, np.array([wrong]), out=untouched))[0]
+        assert isinstance(failed, IndexError)
+        assert untouched.tobytes() == bytes(untouched.nbytes)
+
+
+@given(st.binary(max_size=100), st.integers(0, 100))
+def test_copies_are_bytes(source: bytes, shift: int) -> None:
+    """Bytes are copied, also to where they overlap."""
+    out, memory = bytearray(len(source)), bytearray(source + bytes(100))
+    view = memoryview(memory)
+    run_jobs(NativeJob.copy(source, out), NativeJob.copy(view[: len(source)], view[shift : shift + len(source)]))
+    assert out == source
+    assert memory[shift : shift + len(source)] == source
+    view.release()
+
+
+def _filled(shape: tuple[int, ...], dtype: Any, raw: bytes, number: int) -> NDArray[Any]:
+    array = np.zeros(shape, dtype)
+    raw = raw[number % len(raw) :] + raw
+    filled = np.frombuffer((raw * (array.nbytes // len(raw) + 1))[: array.nbytes], np.uint8) & 1  # valid as a bool
+    return np.frombuffer(filled.tobytes(), dtype).reshape(shape) if array.size else array
+
+
+ROWS = np.zeros((3, 4))
+WRONG_KEYS: Any = np.zeros(2)
+READ_ONLY = np.frombuffer(bytes(96)).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NativeJob.read_file("f", -1),
+        lambda: NativeJob.read_file("f", size=-1),
+        lambda: NativeJob.read_file("f", 2**63 - 5, size=6),
+        lambda: NativeJob.read_file("f", 2**64),
+        lambda: NativeJob.read_file("f", size=3, out=bytearray(4)),
+        lambda: NativeJob.read_file("f", out=memoryview(b"abc")),
+        lambda: NativeJob.read_file("f", out=np.zeros(8)[::2]),
+        lambda: NativeJob.read_file("a\0b", size=1),
+        lambda: NativeJob.copy(b"abc", bytearray(4)),
+        lambda: NativeJob.copy(b"abc", READ_ONLY),
+        lambda: NativeJob.copy(ROWS[:, 0], bytearray(24)),
+        lambda: NativeJob.stack([ROWS, ROWS], np.zeros((3, 3, 4))),
+        lambda: NativeJob.stack([ROWS, ROWS[:2]], np.zeros((2, 3, 4))),
+        lambda: NativeJob.stack([ROWS, ROWS.astype("f4")], np.zeros((2, 3, 4))),
+        lambda: NativeJob.stack([ROWS, np.zeros((4, 3)).T], np.zeros((2, 3, 4))),
+        lambda: NativeJob.stack([ROWS[0], ROWS[1], ROWS[2]], ROWS),
+        lambda: NativeJob.stack([ROWS[0], ROWS[1], ROWS[2]], READ_ONLY),
+        lambda: NativeJob.stack([], np.zeros(())),
+        lambda: NativeJob.gather(ROWS, WRONG_KEYS, out=np.zeros((2, 4))),
+        lambda: NativeJob.gather(ROWS, np.zeros((2, 1), int), out=np.zeros((2, 4))),
+        lambda: NativeJob.gather(ROWS, np.zeros(2, int), out=np.zeros((3, 4))),
+        lambda: NativeJob.gather(ROWS, np.zeros(2, int), out=np.zeros((2, 4), "f4")),
+        lambda: NativeJob.gather(ROWS, np.zeros(2, int), out=ROWS[:2]),
+        lambda: NativeJob.gather(ROWS.T, np.zeros(2, int), out=np.zeros((2, 3))),
+        lambda: NativeJob.crc32(ROWS[:, 0]),
+        lambda: NativeJob.crc32(b"", initial=2**32),
+        lambda: NativeJob.crc32(b"", initial=-1),
+    ],
+)
+def test_what_cannot_be_done_is_refused(make: Any) -> None:
+    """A job that can't be done is refused when it is made, with the remedy."""
+    with pytest.raises(UsageError, match="got"):
+        make()

@@ -1,0 +1,263 @@
+"""Jobs of C++ are awaited from any loop, cancelled at any point, and never write to memory that was freed."""
+
+import asyncio
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.errors import ClosedError, UsageError
+from tests.concurrency.conftest import NewLoop
+from tests.concurrency.native_extension import Extension
+
+
+def is_held(buffer: bytearray) -> bool:
+    """Return whether somebody holds the buffer, so that it can't be resized."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    buffer.pop()
+    return False
+
+
+def test_results_come_to_those_who_await_them(new_loop: NewLoop) -> None:
+    """Each of many futures gets its own job's result, on each kind of loop."""
+    parts = [bytes([number % 251]) * number for number in range(500)]
+
+    async def run() -> list[int]:
+        async with NativeThreadPool(3) as pool:
+            futures = [pool.submit(NativeJob.crc32(part)) for part in parts]
+            return [await future for future in futures]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(run()) == [zlib.crc32(part) for part in parts]
+
+
+def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
+    """Several loops in several threads submit to one pool and to their own at once; each gets its results."""
+    entered = threading.Barrier(4)
+
+    async def use(shared: NativeThreadPool, seed: int) -> None:
+        async with NativeThreadPool(1) as own:
+            for start in range(0, 200, 20):
+                parts = [bytes([seed]) * size for size in range(start, start + 20)]
+                futures = [pool.submit(NativeJob.crc32(part)) for part in parts for pool in (shared, own)]
+                assert [await future for future in futures] == [zlib.crc32(part) for part in parts for _ in range(2)]
+
+    def other(shared: NativeThreadPool, seed: int) -> None:
+        entered.wait()
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(use(shared, seed))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        async with NativeThreadPool(2) as shared:
+            with ThreadPoolExecutor(3) as executor:
+                others = [loop.run_in_executor(executor, other, shared, seed) for seed in range(3)]
+                await asyncio.to_thread(entered.wait)
+                await use(shared, 9)
+                for future in others:
+                    await future
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+def test_extensions_give_results_and_errors(extension: Extension) -> None:
+    """An extension's job returns its bytes or nothing, and its words as a RuntimeError."""
+
+    async def run() -> None:
+        async with NativeThreadPool(2) as pool:
+            capsule = extension.upper(b"penstock")
+            assert await pool.submit(NativeJob.from_extension(capsule)) == b"PENSTOCK"
+            with pytest.raises(UsageError, match="nobody has taken"):
+                NativeJob.from_extension(capsule)
+            assert await pool.submit(NativeJob.from_extension(extension.nothing())) is None
+            with pytest.raises(RuntimeError, match="not today"):
+                await pool.submit(NativeJob.from_extension(extension.failing()))
+            with pytest.raises(RuntimeError, match="no std::exception"):
+                await pool.submit(NativeJob.from_extension(extension.throwing_an_int()))
+            for wrong in (None, b"bytes", 3):
+                with pytest.raises(UsageError, match=r"penstock\.job\.v1"):
+                    NativeJob.from_extension(wrong)
+
+    asyncio.run(run())
+
+
+def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop) -> None:
+    """A cancelled future's job runs to its end; what it writes stays until then, and is let go afterwards."""
+    target = bytearray(1000)
+
+    async def run() -> None:
+        async with NativeThreadPool(1) as pool:
+            future = pool.submit(NativeJob.from_extension(extension.filling(target)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            queued = bytearray(8)
+            later = pool.submit(NativeJob.copy(b"12345678", queued))
+            assert is_held(queued)
+            assert later.cancel()
+            assert not is_held(queued)
+            assert future.cancel()
+            assert is_held(target)
+            extension.open_gate()
+        assert future.cancelled()
+        assert later.cancelled()
+        assert queued == bytes(8)
+        assert not is_held(target)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+    assert target == b"x" * 1000
+
+
+def test_cancelling_a_task_withdraws_what_it_awaits(extension: Extension) -> None:
+    """A task that is cancelled while it awaits a job that was not started leaves nothing of it."""
+    target, out = bytearray(1), bytearray(3)
+
+    async def run() -> None:
+        async with NativeThreadPool(1) as pool:
+            running = pool.submit(NativeJob.from_extension(extension.filling(target)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await pool.submit(NativeJob.copy(b"abc", out))
+            assert not is_held(out)
+            extension.open_gate()
+            await running
+
+    asyncio.run(run())
+    assert out == bytes(3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), st.integers(1, 4))
+def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads: int) -> None:
+    """Whatever is cancelled when, all else ends well, and no buffer stays held."""
+    buffers = [bytearray(size) for size, _ in steps]
+
+    async def run() -> None:
+        futures: list[asyncio.Future[bytearray]] = []
+        async with NativeThreadPool(num_threads) as pool:
+            for number, (size, at_once) in enumerate(steps):
+                futures.append(pool.submit(NativeJob.copy(b"x" * size, buffers[number])))
+                if at_once:
+                    futures[number // 2].cancel()
+                else:
+                    await asyncio.sleep(0)
+        for (size, _), future, buffer in zip(steps, futures, buffers, strict=True):
+            if future.cancelled():
+                assert buffer in (b"x" * size, bytes(size))
+            else:
+                assert future.result() is buffer
+                assert buffer == b"x" * size
+
+    asyncio.run(run())
+    assert not any(is_held(buffer) for buffer in buffers)
+
+
+def test_leaving_the_scope_runs_what_was_submitted() -> None:
+    """Left without an exception, the scope ends when all jobs have, whoever awaits them."""
+    outs = [np.zeros(100, np.uint8) for _ in range(300)]
+
+    async def run() -> list[asyncio.Future[Any]]:
+        async with NativeThreadPool(2) as pool:
+            return [pool.submit(NativeJob.copy(b"a" * 100, out)) for out in outs]
+
+    futures = asyncio.run(run())
+    assert all(future.done() for future in futures)
+    assert all(out.tobytes() == b"a" * 100 for out in outs)
+
+
+def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> None:
+    """Left by an exception, the scope waits for what runs; what was not started fails clearly, and is let go."""
+    target, out = bytearray(3), bytearray(3)
+
+    async def run() -> None:
+        submitted: list[asyncio.Future[Any]] = []
+
+        async def use() -> None:
+            async with NativeThreadPool(1) as pool:
+                submitted.append(pool.submit(NativeJob.from_extension(extension.filling(target))))
+                await asyncio.to_thread(extension.await_waiting, 1)
+                submitted.append(pool.submit(NativeJob.copy(b"abc", out)))
+                submitted[1].add_done_callback(lambda _: extension.open_gate())
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            await use()
+        assert submitted[0].result() is None
+        with pytest.raises(ClosedError, match="not started"):
+            submitted[1].result()
+        assert not is_held(out)
+
+    asyncio.run(run())
+    assert target == b"xxx"
+    assert out == bytes(3)
+
+
+def test_leaving_can_be_hastened(extension: Extension) -> None:
+    """Cancelled while it leaves the scope, a task withdraws what was not started, and waits for what runs still."""
+    target, out = bytearray(3), bytearray(3)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        leaving = asyncio.Event()
+        queued: list[asyncio.Future[bytearray]] = []
+
+        async def use() -> None:
+            async with NativeThreadPool(1) as pool:
+                pool.submit(NativeJob.from_extension(extension.filling(target)))
+                await asyncio.to_thread(extension.await_waiting, 1)
+                queued.append(pool.submit(NativeJob.copy(b"abc", out)))
+                loop.call_soon(leaving.set)
+
+        task = loop.create_task(use())
+        await leaving.wait()
+        task.cancel()
+        with pytest.raises(ClosedError):
+            await queued[0]
+        assert not task.done()
+        extension.open_gate()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert target == b"xxx"
+
+
+def test_outside_its_scope_nothing_is_taken() -> None:
+    """Before, after and beside its scope a pool says what is wrong; a job is taken once."""
+    pool = NativeThreadPool(1)
+    assert "not entered" in repr(pool)
+
+    async def run() -> None:
+        with pytest.raises(ClosedError, match="Enter it first"):
+            pool.submit(NativeJob.crc32(b""))
+        async with pool:
+            assert "open" in repr(pool)
+            job = NativeJob.crc32(b"")
+            await pool.submit(job)
+            with pytest.raises(UsageError, match="submitted once"):
+                pool.submit(job)
+            with pytest.raises(UsageError, match="running event loop"):
+                await asyncio.to_thread(pool.submit, NativeJob.crc32(b""))
+        with pytest.raises(ClosedError, match="before it is left"):
+            pool.submit(NativeJob.crc32(b""))
+        with pytest.raises(ClosedError, match="entered once"):
+            await pool.__aenter__()
+
+    asyncio.run(run())
+    assert "closed" in repr(pool)
+
+
+@pytest.mark.parametrize("num_threads", [-1, 0, 5000])
+def test_the_number_of_threads_is_checked(num_threads: int) -> None:
+    """A pool has at least one thread, and not thousands."""
+    with pytest.raises(UsageError, match=f"got {num_threads}"):
+        NativeThreadPool(num_threads)

@@ -1,0 +1,266 @@
+"""However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and lets go of all."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.errors import UsageError
+from tests.concurrency.conftest import NewLoop
+from tests.concurrency.native_extension import Extension
+from tests.concurrency.test_native_pool import is_held
+
+PATIENCE_SECONDS = 50
+
+
+def outcome(program: str, library: Path) -> tuple[int, str, str]:
+    """Run a program in an interpreter of its own, with the extension and a pool's names; return how it ended."""
+    head = f"""
+        import asyncio, os, signal, threading
+        from pathlib import Path
+        from penstock.concurrency import NativeJob, NativeThreadPool
+        from tests.concurrency.native_extension import load
+        extension = load(Path({str(library)!r}))
+        def filling(target):
+            return NativeJob.from_extension(extension.filling(target))
+    """
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(head) + textwrap.dedent(program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    return result.returncode, result.stdout, result.stderr
+
+
+def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray, queued: bytearray) -> None:
+    """Enter a pool, start one job, queue another, and close the loop without leaving the scope."""
+
+    async def use() -> None:
+        async with NativeThreadPool(1) as pool:
+            pool.submit(NativeJob.from_extension(extension.filling(running)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            pool.submit(NativeJob.copy(b"abc", queued))
+            asyncio.get_running_loop().stop()
+            await asyncio.get_running_loop().create_future()
+
+    loop = new_loop()
+    coroutine: Coroutine[Any, Any, None] = use()
+    loop.call_soon(_step, loop, coroutine)
+    loop.run_forever()
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def _step(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine without a task, which would complain that it was destroyed while pending."""
+    try:
+        waited: asyncio.Future[Any] = coroutine.send(None)
+    except StopIteration:
+        return
+
+    def go_on(_: asyncio.Future[Any]) -> None:
+        _step(loop, coroutine)
+
+    waited.add_done_callback(go_on)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLoop) -> None:
+    """What was not started is dropped; what runs keeps its memory, and is let go by whichever pool comes next."""
+    running, queued = bytearray(3), bytearray(3)
+    left_by_its_loop(extension, new_loop, running, queued)
+    gc.collect()
+    assert not is_held(queued)
+    assert is_held(running)
+    extension.open_gate()
+
+    async def later() -> None:
+        async with NativeThreadPool(1) as pool:
+            while is_held(running):  # no event tells when a thread that is nobody's has put down its job
+                await pool.submit(NativeJob.crc32(b""))
+
+    asyncio.run(later())
+    assert running == b"xxx"
+    assert queued == bytes(3)
+
+
+def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension) -> None:
+    """One loop that submitted to a shared pool may end before its jobs do; the pool's own loop ends as ever."""
+    target = bytearray(3)
+
+    async def submit(pool: NativeThreadPool) -> None:
+        pool.submit(NativeJob.from_extension(extension.filling(target)))
+
+    async def run() -> None:
+        async with NativeThreadPool(1) as pool:
+            await asyncio.to_thread(asyncio.run, submit(pool))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            extension.open_gate()
+
+    asyncio.run(run())
+    assert target == b"xxx"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension) -> None:
+    """The child's copy says that it has no threads, and lets the child have a pool of its own; the parent goes on."""
+    target, outs = bytearray(3), [bytearray(1) for _ in range(5)]
+
+    async def in_child(pool: NativeThreadPool) -> None:
+        with pytest.raises(UsageError, match=r"os\.fork"):
+            pool.submit(NativeJob.crc32(b""))
+        async with NativeThreadPool(2) as own:
+            assert await own.submit(NativeJob.crc32(b"123456789")) == 0xCBF43926
+
+    def child(pool: NativeThreadPool) -> None:
+        status = 1
+        try:
+            asyncio.run(in_child(pool))
+            del pool
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+
+    async def run() -> None:
+        async with NativeThreadPool(1) as pool:
+            running = pool.submit(NativeJob.from_extension(extension.filling(target)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            queued = [pool.submit(NativeJob.copy(b"a", out)) for out in outs]
+            pid = os.fork()
+            if pid == 0:
+                child(pool)
+            assert await asyncio.to_thread(os.waitpid, pid, 0) == (pid, 0)
+            extension.open_gate()
+            assert await running is None
+            assert [await future for future in queued] == [b"a"] * 5
+
+    asyncio.run(run())
+
+
+def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:
+    """A child that unwinds out of its parent's scope ends at once, and takes nothing of the parent's with it."""
+    program = """
+        async def main():
+            target = bytearray(3)
+            try:
+                async with NativeThreadPool(1) as pool:
+                    future = pool.submit(filling(target))
+                    await asyncio.to_thread(extension.await_waiting, 1)
+                    pid = os.fork()
+                    if pid == 0:
+                        raise SystemExit(7)
+                    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+                    extension.open_gate()
+                    await future
+            except SystemExit:
+                os._exit(7)  # closing the loop here would take the parent's descriptors out of its poll
+            print(target.decode())
+        asyncio.run(main())
+    """
+    assert outcome(program, library)[:2] == (0, "xxx\n")
+
+
+@pytest.mark.parametrize("target", ["bytearray(1 << 20)", "np.zeros(1 << 20, np.uint8)"])
+def test_the_interpreter_may_end_while_jobs_run(library: Path, target: str) -> None:
+    """A loop in a daemon thread may be cut off by the interpreter's end, with jobs running and queued."""
+    program = f"""
+        import numpy as np
+        started = threading.Event()
+        async def main():
+            async with NativeThreadPool(2) as pool:
+                for _ in range(10):
+                    pool.submit(filling({target}))
+                await asyncio.to_thread(extension.await_waiting, 2)
+                started.set()
+                await asyncio.get_running_loop().create_future()
+        threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
+        started.wait()
+        opener = threading.Timer(0.0, extension.open_gate)
+        opener.daemon = True
+        if {target.startswith("np")}: opener.start()
+    """
+    # Python warns of the pool, if its end gets to it.
+    assert outcome(program, library)[:2] == (0, "")
+
+
+def test_a_pool_kept_by_a_module_ends_with_the_process(library: Path) -> None:
+    """A pool that was never left, in a global, with a job that never ends: the process ends all the same."""
+    program = """
+        loop = asyncio.new_event_loop()
+        pool = NativeThreadPool(2)
+        async def enter():
+            await pool.__aenter__()
+            kept.extend(pool.submit(filling(bytearray(5))) for _ in range(4))
+            await asyncio.to_thread(extension.await_waiting, 2)
+        kept = []
+        loop.run_until_complete(enter())
+        print("ends")
+    """
+    assert outcome(program, library)[:2] == (0, "ends\n")
+
+
+def test_ctrl_c_comes_to_the_main_thread(library: Path) -> None:
+    """With the pool's threads busy, Ctrl-C cancels the main task, which waits for what runs and leaves."""
+    program = """
+        async def main():
+            target = bytearray(3)
+            try:
+                async with NativeThreadPool(4) as pool:
+                    future = pool.submit(filling(target))
+                    await asyncio.to_thread(extension.await_waiting, 1)
+                    asyncio.get_running_loop().call_later(0.05, extension.open_gate)
+                    os.kill(os.getpid(), signal.SIGINT)
+                    await asyncio.get_running_loop().create_future()
+            finally:
+                print(target.decode(), flush=True)
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    assert outcome(program, library) == (0, "xxx\ninterrupted\n", "")
+
+
+def test_the_threads_leave_signals_to_python() -> None:
+    """Signals that are sent to the process run Python's handler, on the main thread, while jobs run."""
+    seen: list[threading.Thread] = []
+
+    def note(_number: int, _frame: object) -> None:
+        seen.append(threading.current_thread())
+
+    before = signal.signal(signal.SIGUSR1, note)
+
+    async def run() -> None:
+        async with NativeThreadPool(4) as pool:
+            for _ in range(20):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                await pool.submit(NativeJob.crc32(bytes(10_000)))
+
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen
+    assert set(seen) == {threading.main_thread()}
+
+
+def test_dropped_inside_its_scope() -> None:
+    """A pool that is dropped and never left warns, and leaves no thread or descriptor."""
+
+    async def run() -> None:
+        pools = [NativeThreadPool(2)]
+        await pools[0].__aenter__()
+        assert await pools[0].submit(NativeJob.crc32(b"")) == 0
+        with pytest.warns(ResourceWarning, match="dropped inside its scope"):
+            pools.clear()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
