@@ -32,7 +32,7 @@ class JobFuture(asyncio.Future[_Result], Generic[_Result]):
 
     withdraw: Callable[[], object] | None = None
 
-    def cancel(self, msg: Any | None = None) -> bool:  # noqa: ANN401 - as asyncio has it
+    def cancel(self, msg: object = None) -> bool:
         """Return whether the future was cancelled by this, and not done before."""
         cancelled = super().cancel(msg)
         withdraw, self.withdraw = self.withdraw, None
@@ -78,7 +78,7 @@ class Mailbox:
 
     def leave(self) -> None:
         """Count one user less; the last one's leave closes it, in the loop's own thread or after the loop's end."""
-        if self.loop.is_closed() or asyncio._get_running_loop() is self.loop:  # noqa: SLF001 - the public one raises
+        if self.loop.is_closed() or running_loop() is self.loop:
             self._leave()
         else:
             with contextlib.suppress(RuntimeError):  # closed at this moment: the next mailbox's opening removes this
@@ -145,3 +145,11 @@ def join(loop: asyncio.AbstractEventLoop) -> Mailbox:
             "child: asyncio.run(...)"
         )
     return found.join()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -169,7 +169,7 @@ def _refusal(native: _native.Pool, job: NativeJob[object]) -> str:
             "a forked child has none of its parent's threads; got a pool that was entered before os.fork(). Enter a "
             "new NativeThreadPool in the child"
         )
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+    if _mailbox.running_loop() is None:
         return (
             f"submit must be called by a coroutine or callback of a running event loop; got none, for {job!r}. Use "
             "asyncio.run, or loop.call_soon_threadsafe from another thread"
