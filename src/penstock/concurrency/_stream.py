@@ -62,10 +62,13 @@ class Stream(ABC, Generic[Item, Read]):
         ...     def __init__(self) -> None:
         ...         super().__init__()
         ...         self._heap: list[int] = []
+        ...
         ...     def _store(self, item: int) -> None:
         ...         heapq.heappush(self._heap, item)
+        ...
         ...     def _take(self) -> int:
         ...         return heapq.heappop(self._heap)
+        ...
         ...     def _held(self) -> int:
         ...         return len(self._heap)
         >>> async def main() -> list[int]:
@@ -153,10 +156,12 @@ class Stream(ABC, Generic[Item, Read]):
             >>> from penstock.concurrency import ExtendableStream
             >>> async def main() -> list[int]:
             ...     stream = ExtendableStream[int](capacity=1)
+            ...
             ...     async def produce() -> None:
             ...         for item in range(3):
             ...             await stream.put_wait(item)
             ...         stream.stop()
+            ...
             ...     async with asyncio.TaskGroup() as tasks:
             ...         tasks.create_task(produce())
             ...         return [item async for item in stream]

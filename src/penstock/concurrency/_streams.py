@@ -36,11 +36,13 @@ class ExtendableStream(Stream[Item, Item], Generic[Item]):
         >>> from penstock.concurrency import ExtendableStream
         >>> async def main() -> list[str]:
         ...     stream = ExtendableStream[str]()
+        ...
         ...     async def produce() -> None:
         ...         stream.put("a")
         ...         await asyncio.sleep(0)
         ...         stream.put("b")
         ...         stream.stop()
+        ...
         ...     async with asyncio.TaskGroup() as tasks:
         ...         tasks.create_task(produce())
         ...         return [item async for item in stream]

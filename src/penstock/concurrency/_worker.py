@@ -19,9 +19,11 @@ class Worker(Protocol[Job, Result]):
         >>> class Counter:
         ...     def start(self) -> None:
         ...         self.count = 0
+        ...
         ...     async def run(self, job: int) -> int:
         ...         self.count += job
         ...         return self.count
+        ...
         ...     def stop(self) -> None:
         ...         print("counted to", self.count)
         >>> import asyncio

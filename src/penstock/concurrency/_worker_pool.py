@@ -82,8 +82,10 @@ class WorkerPool(Generic[Job, Result]):
         >>> class Squarer:
         ...     def start(self) -> None:
         ...         pass
+        ...
         ...     def run(self, job: int) -> int:
         ...         return job * job
+        ...
         ...     def stop(self) -> None:
         ...         pass
         >>> async def main() -> list[int]:
@@ -199,6 +201,7 @@ class WorkerPool(Generic[Job, Result]):
             ...     def start(self) -> None: ...
             ...     async def run(self, job: int) -> float:
             ...         return 1 / job
+            ...
             ...     def stop(self) -> None: ...
             >>> async def main() -> None:
             ...     async with WorkerPool(Divider, 1) as pool:
