@@ -46,7 +46,7 @@ class NativeJob(Generic[Result]):
     __slots__ = ("_description", "native")
 
     def __init__(self, native: _native.PoolJob, description: str) -> None:
-        self.native = native
+        self.native: _native.PoolJob = native
         self._description = description
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ class Bell:
     __slots__ = ("native",)
 
     def __init__(self, native: _NativeBell | None = None) -> None:
-        self.native = _NativeBell() if native is None else native
+        self.native: _NativeBell = _NativeBell() if native is None else native
 
     def ring(self) -> None:
         """Make the descriptor readable, until the next `clear`."""
