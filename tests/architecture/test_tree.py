@@ -23,6 +23,7 @@ LARGE_FOLDERS: dict[str, str] = {
     "src/penstock/concurrency": "one file per place that workers live in, and per kind of stream and job",
     "tests/concurrency": "one file per promise of pools and streams, with what their processes do",
     "tests/transport/pipe": "one file per promise of a pipe, with what its processes do",
+    "docs/reference": "one page per public module, generated",
     "benchmarks/macro": "one file per scenario",
     "docs/how-to": "one page per thing to get done",
     "scripts": "one file per command",

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -321,7 +322,9 @@ def test_guard_is_asked_for(tmp_path: Any) -> None:
     """A script without `if __name__ == "__main__"` doesn't hang, and is told what it lacks."""
     script = tmp_path / "unguarded.py"
     script.write_text(PARENT)
-    run = subprocess.run([sys.executable, script, "spawn", "idle", "ends"], capture_output=True, text=True, timeout=30)
+    here = {**os.environ, "PYTHONPATH": str(Path.cwd())}  # where a script elsewhere finds the tests
+    command = [sys.executable, script, "spawn", "idle", "ends"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, env=here, check=False)
     assert run.returncode == 1
     assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
 

@@ -35,7 +35,6 @@ class Outbox:
         "descriptor",
         "pid",
         "process",
-        "unsent_slots",
     )
 
     def __init__(self, address: str, *, allow_pickle: bool) -> None:
