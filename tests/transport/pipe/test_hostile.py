@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError
@@ -125,6 +125,7 @@ def test_changed_packets_are_elements_or_message_errors(recorded: Recorded, data
 
 
 @given(packets=st.lists(st.binary(min_size=1, max_size=300), max_size=5))
+@example([b"\x06"])  # an end, from somebody who never introduced himself
 def test_random_packets_are_message_errors(packets: list[bytes]) -> None:
     """A stranger is heard once, and then no longer."""
     with TensorPipeReader() as reader:

@@ -91,7 +91,7 @@ class Connection:
                 try:
                     if frame.kind is Kind.MESSAGE:
                         return self._element(parse_message(frame))
-                    if frame.kind is Kind.END:
+                    if frame.kind is Kind.END and self._arena is not None:  # a stranger has nothing to end
                         self.ended = True
                         return NOTHING
                     self._heed(frame)
