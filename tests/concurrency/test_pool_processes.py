@@ -312,8 +312,7 @@ def test_ctrl_c_ends_everything() -> None:
         children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
         os.killpg(parent.pid, signal.SIGINT)
         _, errors = parent.communicate(timeout=10)
-        # The interrupt, the cancellation that it came as, and what that met, if it came between two steps of a wait.
-        assert errors.count("Traceback") <= 3
+        assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert parent.returncode == -signal.SIGINT
         assert not [child for child in children if child.is_running()]
