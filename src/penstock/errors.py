@@ -11,6 +11,7 @@
     ├── PeerError (ConnectionError)    the process at the other end of a pipe failed or died; carries its pid
     ├── MessageError (ValueError)      what came from another process is no message that may be read here
     ├── EndOfPipeError (EOFError)      every writer has ended; nothing was lost
+    ├── PipelineFailure                a stage of a pipeline failed; the user's exception is its cause
     ├── ClosedError                    you closed it
     ├── MissingDependencyError (ImportError)   carries the extra to install
     └── InternalError                  a bug in Penstock; please report
@@ -94,6 +95,20 @@ class MessageError(PenstockError, ValueError):
 
 class EndOfPipeError(PenstockError, EOFError):
     """Every writer of the pipe has ended, and all that they sent was received."""
+
+
+class PipelineFailure(PenstockError, RuntimeError):  # noqa: N818 - the name that users of such engines know
+    """A stage of a pipeline failed; everything computed before it was delivered. Its `__cause__` says how.
+
+    Attributes:
+        stage: the name of the stage.
+        item: what the stage was given when it failed, as a shortened `repr`; empty where it was given nothing.
+    """
+
+    def __init__(self, message: str, *, stage: str = "", item: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.item = item
 
 
 class ClosedError(PenstockError, RuntimeError):
