@@ -147,7 +147,7 @@ def rated(way: Way, count: int) -> Contestant:
     )
 
 
-def pipeline(count: int, *, with_statistics: bool = False) -> Pipeline[int]:
+def pipeline(count: int, *, with_statistics: bool = False) -> Pipeline:
     """Return our pipeline of functions."""
     builder = PipelineBuilder().add_source(range(count))
     for _ in range(NUM_STAGES):
