@@ -1,0 +1,65 @@
+"""What the arguments of a pipeline may be: each check raises the UsageError that says so."""
+
+from fractions import Fraction
+from typing import cast
+
+from penstock.errors import UsageError
+
+
+def check_count(what: str, count: object) -> None:
+    """Raise unless it is an integer of at least 1.
+
+    Raises:
+        UsageError: if it isn't.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise UsageError(f"{what} must be an integer of at least 1; got {count!r:.200}. Give 1 or more")
+
+
+def check_name(name: object) -> None:
+    """Raise unless it is a stage's name, or None for the default one.
+
+    Raises:
+        UsageError: if it isn't.
+    """
+    if name is not None and (not isinstance(name, str) or not name or "/" in name):
+        raise UsageError(
+            f"a stage's name is text without '/', which stands between a path and its stages; got name={name!r:.200}. "
+            "Use another sign, or leave name away"
+        )
+
+
+def check_choice(what: str, given: object, choices: tuple[str, ...]) -> None:
+    """Raise unless it is one of the choices.
+
+    Raises:
+        UsageError: if it isn't.
+    """
+    if given not in choices:
+        raise UsageError(f"{what} is one of {', '.join(map(repr, choices))}; got {given!r:.200}. Choose one of these")
+
+
+def check_max_failures(max_failures: object) -> None:
+    """Raise unless it is a count of failures, -1 for any number, or a fraction of the items.
+
+    Raises:
+        UsageError: if it isn't.
+    """
+    match max_failures:
+        case bool():
+            pass
+        case int() if max_failures >= -1:
+            return
+        case Fraction() if 0 <= max_failures <= 1:
+            return
+        case _:
+            pass
+    raise UsageError(
+        f"max_failures is an int of at least 0, -1 for any number, or a Fraction in [0, 1]; got {max_failures!r:.200}. "
+        "Write one failure in a hundred as Fraction(1, 100)"
+    )
+
+
+def is_tuple_of(given: object, kind: type) -> bool:
+    """Return whether it is a tuple whose members are all of a kind: who calls may not be checked for types."""
+    return isinstance(given, tuple) and all(isinstance(each, kind) for each in cast("tuple[object, ...]", given))

@@ -1,0 +1,343 @@
+"""A whole pipeline as a frozen value: a source or merged pipelines, stages, and a sink, each with a name of its own.
+
+Names are what errors and reports call the stages by. In one sequence of stages an explicit name stays what it is, and
+a default one that is taken gets "#2", "#3" and so on; `source`, `merge` and `sink` are taken. A stage inside a path or
+a merged pipeline has the place before its name, as in `router[0]/resize` and `merge[1]/decode`.
+"""
+
+from collections.abc import AsyncIterable, Iterable, Iterator
+from dataclasses import KW_ONLY
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias, assert_never, cast
+
+from penstock._frozen import frozen
+from penstock.errors import UsageError
+from penstock.pipeline._checks import check_choice, is_tuple_of
+from penstock.pipeline._ops import name_of, place_of
+from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, Sink, Stage, check_stages
+
+MergeOrder: TypeAlias = Literal["arrival", "turns"]
+
+_TAKEN = ("source", "merge", "sink")
+_KINDS = {
+    "sync": "function",
+    "async": "async function",
+    "generator": "generator",
+    "async generator": "async generator",
+    "lookup": "lookup",
+}
+
+
+@frozen
+class Source:
+    """Where a pipeline's items come from.
+
+    Args:
+        source: any iterable, or async iterable. Each pass iterates over it anew, so an iterator, which can be gone
+            through only once, gives a single pass.
+        continuous: whether the next pass is begun while the last items of this one are on their way. Default False.
+
+    Raises:
+        UsageError: for what isn't iterable.
+
+    Example:
+        >>> from penstock.pipeline import Source
+        >>> Source(range(1000), continuous=True)
+        Source(range, continuous=True)
+    """
+
+    source: Iterable[Any] | AsyncIterable[Any]
+    _: KW_ONLY
+    continuous: bool = False
+
+    def __post_init__(self) -> None:
+        given: object = self.source
+        kind = type(given)
+        if not hasattr(kind, "__iter__") and not hasattr(kind, "__aiter__"):
+            remedy = "Give what it returns" if callable(given) else "Give a list, a dataset or a generator"
+            raise UsageError(f"a source is iterable, or async iterable; got {given!r:.200}. {remedy}")
+
+    def __repr__(self) -> str:
+        return f"Source({type(self.source).__qualname__}{', continuous=True' if self.continuous else ''})"
+
+
+@frozen
+class PipelineConfig:
+    """A pipeline described: where its items come from, what is done with them in order, and where they end.
+
+    It is what `PipelineBuilder.get_config` makes, and what `build_pipeline` runs. It can be pickled if its source and
+    ops can. `str(config)` is `config.describe()`.
+
+    Args:
+        source: a `Source`, or a `Merge` of other pipelines.
+        pipes: the stages, as a tuple.
+        sink: where finished items wait.
+
+    Raises:
+        UsageError: for a wrong argument, or if two stages have the same explicit name.
+
+    Example:
+        >>> from penstock.pipeline import Aggregate, Pipe, PipelineConfig, Sink, Source
+        >>> config = PipelineConfig(Source("abc"), (Pipe(str.upper, concurrency=2), Aggregate(2)), Sink())
+        >>> print(config)
+        source: str
+        str.upper: function, concurrency 2
+        aggregate: lists of 2
+        sink: up to 3 items
+        >>> config.names()
+        ('source', 'str.upper', 'aggregate', 'sink')
+    """
+
+    source: "Source | Merge"
+    pipes: tuple[Stage, ...]
+    sink: Sink
+
+    def __post_init__(self) -> None:
+        source, sink = cast("tuple[object, object]", (self.source, self.sink))
+        if not isinstance(source, Source | Merge):
+            raise UsageError(f"source is a Source or a Merge; got {source!r:.200}. Write Source(iterable)")
+        if not isinstance(sink, Sink):
+            raise UsageError(f"sink is a Sink; got {sink!r:.200}. Write Sink(3)")
+        check_stages(self.pipes)
+        self.names()  # refuses repeated ones
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the next pass is begun while the last items of this one are on their way."""
+        return self.source.continuous
+
+    def names(self) -> tuple[str, ...]:
+        """Return the name of everything in the pipeline, in the order in which items flow.
+
+        The stages of paths come after their router, first path first; merged pipelines, whole, come before `merge`.
+
+        Returns:
+            The names, from the source or the first merged one to `sink`; all differ.
+
+        Example:
+            >>> from penstock.pipeline import Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
+            >>> route = PathVariants(len, ((Pipe(str.upper),), (Pipe(str.lower), Pipe(str.lower))), name="route")
+            >>> PipelineConfig(Source(["", "a"]), (route,), Sink()).names()
+            ('source', 'route', 'route[0]/str.upper', 'route[1]/str.lower', 'route[1]/str.lower#2', 'sink')
+            >>> PipelineConfig(Merge((PipelineConfig(Source("ab"), (), Sink()),)), (Pipe(ord),), Sink()).names()
+            ('merge[0]/source', 'merge[0]/sink', 'merge', 'ord', 'sink')
+        """
+        return tuple(_names(self, ""))
+
+    def describe(self) -> str:
+        """Return the pipeline as text: a line for each stage, with what it is and where its code was written.
+
+        What is inside a path or a merged pipeline is indented below a line with its place.
+
+        Returns:
+            The lines.
+        """
+        return "\n".join(_lines(self))
+
+    __str__ = describe
+
+    def __repr__(self) -> str:
+        return f"PipelineConfig({' > '.join(['source', *stage_names(self.pipes), 'sink'])})"
+
+
+@frozen
+class Merge:
+    """Several pipelines as the source of one: the items in their sinks become its items.
+
+    Args:
+        pipelines: at least one, as a tuple. All are continuous, or none.
+        order: "arrival", the default, takes what is ready; "turns" takes one item of each pipeline in turn, which is
+            the same at every run, and goes on without those that have ended.
+
+    Raises:
+        UsageError: for a wrong argument, or if only some of the pipelines are continuous.
+
+    Example:
+        >>> from penstock.pipeline import Merge, PipelineBuilder
+        >>> cats, dogs = (PipelineBuilder().add_source(names).add_sink().get_config() for names in ("cat", "dog"))
+        >>> print(PipelineBuilder().add_source(Merge((cats, dogs), order="turns")).add_sink().get_config())
+        merge: 2 pipelines in turns
+          merge[0]:
+            source: str
+            sink: up to 3 items
+          merge[1]:
+            source: str
+            sink: up to 3 items
+        sink: up to 3 items
+    """
+
+    pipelines: tuple[PipelineConfig, ...]
+    _: KW_ONLY
+    order: MergeOrder = "arrival"
+
+    def __post_init__(self) -> None:
+        if not self.pipelines or not is_tuple_of(self.pipelines, PipelineConfig):
+            raise UsageError(
+                f"Merge takes a tuple of at least one PipelineConfig; got {self.pipelines!r:.200}. "
+                "Write (builder.get_config(), other.get_config())"
+            )
+        check_choice("order", self.order, ("arrival", "turns"))
+        which = [pipeline.continuous for pipeline in self.pipelines]
+        if len(set(which)) > 1:
+            raise UsageError(
+                f"merged pipelines are all continuous, or none is; got continuous={which}. Say the same for each source"
+            )
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the merged pipelines are continuous."""
+        return self.pipelines[0].continuous
+
+
+def stage_names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
+    """Return the names of one sequence of stages, without those inside their paths; all differ.
+
+    Raises:
+        UsageError: if two have the same explicit name.
+    """
+    taken: set[str] = {*_TAKEN}
+    for stage in stages:
+        name = _explicit_name(stage)
+        if name in taken:
+            raise UsageError(
+                f"two stages can't share a name, and source, merge and sink are taken; got name={name!r} again. "
+                "Give one of them another name"
+            )
+        taken |= {name} if name else set()
+    found: list[str] = []
+    counts: dict[str, int] = {}  # of each default name, the ordinal that was given last
+    for stage in stages:
+        name = _explicit_name(stage)
+        if name is None:
+            default = name = _default_name(stage).replace("/", ".")
+            number = counts.get(default, 1)
+            while name in taken:
+                number += 1
+                name = f"{default}#{number}"
+            counts[default] = number
+            taken.add(name)
+        found.append(name)
+    return tuple(found)
+
+
+def place_inside(name: str, position: int) -> str:
+    """Return what stands before the names inside a path of a stage, or inside a merged pipeline."""
+    return f"{name}[{position}]/"
+
+
+def _explicit_name(stage: Stage) -> str | None:
+    return stage.name if isinstance(stage, Pipe | PathVariants) else None
+
+
+def _default_name(stage: Stage) -> str:
+    match stage:
+        case Pipe(op=op):
+            return name_of(op)
+        case PathVariants(router=router):
+            return name_of(router)
+        case Aggregate(size_or_aggregator=int()):
+            return "aggregate"
+        case Aggregate(size_or_aggregator=aggregator):
+            return name_of(aggregator)
+        case Disaggregate():
+            return "disaggregate"
+        case _:
+            assert_never(stage)
+
+
+def _names(config: PipelineConfig, place: str) -> Iterator[str]:
+    if isinstance(config.source, Merge):
+        for position, merged in enumerate(config.source.pipelines):
+            yield from _names(merged, place + place_inside("merge", position))
+        yield f"{place}merge"
+    else:
+        yield f"{place}source"
+    yield from _names_of_stages(config.pipes, place)
+    yield f"{place}sink"
+
+
+def _names_of_stages(stages: tuple[Stage, ...], place: str) -> Iterator[str]:
+    for name, stage in zip(stage_names(stages), stages, strict=True):
+        yield place + name
+        if isinstance(stage, PathVariants):
+            for position, path in enumerate(stage.paths):
+                yield from _names_of_stages(path, place + place_inside(name, position))
+
+
+def _lines(config: PipelineConfig) -> Iterator[str]:
+    """Yield the lines of a pipeline, with the names that its stages have inside it."""
+    match config.source:
+        case Merge(pipelines=pipelines, order=order):
+            how = "in turns" if order == "turns" else "as items arrive"
+            yield f"merge: {_counted(len(pipelines), 'pipeline')} {how}"
+            for position, merged in enumerate(pipelines):
+                yield f"  merge[{position}]:"
+                yield from (f"    {line}" for line in _lines(merged))
+        case Source(source=source, continuous=continuous):
+            yield f"source: {type(source).__qualname__}{', continuous' if continuous else ''}"
+        case _:
+            assert_never(config.source)
+    yield from _lines_of_stages(config.pipes)
+    yield f"sink: up to {_counted(config.sink.buffer_size, 'item')}{_bytes_text(config.sink.max_bytes)}"
+
+
+def _lines_of_stages(stages: tuple[Stage, ...]) -> Iterator[str]:
+    for name, stage in zip(stage_names(stages), stages, strict=True):
+        yield f"{name}: {_stage_text(stage)}"
+        if isinstance(stage, PathVariants):
+            for position, path in enumerate(stage.paths):
+                yield f"  {name}[{position}]:{'' if path else ' unchanged'}"
+                yield from (f"    {line}" for line in _lines_of_stages(path))
+
+
+def _stage_text(stage: Stage) -> str:
+    match stage:
+        case Pipe():
+            return _pipe_text(stage)
+        case PathVariants(router=router, paths=paths):
+            return f"to one of {_counted(len(paths), 'path')}{_place_text(router)}"
+        case Aggregate(size_or_aggregator=size_or_aggregator, drop_last=drop_last):
+            made = isinstance(size_or_aggregator, int)
+            text = f"lists of {size_or_aggregator}" if made else f"batches{_place_text(size_or_aggregator)}"
+            return f"{text}{', without the last' if drop_last else ''}"
+        case Disaggregate():
+            return "what each item holds"
+        case _:
+            assert_never(stage)
+
+
+def _pipe_text(pipe: Pipe) -> str:
+    """Return what a pipe is, as the words that aren't the defaults."""
+    waiting = "" if pipe.max_items is None else f", {_counted(pipe.max_items, 'item')} waiting"
+    return (
+        f"{_KINDS[pipe.kind]}, concurrency {pipe.concurrency}"
+        f"{', in input order' if pipe.output_order == 'input' else ''}"
+        f"{'' if pipe.executor is None else f', on {type(pipe.executor).__name__}'}"
+        f"{_failures_text(pipe.max_failures)}{waiting}{_bytes_text(pipe.max_bytes)}"
+        f"{', repeatable' if pipe.repeatable else ''}{_place_text(pipe.op)}"
+    )
+
+
+def _failures_text(most: int | Fraction | None) -> str:
+    match most:
+        case None:
+            return ""
+        case -1:
+            return ", any number of failures"
+        case Fraction():
+            return f", failures up to {most}"
+        case int():
+            return f", up to {_counted(most, 'failure')}"
+
+
+def _bytes_text(most: int | None) -> str:
+    return "" if most is None else f", {most:,} bytes"
+
+
+def _place_text(op: object) -> str:
+    place = place_of(op)
+    return f", at {place}" if place else ""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,361 @@
+"""The stages of a pipeline as frozen values: what is done to the items, with how many at once, and what may wait.
+
+The set of stages is closed (`Stage`), so that whatever reads them names each. A value is checked when it is made, and
+nothing starts then; it can be pickled if what it holds can.
+"""
+
+import copy
+import functools
+import reprlib
+from collections.abc import Callable
+from dataclasses import KW_ONLY, MISSING, fields
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+
+from penstock._frozen import frozen
+from penstock.errors import UsageError
+from penstock.pipeline._checks import check_choice, check_count, check_max_failures, check_name, is_tuple_of
+from penstock.pipeline._ops import Kind, Op, kind_of, name_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+OutputOrder: TypeAlias = Literal["completion", "input"]
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+
+
+class Submits(Protocol):
+    """What runs functions elsewhere when they are submitted, as every `concurrent.futures.Executor` does."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: object) -> "Future[Any]":
+        """Have the function called with the arguments.
+
+        Returns:
+            Where its result will be.
+        """
+        ...
+
+
+@runtime_checkable
+class WorkerProcesses(Protocol):
+    """How many processes a stage has of its own, as `ProcessExecutor` says it."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes."""
+        ...
+
+
+StageExecutor: TypeAlias = Submits | WorkerProcesses
+
+
+@frozen(cached=True)
+class Pipe:
+    """A stage that makes something of each item: a result, several, or none.
+
+    The op is told from its code: a plain or async function gives one result an item, a generator or async generator any
+    number, one after the other, and a container (whatever has `__getitem__` and isn't called) what it has under the
+    item. `functools.partial`, methods and objects with a `__call__` are what they call. An item whose result is SKIP is
+    left out; None is a result like any other.
+
+    Args:
+        op: what is done with an item.
+        concurrency: how many items the op may have at once, at least 1; exactly so in both orders. Default 1.
+        executor: where a sync op runs: a `concurrent.futures.Executor`, which stays the caller's to shut down, or a
+            `ProcessExecutor`. Default None: the pipeline's own threads. An async op runs in the pipeline's event loop.
+        name: what the stage is called in errors and reports, without a "/". Default None: the op's own name.
+        output_order: "completion", the default, hands on what is ready; "input" keeps the order the items came in.
+        max_failures: how many items may be dropped because the op failed on them; the next failure ends the pipeline.
+            -1 is any number, and a `Fraction` the share of the items seen, looked at after 100 of them and at the end.
+            Default None: those that the whole pipeline may drop.
+        repeatable: whether an item may be given to the op again where the process that had it died. Default False.
+        max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
+        max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
+
+    Raises:
+        UsageError: for a wrong argument, and for an async op with an executor or, if it is a generator, in input order.
+
+    Example:
+        >>> from penstock.pipeline import Pipe
+        >>> Pipe(str.upper, concurrency=4).kind, Pipe({"cat": 0, "dog": 1}).kind
+        ('sync', 'lookup')
+    """
+
+    op: Op
+    _: KW_ONLY
+    concurrency: int = 1
+    executor: StageExecutor | None = None
+    name: str | None = None
+    output_order: OutputOrder = "completion"
+    max_failures: int | Fraction | None = None
+    repeatable: bool = False
+    max_items: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        asynchronous = self.kind in {"async", "async generator"}
+        check_count("concurrency", self.concurrency)
+        check_name(self.name)
+        check_choice("output_order", self.output_order, ("completion", "input"))
+        if self.max_failures is not None:
+            check_max_failures(self.max_failures)
+        for bound in ("max_items", "max_bytes"):
+            if getattr(self, bound) is not None:
+                check_count(bound, getattr(self, bound))
+        if self.executor is not None:
+            _check_executor(self.executor)
+            if asynchronous:
+                raise UsageError(
+                    f"an async op runs in the pipeline's event loop; got executor={self.executor!r:.200} for "
+                    f"{name_of(self.op)}. Leave executor away, or make the op a plain function"
+                )
+        if self.kind == "async generator" and self.output_order == "input":
+            raise UsageError(
+                f"an async generator hands on what it yields at once; got output_order='input' for {name_of(self.op)}. "
+                "Leave output_order away, or return a list and add .disaggregate()"
+            )
+
+    @functools.cached_property
+    def kind(self) -> Kind:
+        """How the op is called."""
+        return kind_of(self.op)
+
+    def __repr__(self) -> str:
+        return f"Pipe({name_of(self.op)}{_arguments(self)})"
+
+
+@runtime_checkable
+class Aggregator(Protocol[ItemT_contra]):
+    """What makes batches of items, where their number alone doesn't tell when one is full.
+
+    Example:
+        >>> from penstock.pipeline import Aggregate, Aggregator
+        >>> class Text:
+        ...     def __init__(self, most):
+        ...         self.most, self.held = most, ""
+        ...     def accumulate(self, item):
+        ...         self.held += item
+        ...         return self.flush() if len(self.held) >= self.most else None
+        ...     def flush(self):
+        ...         full, self.held = self.held, ""
+        ...         return full or None
+        >>> isinstance(Text(4), Aggregator)
+        True
+        >>> text = Aggregate(Text(4)).open()
+        >>> [text.accumulate(item) for item in ("ab", "cde", "f")], text.flush()
+        ([None, 'abcde', None], 'f')
+    """
+
+    def accumulate(self, item: ItemT_contra, /) -> object | None:
+        """Take an item.
+
+        Returns:
+            A batch if the item completes one, else None.
+        """
+        ...
+
+    def flush(self) -> object | None:
+        """Give what is held, at the end of a pass.
+
+        Returns:
+            The last batch, or None if nothing is held.
+        """
+        ...
+
+
+@frozen
+class Aggregate:
+    """A stage that makes batches of items: lists of so many, or what an aggregator makes.
+
+    Args:
+        size_or_aggregator: n, at least 1, for lists of n items; or an `Aggregator`, of which each pass uses a deep copy
+            of its own; or what is called to make one for each pass, such as its class.
+        drop_last: whether what is held at the end of a pass is dropped, and not flushed. Default False.
+
+    Raises:
+        UsageError: for anything else.
+
+    Example:
+        >>> from penstock.pipeline import Aggregate
+        >>> batches = Aggregate(2).open()
+        >>> [batches.accumulate(item) for item in "abc"], batches.flush(), batches.flush()
+        ([None, ['a', 'b'], None], ['c'], None)
+    """
+
+    size_or_aggregator: int | Aggregator[Any] | Callable[[], Aggregator[Any]]
+    _: KW_ONLY
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        given: object = self.size_or_aggregator
+        if isinstance(given, int):
+            check_count("the size of a batch", given)
+        elif not _is_aggregator(given) and not callable(given):
+            raise UsageError(
+                f"aggregate takes a number of items, or what has accumulate(item) and flush(); got {given!r:.200}. "
+                "Give an int, an aggregator, or its class"
+            )
+
+    def open(self) -> Aggregator[Any]:
+        """Make an aggregator that holds nothing and that nobody else has.
+
+        Returns:
+            The aggregator, for one pass.
+
+        Raises:
+            UsageError: if what was to make an aggregator made something else.
+        """
+        given = self.size_or_aggregator
+        if isinstance(given, int):
+            return _Lists(given)
+        if _is_aggregator(given):
+            return cast("Aggregator[Any]", copy.deepcopy(given))
+        made: object = cast("Callable[[], object]", given)()
+        if not _is_aggregator(made):
+            raise UsageError(
+                f"what makes an aggregator returns what has accumulate(item) and flush(); {name_of(given)} returned "
+                f"{made!r:.200}. Give a number of items, an aggregator, or its class"
+            )
+        return cast("Aggregator[Any]", made)
+
+
+class _Lists:
+    """Collects items into lists of one size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[object] = []
+
+    def accumulate(self, item: object, /) -> list[object] | None:
+        self._held.append(item)
+        return self.flush() if len(self._held) == self._size else None
+
+    def flush(self) -> list[object] | None:
+        held, self._held = self._held, []
+        return held or None
+
+
+@frozen
+class Disaggregate:
+    """A stage whose items are iterables, and that hands on what they hold, one by one.
+
+    Example:
+        >>> from penstock.pipeline import Disaggregate, PipelineBuilder
+        >>> PipelineBuilder().add_source(["ab", "c"]).disaggregate().add_sink().get_config().pipes
+        (Disaggregate(),)
+    """
+
+
+@frozen
+class PathVariants:
+    """A stage that sends each item along one of several paths, whose outputs merge again as they are completed.
+
+    Args:
+        router: a plain function that tells an item's path, counted from 0.
+        paths: the stages of each path, as tuples; the items of an empty one pass unchanged.
+        name: what the stage is called, without a "/". Default None: the router's own name. A stage `resize` of the
+            first path of `router` is `router[0]/resize`.
+
+    Raises:
+        UsageError: for a wrong argument.
+
+    Example:
+        >>> from penstock.pipeline import PathVariants, Pipe
+        >>> PathVariants(str.isupper, ((Pipe(str.upper),), ()))
+        PathVariants(str.isupper, 2 paths)
+    """
+
+    router: Callable[[Any], int]
+    paths: "tuple[tuple[Stage, ...], ...]"
+    _: KW_ONLY
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        router: object = self.router
+        if not callable(router) or kind_of(router) != "sync":
+            raise UsageError(
+                f"a router is a plain function from an item to a path's number; got {router!r:.200}. "
+                "Have an async stage before it find out what it needs"
+            )
+        check_name(self.name)
+        if not self.paths or not is_tuple_of(self.paths, tuple):
+            raise UsageError(
+                f"paths is a tuple of at least one path, each a tuple of stages; got {self.paths!r:.200}. "
+                "Write a path of one stage as (Pipe(op),)"
+            )
+        for path in self.paths:
+            check_stages(path)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.paths)} path{'s' if len(self.paths) > 1 else ''}"
+        return f"PathVariants({name_of(self.router)}, {count}{_arguments(self)})"
+
+
+Stage: TypeAlias = Pipe | Aggregate | Disaggregate | PathVariants
+
+
+@frozen
+class Sink:
+    """The end of a pipeline, where finished items wait for the consumer.
+
+    Args:
+        buffer_size: how many items may wait, at least 1. Default 3.
+        max_bytes: how many bytes may wait, at least 1. Default None: no bound in bytes.
+
+    Raises:
+        UsageError: for a number below 1.
+
+    Example:
+        >>> from penstock.pipeline import Sink
+        >>> Sink(16)
+        Sink(buffer_size=16, max_bytes=None)
+    """
+
+    buffer_size: int = 3
+    _: KW_ONLY
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("buffer_size", self.buffer_size)
+        if self.max_bytes is not None:
+            check_count("max_bytes", self.max_bytes)
+
+
+def check_stages(stages: tuple[object, ...]) -> None:
+    """Raise unless it is a tuple of stages.
+
+    Raises:
+        UsageError: if it isn't.
+    """
+    if not is_tuple_of(stages, object):
+        raise UsageError(f"stages come as a tuple; got {stages!r:.200}. Write tuple(stages)")
+    for stage in stages:
+        if not isinstance(stage, Stage):
+            raise UsageError(
+                f"a stage is a Pipe, Aggregate, Disaggregate or PathVariants; got {stage!r:.200}. "
+                "Wrap a function as Pipe(function)"
+            )
+
+
+def _check_executor(executor: object) -> None:
+    if not callable(getattr(executor, "submit", None)) and not isinstance(executor, WorkerProcesses):
+        raise UsageError(
+            f"an executor is a concurrent.futures.Executor or a ProcessExecutor; got {executor!r:.200}. "
+            "Make one, as ThreadPoolExecutor(4), or leave executor away for the pipeline's own threads"
+        )
+
+
+def _is_aggregator(given: object) -> bool:
+    return isinstance(given, Aggregator) and not isinstance(given, type)
+
+
+def _arguments(stage: Pipe | PathVariants) -> str:
+    """Return the arguments that aren't the defaults, as they are written after the first one."""
+    given = [
+        (each.name, cast("object", getattr(stage, each.name)), cast("object", each.default)) for each in fields(stage)
+    ]
+    return "".join(
+        f", {name}={reprlib.repr(value)}"
+        for name, value, default in given
+        if default is not MISSING and value != default
+    )

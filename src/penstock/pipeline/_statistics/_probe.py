@@ -1,0 +1,156 @@
+"""What a stage tells of itself while it runs, and the counters that keep it.
+
+Guarantees:
+  - Whoever runs the stage calls `done`, `waited_for_input`, `waited_for_output` and `looked` from one thread (the event
+    loop's), at most once a chunk of items each, never once an item.
+  - `snapshot` may be called from any thread at any time. Every number in it is one that was true, but two of them may
+    be a chunk apart.
+  - Nothing here waits, locks, or raises.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.pipeline._statistics._histogram import DurationRecorder
+from penstock.pipeline._statistics._stage_report import StageReport
+
+
+class Probe(Protocol):
+    """What a stage calls at its edges; `StageProbe` keeps count, and a test may put down what was said."""
+
+    def done(self, items: int, failures: int, seconds: float, *, cpu_seconds: float | None = None) -> None:
+        """Tell that a call of the stage's function ended.
+
+        Args:
+            items: how many items came out of it.
+            failures: how many items it failed on.
+            seconds: how long it took.
+            cpu_seconds: how much of that its thread spent computing (`time.thread_time`), if that was measured.
+        """
+
+    def waited_for_input(self, seconds: float) -> None:
+        """Tell that for so long the stage could have taken an item and none was there."""
+
+    def waited_for_output(self, seconds: float) -> None:
+        """Tell that for so long the stage had an item and there was no room for it below."""
+
+    def looked(self, held: int, limit: int) -> None:
+        """Tell that the stage looked for items, before it took any: its queue held so many, of so many at most."""
+
+
+class StageProbe:
+    """Counts what one stage does; it runs from when it is made.
+
+    Args:
+        name: the stage's name.
+        kind: what the stage is, as in `StageReport.kind`.
+        concurrency: how many calls the stage may run at once, at least 1. Default 1.
+        clock: gives the time in seconds, from any origin. Default `time.perf_counter`.
+
+    Example:
+        >>> probe = StageProbe("decode", "sync", 2)
+        >>> probe.looked(held=3, limit=4)
+        >>> probe.done(8, 0, 0.016)
+        >>> report = probe.snapshot()
+        >>> report.items, report.busy_seconds, report.queue_fill, f"{report.p50_seconds:.3f}"
+        (8, 0.016, 0.75, '0.002')
+    """
+
+    __slots__ = (
+        "_busy_seconds",
+        "_clock",
+        "_concurrency",
+        "_cpu_seconds",
+        "_durations",
+        "_earlier_seconds",
+        "_failures",
+        "_fill",
+        "_found",
+        "_items",
+        "_kind",
+        "_looks",
+        "_name",
+        "_started_at",
+        "_unrecorded_seconds",
+        "_wait_input_seconds",
+        "_wait_output_seconds",
+    )
+
+    def __init__(
+        self, name: str, kind: str, concurrency: int = 1, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._name = name
+        self._kind = kind
+        self._concurrency = concurrency
+        self._clock = clock
+        self._items = self._failures = self._looks = self._found = 0
+        self._busy_seconds = self._wait_input_seconds = self._wait_output_seconds = self._fill = 0.0
+        self._cpu_seconds: float | None = None
+        self._unrecorded_seconds = 0.0
+        self._durations = DurationRecorder()
+        self._earlier_seconds = 0.0
+        self._started_at: float | None = clock()
+
+    def done(self, items: int, failures: int, seconds: float, *, cpu_seconds: float | None = None) -> None:
+        """Count a call of the stage's function that ended, as `Probe.done` says.
+
+        A call that gave nothing (an aggregate that is not full, or only items left out) counts towards the items of
+        the next call that does, since that is what these cost.
+        """
+        self._items += items
+        self._failures += failures
+        self._busy_seconds += seconds
+        if cpu_seconds is not None:
+            self._cpu_seconds = (self._cpu_seconds or 0.0) + cpu_seconds
+        count = items + failures
+        if count:
+            self._durations.record((self._unrecorded_seconds + seconds) / count, count)
+            self._unrecorded_seconds = 0.0
+        else:
+            self._unrecorded_seconds += seconds
+
+    def waited_for_input(self, seconds: float) -> None:
+        """Count time in which the stage could have taken an item and none was there."""
+        self._wait_input_seconds += seconds
+
+    def waited_for_output(self, seconds: float) -> None:
+        """Count time in which the stage had an item and there was no room for it below."""
+        self._wait_output_seconds += seconds
+
+    def looked(self, held: int, limit: int) -> None:
+        """Count a look into the queue before the stage; a limit of 0 is one without room for anything."""
+        self._looks += 1
+        if held:
+            self._found += 1
+            self._fill += min(held / limit, 1.0) if limit else 1.0
+
+    def ended(self) -> None:
+        """Stop the stage's clock: `elapsed_seconds` stays as it is until `started`."""
+        if self._started_at is not None:
+            self._earlier_seconds += self._clock() - self._started_at
+            self._started_at = None
+
+    def started(self) -> None:
+        """Let the stage's clock go on, at a further pass over the source; every count goes on as well."""
+        if self._started_at is None:
+            self._started_at = self._clock()
+
+    def snapshot(self) -> StageReport:
+        """Return what was counted so far, as a value."""
+        started_at, looks = self._started_at, self._looks
+        return StageReport(
+            name=self._name,
+            kind=self._kind,
+            concurrency=self._concurrency,
+            elapsed_seconds=self._earlier_seconds + (0.0 if started_at is None else self._clock() - started_at),
+            items=self._items,
+            failures=self._failures,
+            busy_seconds=self._busy_seconds,
+            cpu_seconds=self._cpu_seconds,
+            wait_input_seconds=self._wait_input_seconds,
+            wait_output_seconds=self._wait_output_seconds,
+            queue_fill=min(self._fill / looks, 1.0) if looks else None,
+            queue_found_share=min(self._found / looks, 1.0) if looks else None,
+            durations=self._durations.snapshot(),
+        )

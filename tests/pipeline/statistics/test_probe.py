@@ -1,0 +1,123 @@
+"""A stage's probe counts what it is told, and tells it as a value."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.pipeline._statistics._histogram import RELATIVE_ERROR
+from penstock.pipeline._statistics._probe import Probe, StageProbe
+
+SECONDS = st.floats(1e-6, 10)
+CALLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), SECONDS), max_size=20)
+LOOKS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)))
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.seconds
+
+
+@given(calls=CALLS, waits=st.lists(st.tuples(SECONDS, SECONDS), max_size=10), looks=LOOKS)
+def test_a_report_holds_what_was_told(
+    calls: list[tuple[int, int, float]], waits: list[tuple[float, float]], looks: list[tuple[int, int]]
+) -> None:
+    """Items, failures and seconds are summed, and the queue is averaged over the looks."""
+    clock = Clock()
+    stage = StageProbe("decode", "sync", 3, clock=clock)
+    probe: Probe = stage
+    for items, failures, seconds in calls:
+        probe.done(items, failures, seconds)
+    for above, below in waits:
+        probe.waited_for_input(above)
+        probe.waited_for_output(below)
+    for held, limit in looks:
+        probe.looked(held, limit)
+    clock.seconds += 50
+    report = stage.snapshot()
+    assert (report.name, report.kind, report.concurrency, report.elapsed_seconds) == ("decode", "sync", 3, 50)
+    assert (report.items, report.failures) == (sum(call[0] for call in calls), sum(call[1] for call in calls))
+    assert report.busy_seconds == pytest.approx(sum(call[2] for call in calls))
+    assert report.wait_input_seconds == pytest.approx(sum(above for above, _ in waits))
+    assert report.wait_output_seconds == pytest.approx(sum(below for _, below in waits))
+    assert report.busy_share == pytest.approx(min(report.busy_seconds / 150, 1))
+    assert report.wait_input_share == pytest.approx(min(report.wait_input_seconds / 50, 1))
+    assert report.items_per_second == report.items / 50
+    assert report.durations.count == report.items + report.failures
+    assert report.queue_fill == pytest.approx(mean([min(held / limit, 1) for held, limit in looks]))
+    assert report.queue_found_share == pytest.approx(mean([held > 0 for held, _ in looks]))
+
+
+def mean(numbers: Sequence[float]) -> float | None:
+    """Return the mean, or None of nothing."""
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def test_an_item_takes_its_share_of_the_call() -> None:
+    """A call's seconds are shared evenly by the items that it gave or failed on."""
+    probe = StageProbe("decode", "sync")
+    probe.done(98, 1, 0.099)
+    probe.done(1, 0, 0.5)
+    report = probe.snapshot()
+    assert report.p50_seconds == pytest.approx(0.001, rel=RELATIVE_ERROR)
+    assert report.p99_seconds == pytest.approx(0.001, rel=RELATIVE_ERROR)
+    assert report.durations.quantile(1) == pytest.approx(0.5, rel=RELATIVE_ERROR)
+
+
+def test_calls_that_give_nothing_count_towards_the_next_item() -> None:
+    """What an aggregate does before it is full is part of what its batch costs."""
+    probe = StageProbe("aggregate", "aggregate")
+    for _ in range(3):
+        probe.done(0, 0, 0.25)
+    assert probe.snapshot().p50_seconds is None
+    probe.done(1, 0, 0.25)
+    report = probe.snapshot()
+    assert report.p90_seconds == pytest.approx(1.0, rel=RELATIVE_ERROR)
+    assert report.busy_seconds == 1.0
+
+
+def test_the_clock_stands_between_passes() -> None:
+    """Time after the end of a pass and before the next one is not the stage's."""
+    clock = Clock()
+    probe = StageProbe("decode", "sync", clock=clock)
+    probe.started()
+    clock.seconds += 3
+    probe.ended()
+    probe.ended()
+    clock.seconds += 1000
+    assert probe.snapshot().elapsed_seconds == 3
+    probe.started()
+    clock.seconds += 4
+    assert probe.snapshot().elapsed_seconds == 7
+
+
+def test_computing_time_is_told_only_where_it_was_measured() -> None:
+    """Seconds of computing are None until a call told some."""
+    probe = StageProbe("decode", "sync")
+    probe.done(1, 0, 2.0)
+    assert probe.snapshot().cpu_seconds is None
+    probe.done(1, 0, 2.0, cpu_seconds=0.5)
+    probe.done(1, 0, 2.0, cpu_seconds=0.25)
+    assert probe.snapshot().cpu_seconds == 0.75
+
+
+def test_a_report_of_nothing_has_no_rates() -> None:
+    """A stage that has not begun has shares and rates of 0, and no quantiles."""
+    report = StageProbe("decode", "sync", clock=lambda: 0.0).snapshot()
+    assert (report.items_per_second, report.busy_share, report.wait_output_share, report.p50_seconds) == (0, 0, 0, None)
+    assert (report.queue_fill, report.queue_found_share) == (None, None)
+
+
+def test_a_queue_without_a_limit_counts_as_full() -> None:
+    """A look that found something where nothing may wait found a full queue."""
+    probe = StageProbe("decode", "sync")
+    probe.looked(1, 0)
+    probe.looked(0, 0)
+    assert probe.snapshot().queue_fill == 0.5
