@@ -21,6 +21,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from penstock.pipeline import PipelineBuilder
 from penstock.transport import Bytes
@@ -128,7 +129,7 @@ async def serve(folder: Path, address: "Future[str]", stopped: "Future[None]") -
     """Serve the folder's files, each answer 20 ms late, until stopped."""
 
     @web.middleware
-    async def late(request: web.Request, handler: web.Handler) -> web.StreamResponse:
+    async def late(request: web.Request, handler: Handler) -> web.StreamResponse:
         await asyncio.sleep(0.02)
         return await handler(request)
 
@@ -152,7 +153,7 @@ def server_of(folder: Path) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve(folder, address, stopped)))
     thread.start()
     try:
-        yield address.result()
+        yield address.result(timeout=10)
     finally:
         stopped.set_result(None)
         thread.join()
