@@ -31,7 +31,7 @@ def test_a_report_holds_what_was_told(
 ) -> None:
     """Items, failures and seconds are summed, and the queue is averaged over the looks."""
     clock = Clock()
-    stage = StageProbe("decode", "sync", 3, clock=clock)
+    stage = StageProbe("decode", "sync", concurrency=3, on_threads=True, clock=clock)
     probe: Probe = stage
     for items, failures, seconds in calls:
         probe.done(items, failures, seconds)
@@ -42,7 +42,8 @@ def test_a_report_holds_what_was_told(
         probe.looked(held, limit)
     clock.seconds += 50
     report = stage.snapshot()
-    assert (report.name, report.kind, report.concurrency, report.elapsed_seconds) == ("decode", "sync", 3, 50)
+    assert (report.name, report.kind, report.concurrency, report.on_threads) == ("decode", "sync", 3, True)
+    assert report.elapsed_seconds == 50
     assert (report.items, report.failures) == (sum(call[0] for call in calls), sum(call[1] for call in calls))
     assert report.busy_seconds == pytest.approx(sum(call[2] for call in calls))
     assert report.wait_input_seconds == pytest.approx(sum(above for above, _ in waits))

@@ -40,8 +40,8 @@ class Durations:
         >>> for milliseconds in range(1, 101):
         ...     recorder.record(milliseconds / 1000)
         >>> durations = recorder.snapshot()
-        >>> durations.count, f"{durations.quantile(0.5):.3f}", f"{durations.quantile(0.9):.3f}"
-        (100, '0.050', '0.090')
+        >>> durations.count, f"{durations.quantile(0.5):.2f}", f"{durations.quantile(0.9):.2f}"
+        (100, '0.05', '0.09')
     """
 
     counts: tuple[tuple[int, int], ...] = ()

@@ -46,10 +46,11 @@ class StageProbe:
         name: the stage's name.
         kind: what the stage is, as in `StageReport.kind`.
         concurrency: how many calls the stage may run at once, at least 1. Default 1.
+        on_threads: whether the calls run on the pipeline's own threads, as in `StageReport.on_threads`. Default False.
         clock: gives the time in seconds, from any origin. Default `time.perf_counter`.
 
     Example:
-        >>> probe = StageProbe("decode", "sync", 2)
+        >>> probe = StageProbe("decode", "sync", concurrency=2)
         >>> probe.looked(held=3, limit=4)
         >>> probe.done(8, 0, 0.016)
         >>> report = probe.snapshot()
@@ -63,7 +64,6 @@ class StageProbe:
         "_concurrency",
         "_cpu_seconds",
         "_durations",
-        "_earlier_seconds",
         "_failures",
         "_fill",
         "_found",
@@ -71,26 +71,34 @@ class StageProbe:
         "_kind",
         "_looks",
         "_name",
-        "_started_at",
+        "_on_threads",
+        "_ran",
         "_unrecorded_seconds",
         "_wait_input_seconds",
         "_wait_output_seconds",
     )
 
     def __init__(
-        self, name: str, kind: str, concurrency: int = 1, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        name: str,
+        kind: str,
+        *,
+        concurrency: int = 1,
+        on_threads: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._name = name
         self._kind = kind
         self._concurrency = concurrency
+        self._on_threads = on_threads
         self._clock = clock
         self._items = self._failures = self._looks = self._found = 0
         self._busy_seconds = self._wait_input_seconds = self._wait_output_seconds = self._fill = 0.0
         self._cpu_seconds: float | None = None
         self._unrecorded_seconds = 0.0
         self._durations = DurationRecorder()
-        self._earlier_seconds = 0.0
-        self._started_at: float | None = clock()
+        # Seconds before the last start, and when that was if the stage runs: one value, as another thread may read it.
+        self._ran: tuple[float, float | None] = (0.0, clock())
 
     def done(self, items: int, failures: int, seconds: float, *, cpu_seconds: float | None = None) -> None:
         """Count a call of the stage's function that ended, as `Probe.done` says.
@@ -127,23 +135,21 @@ class StageProbe:
 
     def ended(self) -> None:
         """Stop the stage's clock: `elapsed_seconds` stays as it is until `started`."""
-        if self._started_at is not None:
-            self._earlier_seconds += self._clock() - self._started_at
-            self._started_at = None
+        self._ran = (self._elapsed_seconds(), None)
 
     def started(self) -> None:
         """Let the stage's clock go on, at a further pass over the source; every count goes on as well."""
-        if self._started_at is None:
-            self._started_at = self._clock()
+        self._ran = (self._elapsed_seconds(), self._clock())
 
     def snapshot(self) -> StageReport:
         """Return what was counted so far, as a value."""
-        started_at, looks = self._started_at, self._looks
+        looks = self._looks
         return StageReport(
             name=self._name,
             kind=self._kind,
             concurrency=self._concurrency,
-            elapsed_seconds=self._earlier_seconds + (0.0 if started_at is None else self._clock() - started_at),
+            on_threads=self._on_threads,
+            elapsed_seconds=self._elapsed_seconds(),
             items=self._items,
             failures=self._failures,
             busy_seconds=self._busy_seconds,
@@ -154,3 +160,7 @@ class StageProbe:
             queue_found_share=min(self._found / looks, 1.0) if looks else None,
             durations=self._durations.snapshot(),
         )
+
+    def _elapsed_seconds(self) -> float:
+        earlier_seconds, started_at = self._ran
+        return earlier_seconds if started_at is None else earlier_seconds + self._clock() - started_at

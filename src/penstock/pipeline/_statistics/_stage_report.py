@@ -16,6 +16,8 @@ class StageReport:
         kind: "source", "sync", "async", "generator", "async generator", "lookup", "aggregate", "disaggregate", "paths",
             "merge" or "sink".
         concurrency: how many calls the stage may run at once.
+        on_threads: whether the calls run on the pipeline's own threads; else on the event loop, in the user's executor,
+            or nowhere. Default False.
         elapsed_seconds: how long the stage had been running. Default 0.
         items: how many items came out of the stage; what it left out and what it failed on are not among them.
             For the sink: how many the consumer took. Default 0.
@@ -42,6 +44,7 @@ class StageReport:
     name: str
     kind: str
     concurrency: int
+    on_threads: bool = False
     elapsed_seconds: float = 0.0
     items: int = 0
     failures: int = 0
@@ -57,6 +60,18 @@ class StageReport:
     def items_per_second(self) -> float:
         """How many items came out in a second, on average."""
         return self.items / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+    @property
+    def calls_at_once(self) -> float:
+        """How many calls of the stage's function ran at once, on average."""
+        return self.busy_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+    @property
+    def cores(self) -> float | None:
+        """How many cores these calls computed on, on average; None where `cpu_seconds` is."""
+        if self.cpu_seconds is None:
+            return None
+        return self.cpu_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def busy_share(self) -> float:

@@ -1,0 +1,121 @@
+"""An event loop in a thread of its own, which outlives what runs in it.
+
+Guarantees:
+  - `start` returns when the loop runs. `close` has it stop, and returns when its thread and the threads of its stages
+    have ended.
+  - The thread is a daemon, so that a pipeline that nobody stops doesn't keep Python from ending.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic
+
+from penstock.errors import UsageError
+from penstock.pipeline._engine._resources import Resources
+
+
+class Background:
+    """Owns the thread, its loop, and the resources that live on it."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._thread = threading.Thread(target=self._serve, name="penstock-loop", daemon=True)
+        self._ready = threading.Event()
+        self._stopped: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._resources: Resources | None = None
+        self._current: asyncio.Task[None] | None = None  # the run; the loop's own
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, once it runs."""
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def resources(self) -> Resources:
+        """What lives on the loop."""
+        assert self._resources is not None
+        return self._resources
+
+    def start(self, timeout: float | None) -> None:
+        """Start the thread; return when the loop runs.
+
+        Raises:
+            TimeoutError: it did not within so many seconds.
+        """
+        self._thread.start()
+        if not self._ready.wait(timeout):
+            self.abandon()
+            raise TimeoutError(f"the pipeline's event loop did not start within {timeout} s")
+
+    def begin(self, main: Coroutine[object, object, None]) -> "Future[None]":
+        """Run something on the loop, after what ran before has ended; return what is done when it has ended too."""
+        return asyncio.run_coroutine_threadsafe(self._run(main), self.loop)
+
+    def cancel(self) -> None:
+        """Cancel what runs; returns at once."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._cancel)
+
+    def abandon(self) -> None:
+        """Ask for everything to end; returns at once, from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end)
+
+    def close(self, timeout: float | None) -> None:
+        """Cancel what runs, end the loop and its threads, and wait for that.
+
+        Raises:
+            UsageError: called from the loop's own thread, which would wait for itself.
+            TimeoutError: something of it still runs after so many seconds; it may be called again.
+        """
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from the "
+                "event loop's thread. Raise an exception in the stage, or stop the pipeline from elsewhere"
+            )
+        self.abandon()
+        until = None if timeout is None else monotonic() + timeout
+        self._thread.join(timeout)
+        if not self._thread.is_alive() and self._resources is not None:
+            self._resources.threads.join(None if until is None else max(until - monotonic(), 0.0))
+        if self._thread.is_alive():
+            raise TimeoutError(f"a stage of the pipeline still runs after {timeout} s: a function can't be interrupted")
+
+    # -- in the thread
+
+    def _serve(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        self._stopped = asyncio.Event()
+        self._resources = Resources(self._num_threads)
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        try:
+            await self._stopped.wait()
+            if self._current is not None:
+                await asyncio.wait([self._current])
+        finally:
+            self._resources.close()
+
+    async def _run(self, main: Coroutine[object, object, None]) -> None:
+        if self._current is not None and not self._current.done():
+            await asyncio.wait([self._current])
+        self._current = asyncio.current_task()
+        await main
+
+    def _cancel(self) -> None:
+        if self._current is not None:
+            self._current.cancel()
+
+    def _end(self) -> None:
+        self._cancel()
+        if self._stopped is not None:
+            self._stopped.set()

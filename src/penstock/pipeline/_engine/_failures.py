@@ -1,0 +1,113 @@
+"""What becomes of an item that a stage failed on: it ends the pipeline, or is dropped where that is allowed."""
+
+import asyncio
+import reprlib
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from penstock.errors import PipelineFailure
+from penstock.pipeline._items import DroppedItem
+
+_MOST_LISTED: Final = 1_000
+_PROBATION_ITEMS: Final = 100  # a rate means nothing before
+
+
+class Tolerance:
+    """Counts the failures of one or more stages against what is allowed.
+
+    Attributes:
+        items: how many items were tried.
+        failures: how many of them failed.
+    """
+
+    def __init__(self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None]) -> None:
+        """Begin with nothing tried.
+
+        Args:
+            max_failures: how many failures are allowed: a number, -1 for any number, or a share of the items, which is
+                looked at from the 100th item on, and at the end.
+            drop: told of each failure that is allowed.
+        """
+        self._most = max_failures
+        self._drop = drop
+        self.items = 0
+        self.failures = 0
+        self._last: PipelineFailure | None = None
+
+    def judge(self, stage: str, item: object, error: BaseException, *, fatal: bool = False) -> None:
+        """Drop an item, or raise the failure that ends the pipeline; a fatal one is never allowed.
+
+        Raises:
+            PipelineFailure: the error is one too many, or one that can't be allowed; it is the cause.
+        """
+        failure = failure_of(stage, item, error)
+        self.failures += 1
+        if fatal or not isinstance(error, Exception) or self._is_too_many():
+            raise failure
+        self._last = failure
+        self._drop(DroppedItem(stage=stage, item=failure.item, error=error))
+
+    def finish(self) -> None:
+        """Look at the rate at the end of everything.
+
+        Raises:
+            PipelineFailure: of fewer items than the probation too many have failed; of them it is the last.
+        """
+        if isinstance(self._most, Fraction) and self._last is not None and self.failures > self._most * self.items:
+            raise self._last
+
+    def _is_too_many(self) -> bool:
+        if isinstance(self._most, Fraction):
+            return self.items >= _PROBATION_ITEMS and self.failures > self._most * self.items
+        return 0 <= self._most < self.failures
+
+
+class Dropped:
+    """Lists what was dropped: the first thousand, and the number of all."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[DroppedItem] = []
+
+    def add(self, dropped: DroppedItem) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.first) < _MOST_LISTED:
+            self.first.append(dropped)
+
+
+def failure_of(stage: str, item: object, error: BaseException) -> PipelineFailure:
+    """Return the failure of a stage on an item, with the user's exception as its cause."""
+    text = shortened(item)
+    return _caused(f"stage {stage!r} failed on {text}: {_summary(error)}", stage, text, error)
+
+
+def source_failure(stage: str, error: BaseException) -> PipelineFailure:
+    """Return the failure of a source, or of whatever else was given no item."""
+    return _caused(f"stage {stage!r} failed: {_summary(error)}", stage, "", error)
+
+
+def shortened(item: object) -> str:
+    """Return a short `repr`, whatever the item's own does."""
+    try:
+        return reprlib.repr(item)
+    except Exception as error:  # noqa: BLE001 - a broken repr must not hide the failure that it was asked for
+        return f"<{type(item).__name__} whose repr raised {type(error).__name__}>"
+
+
+def is_cancelled() -> bool:
+    """Return whether it is the task itself that somebody has cancelled, not something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _summary(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _caused(message: str, stage: str, item: str, error: BaseException) -> PipelineFailure:
+    failure = PipelineFailure(message, stage=stage, item=item)
+    failure.__cause__ = error
+    return failure

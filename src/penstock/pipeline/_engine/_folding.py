@@ -1,0 +1,89 @@
+"""Stages that put items together or take them apart: they run on the loop itself, chunk by chunk."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any
+
+from penstock.pipeline._engine._calls import Failed
+from penstock.pipeline._engine._failures import source_failure
+from penstock.pipeline._engine._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._items import SKIP
+from penstock.pipeline._stages import Aggregate, Aggregator
+
+
+class FoldStage(Stage):
+    """A stage of one lane, whose items give any number of values each."""
+
+    @abstractmethod
+    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+        """Return the values that are complete with this item."""
+
+    async def _work(self) -> None:
+        while items := await self._take(MOST_ITEMS):
+            while items:
+                items = await self._fold(items)
+            await asyncio.sleep(0)
+
+    async def _fold(self, items: list[object]) -> list[object]:
+        """Fold items until one fails; return those behind it."""
+        started = perf_counter()
+        values: list[object] = []
+        failed = None
+        used = 0
+        for item in items:
+            used += 1
+            failed = _attempt(self._add, item, values)
+            if failed is not None:
+                break
+        seconds = perf_counter() - started
+        self._learn(used, seconds)
+        self._count(used, len(values), int(failed is not None), seconds)
+        await self._put(values)
+        if failed is not None:
+            self._tolerance.judge(self.name, failed.item, failed.error)
+        return items[used:]
+
+
+class AggregateStage(FoldStage):
+    """Batches, as an aggregator makes them; each pass has one of its own."""
+
+    def __init__(self, site: Site, aggregate: Aggregate) -> None:
+        super().__init__(site)
+        self._aggregate = aggregate
+        self._aggregator: Aggregator[Any] | None = None
+
+    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+        batch = self._opened().accumulate(item)
+        return () if batch is None else (batch,)
+
+    async def _finish_pass(self) -> None:
+        try:
+            batch = None if self._aggregate.drop_last else self._opened().flush()
+        except BaseException as error:
+            raise source_failure(self.name, error) from error
+        self._aggregator = None
+        if batch is not None:
+            self._count(0, 1, 0, 0.0)
+            await self._put([batch])
+
+    def _opened(self) -> Aggregator[Any]:
+        if self._aggregator is None:
+            self._aggregator = self._aggregate.open()
+        return self._aggregator
+
+
+class DisaggregateStage(FoldStage):
+    """The items of each item."""
+
+    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+        return item  # type: ignore[no-any-return] - whoever builds a pipeline says that items are iterables
+
+
+def _attempt(step: Callable[[object], Iterable[object]], item: object, values: list[object]) -> Failed | None:
+    try:
+        values.extend(value for value in step(item) if value is not SKIP)
+    except BaseException as error:  # noqa: BLE001 - judged by the stage
+        return Failed(0, item, error)
+    return None

@@ -1,0 +1,190 @@
+"""From a described pipeline to the nodes that run it: a stage for each step, a channel between each two."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Protocol, assert_never, cast
+
+from penstock.errors import PipelineFailure
+from penstock.pipeline._config import Merge, PipelineConfig, place_inside, stage_names
+from penstock.pipeline._engine._async_stage import AsyncGeneratorStage, AsyncStage
+from penstock.pipeline._engine._branching import Inlet, Junction, Router, Turns
+from penstock.pipeline._engine._channel import Channel, Output
+from penstock.pipeline._engine._executor_stage import ExecutorStage
+from penstock.pipeline._engine._failures import Tolerance
+from penstock.pipeline._engine._folding import AggregateStage, DisaggregateStage
+from penstock.pipeline._engine._pulling import GeneratorStage, Source
+from penstock.pipeline._engine._resources import Resources
+from penstock.pipeline._engine._stage import Site
+from penstock.pipeline._engine._sync_stage import SyncStage
+from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
+from penstock.pipeline._stages import Stage as Step
+from penstock.pipeline._statistics._probe import Probe
+
+
+class End(Protocol):
+    """What is told that nothing comes any more."""
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Say so, and why."""
+
+
+@dataclass(slots=True)
+class Node:
+    """Something that runs as a task of its own.
+
+    Attributes:
+        name: for the task.
+        run: what runs; what it raises ends the pipeline.
+        failure: tells why its input ended.
+        ends: what is told when it ends.
+        above: what it takes items from, directly or not; that is cancelled when it ends.
+    """
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    failure: Callable[[], PipelineFailure | None]
+    ends: Sequence[End]
+    above: "list[Node]" = field(default_factory=list)
+
+
+class Opening:
+    """Makes the nodes of one run."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        probe: Callable[[str], Probe | None],
+        max_failures: int | Fraction,
+        drop: Callable[[DroppedItem], None],
+    ) -> None:
+        self._resources = resources
+        self._probe = probe
+        self._drop = drop
+        self._tolerance = Tolerance(max_failures, drop)  # of all stages that have none of their own
+        self.nodes: list[Node] = []
+
+    def pipeline(self, config: PipelineConfig, output: Output, place: str = "") -> list[Node]:
+        """Make the nodes of a pipeline that puts its items into `output`; return them all, in the order of the flow."""
+        begun = len(self.nodes)
+        channels = [_channel_before(step) for step in config.pipes]
+        outputs: list[Output] = [*channels, output]
+        if isinstance(config.source, Merge):
+            self._merge(config.source, outputs[0], place)
+        else:
+            name = f"{place}source"
+            source = Source(
+                name, config.source.source, outputs[0], continuous=config.source.continuous, probe=self._probe(name)
+            )
+            self._add(name, source.run, _no_failure, [outputs[0]], [])
+        self._steps(config.pipes, channels, outputs[1:], place, self.nodes[begun:])
+        return self.nodes[begun:]
+
+    def _merge(self, merge: Merge, output: Output, place: str) -> None:
+        name = f"{place}merge"
+        channels = [
+            Channel(max_items=each.sink.buffer_size, max_bytes=each.sink.max_bytes) for each in merge.pipelines
+        ]
+        above: list[list[Node]] = []
+        for number, (config, channel) in enumerate(zip(merge.pipelines, channels, strict=True)):
+            above.append(self.pipeline(config, channel, place + place_inside("merge", number)))
+        if merge.order == "turns":
+            turns = Turns(channels, output)
+            self._add(name, turns.run, lambda: turns.failure, [output], [node for nodes in above for node in nodes])
+            return
+        junction = Junction(output, len(channels))
+        for channel, nodes in zip(channels, above, strict=True):
+            inlet = Inlet(output, junction)
+            forward = Turns([channel], inlet)
+            self._add(name, forward.run, lambda forward=forward: forward.failure, [inlet], nodes)
+
+    def _steps(
+        self, steps: Sequence[Step], inputs: Sequence[Channel], outputs: Sequence[Output], place: str, above: list[Node]
+    ) -> None:
+        before: SyncStage | None = None
+        names = stage_names(tuple(steps))
+        for name, step, channel, output in zip(names, steps, inputs, outputs, strict=True):
+            full = place + name
+            if isinstance(step, PathVariants):
+                above = self._paths(full, step, channel, output, above)
+                before = None
+                continue
+            stage = self._stage(step, Site(full, _concurrency(step), channel, output, self._tolerance_of(step), self._probe(full)))
+            fused = stage if isinstance(stage, SyncStage) else None
+            if before is not None and fused is not None:
+                before.following = fused
+            before = fused
+            above = [*above, self._add(full, stage.run, lambda channel=channel: channel.failure, [output], above)]
+
+    def _paths(self, name: str, step: PathVariants, channel: Channel, output: Output, above: list[Node]) -> list[Node]:
+        junction = Junction(output, len(step.paths))
+        inputs = [[_channel_before(each) for each in path] for path in step.paths]
+        outputs: list[list[Output]] = [[*channels, Inlet(output, junction)] for channels in inputs]
+        router = Router(name, step.router, channel, [each[0] for each in outputs], self._tolerance)
+        router.probe = self._probe(name)
+        begun = len(self.nodes)
+        node = self._add(name, router.run, lambda: channel.failure, [each[0] for each in outputs], above)
+        for number, path in enumerate(step.paths):
+            self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
+        return [*above, *self.nodes[begun:]]
+
+    def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+        match step:
+            case Aggregate():
+                return AggregateStage(site, step)
+            case Disaggregate():
+                return DisaggregateStage(site)
+            case Pipe():
+                return self._pipe(step, site)
+            case _:
+                assert_never(step)
+
+    def _pipe(self, pipe: Pipe, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+        ordered = pipe.output_order == "input"
+        op = cast("Any", pipe.op.__getitem__ if pipe.kind == "lookup" else pipe.op)
+        if pipe.executor is not None:
+            remote = self._resources.remote(pipe)
+            return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
+        match pipe.kind:
+            case "async":
+                return AsyncStage(site, op, ordered=ordered)
+            case "async generator":
+                return AsyncGeneratorStage(site, op)
+            case "generator":
+                return GeneratorStage(site, op, self._resources.threads, ordered=ordered)
+            case "sync" | "lookup":
+                return SyncStage(site, op, self._resources.threads, ordered=ordered)
+            case _:
+                assert_never(pipe.kind)
+
+    def _tolerance_of(self, step: Step) -> Tolerance:
+        if isinstance(step, Pipe) and step.max_failures is not None:
+            return Tolerance(step.max_failures, self._drop)
+        return self._tolerance
+
+    def _add(
+        self,
+        name: str,
+        run: Callable[[], Awaitable[None]],
+        failure: Callable[[], PipelineFailure | None],
+        ends: Sequence[End],
+        above: list[Node],
+    ) -> Node:
+        node = Node(name, run, failure, ends, above)
+        self.nodes.append(node)
+        return node
+
+
+def _channel_before(step: Step) -> Channel:
+    if isinstance(step, Pipe):
+        return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
+    return Channel()
+
+
+def _concurrency(step: Step) -> int:
+    return step.concurrency if isinstance(step, Pipe) else 1
+
+
+def _no_failure() -> None:
+    return None

@@ -1,0 +1,198 @@
+"""Stages that pull items out of iterators: sources, and functions that are generators.
+
+An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens. A sync source has
+a thread of its own, so that one that waits for data keeps no function waiting.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from time import perf_counter
+from typing import Final, cast
+
+from penstock.pipeline._engine._calls import Failed, Pulled
+from penstock.pipeline._engine._channel import Output
+from penstock.pipeline._engine._failures import is_cancelled, source_failure
+from penstock.pipeline._engine._order import InOrder
+from penstock.pipeline._engine._stage import GATHER_SECONDS, Site, Stage
+from penstock.pipeline._engine._threads import Call, Halt, Threads
+from penstock.pipeline._items import SKIP
+from penstock.pipeline._statistics._probe import Probe
+
+_EAGER_SECONDS: Final = 0.05  # an iterator is left alone for so long at most, so that a halt is seen
+
+Put = Callable[[list[object]], Awaitable[None]]
+
+
+async def pull(iterator: Iterator[object], output: Output, threads: Threads, halt: Halt, put: Put) -> Pulled:
+    """Pull a chunk out of an iterator, as much as there is room for, and put it out as it comes."""
+    pulled = Pulled(iterator, await output.room(), _EAGER_SECONDS)
+    call = threads.start(pulled, halt)
+    while not call.done:
+        await call.wait()
+        await put(call.take())
+    if call.error is not None:
+        raise call.error
+    return pulled
+
+
+class Source:
+    """The first stage: an iterable, sync or async, once or again and again."""
+
+    def __init__(self, name: str, iterable: object, output: Output, *, continuous: bool, probe: Probe | None) -> None:
+        self._name = name
+        self._iterable = iterable
+        self._output = output
+        self._continuous = continuous
+        self._halt = Halt()
+        self._probe = probe
+
+    async def run(self) -> None:
+        """Put out the items of one pass, or of one after the other."""
+        threads = Threads(1, f"penstock-{self._name}")
+        try:
+            while True:
+                if isinstance(self._iterable, AsyncIterable):
+                    await self._pass_async(cast("AsyncIterable[object]", self._iterable))
+                else:
+                    await self._pass(cast("Iterable[object]", self._iterable), threads)
+                if not self._continuous:
+                    break
+                await self._output.end_pass()
+        finally:
+            threads.close()
+
+    async def _pass(self, iterable: Iterable[object], threads: Threads) -> None:
+        iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
+        try:
+            while True:
+                pulled = await pull(iterator, self._output, threads, self._halt, self._put)
+                self._count(pulled)
+                if pulled.error is not None:
+                    raise source_failure(self._name, pulled.error)
+                if pulled.ended:
+                    break
+        finally:
+            if iterator is not iterable:
+                await _close(iterator, threads)
+
+    async def _pass_async(self, iterable: AsyncIterable[object]) -> None:
+        try:
+            iterator = aiter(iterable)
+        except Exception as error:
+            raise source_failure(self._name, error) from error
+        try:
+            await self._put_from(iterator)
+        finally:
+            close = getattr(iterator, "aclose", None)
+            if close is not None and iterator is not iterable:
+                await close()
+
+    async def _put_from(self, iterator: AsyncIterator[object]) -> None:
+        rested = perf_counter()
+        while True:
+            started = perf_counter()
+            try:
+                item = await anext(iterator)
+            except StopAsyncIteration:
+                return
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                raise source_failure(self._name, error) from error
+            now = perf_counter()
+            if self._probe is not None:
+                self._probe.done(1, 0, now - started)
+            if item is not SKIP and not self._output.offer(item):
+                await self._put([item])
+            if now - rested > GATHER_SECONDS:
+                self._output.pace = now - started
+                await asyncio.sleep(0)
+                rested = perf_counter()
+
+    async def _put(self, items: list[object]) -> None:
+        if self._probe is None:
+            await self._output.put_all(items)
+        else:
+            started = perf_counter()
+            await self._output.put_all(items)
+            self._probe.waited_for_output(perf_counter() - started)
+
+    def _count(self, pulled: Pulled) -> None:
+        if pulled.count:
+            self._output.pace = pulled.seconds / pulled.count
+        if self._probe is not None:
+            self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
+
+
+class GeneratorStage(Stage):
+    """A generator function for each item, or any function that returns an iterable, whose values are put out in turn."""
+
+    def __init__(
+        self, site: Site, op: Callable[[object], Iterable[object]], threads: Threads, *, ordered: bool
+    ) -> None:
+        super().__init__(site)
+        self._op = op
+        self._threads = threads
+        self._order = InOrder(site.concurrency, self._put) if ordered and site.concurrency > 1 else None
+
+    async def _work(self) -> None:
+        while items := await self._take(1):
+            number = 0 if self._order is None else self._order.number()
+            failed = await self._run_one(items[0], number)
+            if failed is not None:
+                self._tolerance.judge(self.name, failed.item, failed.error)
+            if self._order is not None:
+                await self._order.advance()
+
+    async def _run_one(self, item: object, number: int) -> Failed | None:
+        opened: list[Iterator[object]] = []
+        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self._halt)
+        await call.wait(until_done=True)
+        if call.error is not None:
+            await self._turn(number)
+            return Failed(0, item, call.error)
+
+        async def put(values: list[object]) -> None:
+            if values:
+                await self._turn(number)
+                await self._put(values)
+
+        iterator = opened.pop()
+        seconds, count = 0.0, 0
+        try:
+            while self._failure is None:
+                pulled = await pull(iterator, self._output, self._threads, self._halt, put)
+                seconds, count = seconds + pulled.seconds, count + pulled.count
+                if pulled.error is not None or pulled.ended:
+                    await self._turn(number)
+                    self._learn(1, seconds)
+                    self._count(1, count, int(pulled.error is not None), seconds)
+                    return None if pulled.error is None else Failed(0, item, pulled.error)
+        finally:
+            await _close(iterator, self._threads)
+        return None
+
+    async def _turn(self, number: int) -> None:
+        if self._order is not None:
+            await self._order.turn(number)
+
+
+async def _opened(open_: Callable[[], Iterator[object]], threads: Threads, halt: Halt, name: str) -> Iterator[object]:
+    found: list[Iterator[object]] = []
+    call = threads.start(lambda _: found.append(open_()), halt)
+    await call.wait(until_done=True)
+    if call.error is not None:
+        raise source_failure(name, call.error)
+    return found.pop()
+
+
+async def _close(iterator: Iterator[object], threads: Threads) -> None:
+    """Let a generator's `finally` run, in a thread; what it raises then is not the pipeline's."""
+    close = getattr(iterator, "close", None)
+    if callable(close):
+        call = threads.start(lambda _: _ignore(close()), Halt())
+        await call.wait(until_done=True)
+
+
+def _ignore(_: object) -> None: ...

@@ -1,0 +1,171 @@
+"""What all stages with an operation share: lanes that work at the same time, passes, failures, statistics.
+
+Guarantees:
+  - At most `concurrency` lanes run; each has at most one call of the operation under way.
+  - A pass is over when all its lanes are: the next one's items are taken after that.
+  - When an item's failure ends the stage, what other lanes have computed is still put out; calls that are under way
+    are cancelled where they are async, and end after the item at hand where they are in threads.
+  - When the stage is cancelled, it ends when nothing of it runs any more.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from penstock.pipeline._engine._channel import Channel, Output
+from penstock.pipeline._engine._failures import Tolerance
+from penstock.pipeline._engine._threads import Halt
+from penstock.pipeline._statistics._probe import Probe
+
+GATHER_SECONDS: Final = 0.001
+MOST_ITEMS: Final = 1024
+
+
+class Site(NamedTuple):
+    """Where a stage stands.
+
+    Attributes:
+        name: the stage's, unique in its pipeline.
+        concurrency: how many calls may be under way.
+        input: where it takes items.
+        output: where it puts them.
+        tolerance: what may fail.
+        probe: counts, if statistics are kept.
+    """
+
+    name: str
+    concurrency: int
+    input: Channel
+    output: Output
+    tolerance: Tolerance
+    probe: Probe | None
+
+
+class Stage(ABC):
+    """Owns the lanes of a stage while it runs.
+
+    Attributes:
+        cost: seconds that an item takes, lately.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.name, self.concurrency, self._input, self._output, self._tolerance, self._probe = site
+        self.cost = 0.0
+        self._halt = Halt()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._protected: set[asyncio.Task[None]] = set()  # of those, which hold results
+        self._failure: BaseException | None = None
+        self._over: asyncio.Future[None] | None = None
+        self._in_pass = False
+
+    async def run(self) -> None:
+        """Work until the input ends."""
+        while True:
+            self._in_pass = True
+            await self._run_lanes()
+            self._in_pass = False
+            await self._finish_pass()
+            if not self._input.next_pass():
+                break
+            await self._output.end_pass()
+        if self._input.failure is None:
+            self._tolerance.finish()
+
+    @abstractmethod
+    async def _work(self) -> None:
+        """Be a lane: take items and put out what comes of them, until `_take` gives none."""
+
+    async def _finish_pass(self) -> None:
+        """Put out what is left at the end of a pass."""
+
+    # -- lanes
+
+    def _grow(self) -> None:
+        """Start another lane if there is work for it."""
+        if len(self._lanes) < self.concurrency and self._failure is None:
+            lane = asyncio.create_task(self._work(), name=self.name)
+            self._lanes.add(lane)
+            lane.add_done_callback(self._end_lane)
+
+    def _end_lane(self, lane: asyncio.Task[None]) -> None:
+        self._lanes.discard(lane)
+        if not lane.cancelled() and (error := lane.exception()) is not None and self._failure is None:
+            self._failure = error
+            self._halt.on = True
+            for other in self._lanes - self._protected:
+                other.cancel()
+        if not self._lanes and self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def _run_lanes(self) -> None:
+        self._grow()
+        cancelled: asyncio.CancelledError | None = None
+        while self._lanes:
+            self._over = asyncio.get_running_loop().create_future()
+            try:
+                await self._over
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._halt.on = True
+                for lane in self._lanes:
+                    lane.cancel()
+        if cancelled is not None:
+            raise cancelled
+        if self._failure is not None:
+            raise self._failure
+
+    # -- for the lanes
+
+    async def _take(self, most: int) -> list[object]:
+        """Take up to so many items; none at the end of the pass, or when the stage has failed."""
+        if self._failure is not None:
+            return []
+        if self._probe is None:
+            items = await self._input.take(most)
+        else:
+            self._probe.looked(len(self._input), self._input.limit)
+            started = perf_counter()
+            items = await self._input.take(most)
+            self._probe.waited_for_input(perf_counter() - started)
+        if len(self._input):
+            self._grow()
+        return items
+
+    async def _put(self, values: list[object]) -> None:
+        """Put out values, also when another lane fails meanwhile."""
+        if len(values) == 1 and self._output.offer(values[0]):
+            return
+        if values:
+            await self._protect(self._put_slowly(values))
+
+    async def _protect(self, work: Awaitable[None]) -> None:
+        lane = asyncio.current_task()
+        assert lane is not None
+        self._protected.add(lane)
+        try:
+            await work
+        finally:
+            self._protected.discard(lane)
+
+    async def _put_slowly(self, values: list[object]) -> None:
+        if self._probe is None:
+            await self._output.put_all(values)
+            return
+        started = perf_counter()
+        await self._output.put_all(values)
+        self._probe.waited_for_output(perf_counter() - started)
+
+    def _learn(self, items: int, seconds: float) -> None:
+        """Note how long items took, which chooses sizes."""
+        cost = seconds / items
+        self.cost = cost if self.cost == 0.0 else (self.cost + cost) / 2
+        self._output.pace = max(self._input.pace, self.cost / self.concurrency)
+        self._input.adapt(self.cost / self.concurrency)
+
+    def _count(self, tried: int, made: int, failures: int, seconds: float) -> None:
+        """Count items that were tried, what was made of them, and how many failed."""
+        self._tolerance.items += tried
+        if self._probe is not None:
+            self._probe.done(made, failures, seconds)

@@ -1,0 +1,147 @@
+"""Stages whose operation is a plain function: threads apply it to chunks, fused with the stages behind while it is cheap.
+
+A chunk is as many items as take a millisecond, so that an item of that length or more travels alone. Where the stages
+behind are plain functions too, have nothing waiting and a lane to spare, and an item takes all of them together less
+than `_CHEAP_SECONDS`, one call applies them all: their items touch the loop once. As soon as they take longer, each
+stage works for itself, at the same time as the others.
+"""
+
+from time import perf_counter
+from typing import Final, Self
+
+from penstock.pipeline._engine._calls import Applied, Failed, Op
+from penstock.pipeline._engine._channel import Output, Waiters
+from penstock.pipeline._engine._order import InOrder
+from penstock.pipeline._engine._stage import GATHER_SECONDS, MOST_ITEMS, Site, Stage
+from penstock.pipeline._engine._threads import Threads
+
+_CHEAP_SECONDS: Final = 0.0001
+
+
+class SyncStage(Stage):
+    """A plain function, applied to a chunk of items a lane.
+
+    Attributes:
+        following: the stage behind, if it is a plain function on the same threads.
+    """
+
+    def __init__(self, site: Site, op: Op, threads: Threads, *, ordered: bool) -> None:
+        super().__init__(site)
+        self._op = op
+        self._threads = threads
+        in_order = ordered and site.concurrency > 1
+        self._order = InOrder(site.concurrency, self._deliver) if in_order else None
+        self.following: Self | None = None
+        self._busy = 0  # calls that apply the function: own ones, and those of the stages in front
+        self._waiting = Waiters()
+
+    async def _work(self) -> None:
+        while items := await self._take(self._chunk_size()):
+            if self._order is None:
+                await self._protect(self._apply(items))
+            else:
+                number = self._order.number()
+                await self._order.pass_on(number, await self._results(items))
+
+    def _chunk_size(self) -> int:
+        return min(max(int(GATHER_SECONDS / max(self.cost, 1e-9)), 1), MOST_ITEMS) if self.cost else 1
+
+    # -- as they complete
+
+    async def _apply(self, items: list[object]) -> None:
+        while items and self._failure is None:
+            stages = await self._enter()
+            try:
+                items = await self._apply_some(stages, items)
+            finally:
+                for stage in stages:
+                    stage._leave()
+
+    async def _apply_some(self, stages: list[Self], items: list[object]) -> list[object]:
+        """Apply the functions of stages to items; return the items that are left."""
+        output: Output = stages[-1]._output
+        applied = Applied(tuple(stage._op for stage in stages), items, GATHER_SECONDS)
+        call = self._threads.start(applied, self._halt)
+        made = 0
+        while not call.done:
+            await call.wait()
+            values = call.take()
+            made += len(values)
+            await self._put_into(output, values)
+        if call.error is not None:
+            raise call.error
+        for stage in stages:
+            stage._learn(applied.used, applied.seconds / len(stages))
+            stage._count(applied.used, made, int(applied.failed is not None), applied.seconds / len(stages))
+        if applied.failed is not None:
+            stage = stages[applied.failed.step]
+            stage._tolerance.judge(stage.name, applied.failed.item, applied.failed.error)
+        return items[applied.used :]
+
+    async def _put_into(self, output: Output, values: list[object]) -> None:
+        if self._probe is None:
+            await output.put_all(values)
+        elif values:
+            started = perf_counter()
+            await output.put_all(values)
+            self._probe.waited_for_output(perf_counter() - started)
+
+    # -- in order
+
+    async def _results(self, items: list[object]) -> list[object]:
+        """Return the values of items, and in their places those that failed."""
+        results: list[object] = []
+        while items and self._failure is None:
+            applied = Applied((self._op,), items, GATHER_SECONDS)
+            call = self._threads.start(applied, self._halt)
+            await call.wait(until_done=True)
+            if call.error is not None:
+                raise call.error
+            values = call.take()
+            results.extend(values)
+            self._learn(applied.used, applied.seconds)
+            self._count(applied.used, len(values), int(applied.failed is not None), applied.seconds)
+            if applied.failed is not None:
+                results.append(applied.failed)
+            items = items[applied.used :]
+        return results
+
+    async def _deliver(self, results: list[object]) -> None:
+        start = 0
+        for index, result in enumerate(results):
+            if type(result) is Failed:
+                await self._output.put_all(results[start:index])
+                start = index + 1
+                self._tolerance.judge(self.name, result.item, result.error)
+        await self._output.put_all(results[start:])
+
+    # -- fused
+
+    async def _enter(self) -> list[Self]:
+        """Take a place in this stage, and in those behind that are applied in the same call."""
+        while self._busy >= self.concurrency:
+            await self._waiting.wait()
+        self._busy += 1
+        stages = [self]
+        if self._probe is None and self.cost:
+            cost = self.cost
+            while (following := stages[-1].following) is not None and following._may_be_entered():
+                cost += following.cost
+                if cost > _CHEAP_SECONDS or not following.cost:
+                    break
+                following._busy += 1
+                stages.append(following)
+        return stages
+
+    def _may_be_entered(self) -> bool:
+        return (
+            self._in_pass
+            and self._order is None
+            and self._failure is None
+            and self._busy < self.concurrency
+            and self._input.is_idle()
+        )
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        self._waiting.wake_one()

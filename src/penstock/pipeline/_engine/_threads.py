@@ -1,0 +1,159 @@
+"""Threads that run what is not async, and tell the loop what came of it while it is still coming.
+
+Guarantees:
+  - A call that was started runs once, and its end is told to the loop once, whatever it raised.
+  - `wait` returns when the call has ended, or, if it takes long, as soon as there are new values: a slow item never
+    keeps back those that were made before it. Quick calls wake the loop once.
+  - Whoever is cancelled while it waits for a call sets its `halt`, and is cancelled only when the call has ended:
+    nothing of a stage runs after it.
+  - The threads are daemons: a function that never returns doesn't keep Python from ending.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final
+
+_SLOW_SECONDS: Final = 0.002
+
+
+class Halt:
+    """Asks calls in threads to end after the item at hand."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+
+class Call:
+    """One call in a thread, which makes values: `function(call)` appends them by `tell`.
+
+    Attributes:
+        values: what it has made and the loop has not taken.
+        halt: whether it should end early.
+        error: what ended it, but for its own end.
+    """
+
+    __slots__ = ("_eager", "_loop", "_waiter", "done", "error", "function", "halt", "values")
+
+    def __init__(self, function: Callable[["Call"], None], halt: Halt) -> None:
+        self.function = function
+        self.halt = halt
+        self.values: list[object] = []
+        self.done = False
+        self.error: BaseException | None = None
+        self._eager = False
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    # -- in the thread
+
+    def run(self) -> None:
+        """Run the function and tell the loop of its end."""
+        try:
+            self.function(self)
+        except BaseException as error:  # noqa: BLE001 - the stage that waits for it will tell
+            self.error = error
+        with suppress(RuntimeError):  # the loop was closed over a call that was stuck
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def tell(self) -> None:
+        """Say that there is a new value."""
+        if self._eager:
+            self._eager = False
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake)
+
+    # -- in the loop
+
+    async def wait(self, *, until_done: bool = False) -> None:
+        """Wait until there are new values or an end; if told so, for the end alone."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self.done:
+            self._waiter = self._loop.create_future()
+            timer = None if until_done else self._loop.call_later(_SLOW_SECONDS, self._become_eager)
+            try:
+                await self._waiter
+            except asyncio.CancelledError as error:
+                self.halt.on = True
+                cancelled = error
+                until_done = True
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if self.values and not until_done:
+                break
+        self._waiter = None
+        if cancelled is not None:
+            raise cancelled
+
+    def take(self) -> list[object]:
+        """Take the new values."""
+        if self.done:
+            values, self.values = self.values, []
+            return values
+        count = len(self.values)  # the thread may be appending
+        values = self.values[:count]
+        del self.values[:count]
+        return values
+
+    def _become_eager(self) -> None:
+        self._eager = True
+        if self.values:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _finish(self) -> None:
+        self.done = True
+        self._wake()
+
+
+class Threads:
+    """Owns up to `count` threads, each started when it is first needed. All methods are the loop's."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._running: list[Call] = []
+
+    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
+        """Start a call, as soon as a thread is free.
+
+        Args:
+            function: gets the call; it appends to its `values`, says `tell()` after each, and looks at its `halt`.
+            halt: of the stage.
+        """
+        call = Call(function, halt)
+        self._running = [other for other in self._running if not other.done]
+        self._running.append(call)
+        if len(self._threads) < min(len(self._running), self._count):
+            number = len(self._threads)
+            thread = threading.Thread(target=_serve, args=(self._calls,), name=f"{self._name}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._calls.put(call)
+        return call
+
+    def close(self) -> None:
+        """Let the threads end when they have nothing to do; does not wait for it."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the threads have ended, each at most so many seconds."""
+        for thread in self._threads:
+            thread.join(timeout)
+
+
+def _serve(calls: "SimpleQueue[Call | None]") -> None:
+    while (call := calls.get()) is not None:
+        call.run()
+        del call  # an idle thread keeps nothing of its last call

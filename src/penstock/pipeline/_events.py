@@ -1,0 +1,149 @@
+"""What can be observed of a running pipeline: frozen events, sent at the edges of stages, never from inside a function.
+
+An observer is any callable that takes an event. It is called on the event loop's thread, between two chunks of items,
+so it must be quick; what takes longer belongs on a thread of its own, fed through a queue. One that raises is left out
+from then on, and the pipeline goes on.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock._frozen import frozen
+
+_LOGGER = logging.getLogger("penstock")
+
+
+@frozen
+class StageStarted:
+    """A stage began a pass: it takes items from now on.
+
+    Attributes:
+        stage: the stage's name, unique in its pipeline.
+        kind: what it is, as in `StageReport.kind`: "source", "sync", "async", "aggregate", ..., "sink".
+        concurrency: how many calls it may run at once.
+
+    Example:
+        >>> from penstock.pipeline import StageStarted
+        >>> StageStarted("decode", "sync", concurrency=4)
+        StageStarted(stage='decode', kind='sync', concurrency=4)
+    """
+
+    stage: str
+    kind: str
+    concurrency: int
+
+
+@frozen
+class ItemsDone:
+    """A call of a stage's function ended, for a chunk of items.
+
+    Attributes:
+        stage: the stage's name.
+        items: how many items came out.
+        failures: how many items it failed on.
+        seconds: how long the call took.
+
+    Example:
+        Counters that only rise, as Prometheus wants them (`prometheus_client.Counter` has `labels(...).inc(...)`):
+
+        >>> from collections import Counter
+        >>> from penstock.pipeline import ItemsDone
+        >>> items, busy_seconds = Counter(), Counter()
+        >>> def count(event):
+        ...     if isinstance(event, ItemsDone):
+        ...         items[event.stage] += event.items
+        ...         busy_seconds[event.stage] += event.seconds
+        >>> for event in [ItemsDone("decode", 8, 0, 0.25), ItemsDone("decode", 4, 1, 0.5)]:
+        ...     count(event)
+        >>> items["decode"], busy_seconds["decode"]
+        (12, 0.75)
+    """
+
+    stage: str
+    items: int
+    failures: int
+    seconds: float
+
+
+@frozen(eq=False)
+class ItemDropped:
+    """A stage failed on an item, which the pipeline was allowed to do without.
+
+    Attributes:
+        stage: the stage's name.
+        item: what the stage was given, as a shortened `repr`.
+        error: what it raised.
+
+    Example:
+        >>> from penstock.pipeline import ItemDropped
+        >>> event = ItemDropped("decode", "'a.jpg'", ValueError("truncated"))
+        >>> f"{event.stage} dropped {event.item}: {event.error}"
+        "decode dropped 'a.jpg': truncated"
+    """
+
+    stage: str
+    item: str
+    error: Exception
+
+
+@frozen(eq=False)
+class StageEnded:
+    r"""A stage ended a pass: every item that it gives has been given.
+
+    Attributes:
+        stage: the stage's name.
+        failure: what the pass ended with, in this stage or another; None where the items ran out or the consumer
+            stopped. Default None.
+
+    Example:
+        A line of progress:
+
+        >>> from penstock.pipeline import ItemsDone, StageEnded
+        >>> def show(event, counted=[0]):
+        ...     match event:
+        ...         case ItemsDone(stage="sink"):
+        ...             counted[0] += event.items
+        ...             print(f"{counted[0]} items", end="\r")
+        ...         case StageEnded(stage="sink", failure=failure):
+        ...             print("done" if failure is None else f"failed: {failure}")
+        >>> for event in [ItemsDone("sink", 1, 0, 0.0), StageEnded("sink")]:
+        ...     show(event)
+        1 items...done
+    """
+
+    stage: str
+    failure: BaseException | None = None
+
+
+StageEvent: TypeAlias = StageStarted | ItemsDone | ItemDropped | StageEnded
+"""Whatever an observer is called with."""
+
+Observer: TypeAlias = Callable[[StageEvent], None]
+"""A function that is told what happens."""
+
+
+def guarded(observer: Observer) -> Observer:
+    """Return the observer such that it can't break the pipeline.
+
+    If it raises an Exception, that is logged once, with its traceback, to the logger "penstock", and the observer is
+    called no more. KeyboardInterrupt and the like pass through.
+
+    Example:
+        >>> seen = []
+        >>> observe = guarded(seen.append)
+        >>> observe(ItemsDone("decode", 8, 0, 0.25))
+        >>> seen
+        [ItemsDone(stage='decode', items=8, failures=0, seconds=0.25)]
+    """
+    heard: list[Observer] = [observer]
+
+    def observe(event: StageEvent) -> None:
+        for listening in heard:
+            try:
+                listening(event)
+            except Exception:
+                heard.clear()
+                _LOGGER.exception("the observer %r raised at %r, and is called no more", listening, event)
+
+    return observe
