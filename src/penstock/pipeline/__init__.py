@@ -1,4 +1,58 @@
 """Items flow through stages in a background thread: sources, sync and async functions, batching, branches.
 
-A pipeline is described by values (`PipelineConfig`, most easily made by `PipelineBuilder`) and run by a `Pipeline`.
+A pipeline is described by values (`PipelineConfig`, most easily made by `PipelineBuilder`) and run by a `Pipeline`. It
+knows nothing of datasets: what it moves are items of any kind.
 """
+
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
+from penstock.errors import PipelineFailure
+from penstock.pipeline._items import SKIP, DroppedItem
+
+if TYPE_CHECKING:
+    from penstock.pipeline._builder import PipelineBuilder
+    from penstock.pipeline._config import Merge, PipelineConfig, Source
+    from penstock.pipeline._pipeline import Pipeline, build_pipeline
+    from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink
+    from penstock.pipeline._statistics._report import PipelineReport
+    from penstock.pipeline._statistics._stage_report import StageReport
+else:
+    # Event loops are loaded by those who use them.
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        Aggregate="penstock.pipeline._stages",
+        Aggregator="penstock.pipeline._stages",
+        Disaggregate="penstock.pipeline._stages",
+        Merge="penstock.pipeline._config",
+        PathVariants="penstock.pipeline._stages",
+        Pipe="penstock.pipeline._stages",
+        Pipeline="penstock.pipeline._pipeline",
+        PipelineBuilder="penstock.pipeline._builder",
+        PipelineConfig="penstock.pipeline._config",
+        PipelineReport="penstock.pipeline._statistics._report",
+        Sink="penstock.pipeline._stages",
+        Source="penstock.pipeline._config",
+        StageReport="penstock.pipeline._statistics._stage_report",
+        build_pipeline="penstock.pipeline._pipeline",
+    )
+
+__all__ = [
+    "SKIP",
+    "Aggregate",
+    "Aggregator",
+    "Disaggregate",
+    "DroppedItem",
+    "Merge",
+    "PathVariants",
+    "Pipe",
+    "Pipeline",
+    "PipelineBuilder",
+    "PipelineConfig",
+    "PipelineFailure",
+    "PipelineReport",
+    "Sink",
+    "Source",
+    "StageReport",
+    "build_pipeline",
+]

@@ -5,8 +5,8 @@ from fractions import Fraction
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.events import Observer
 from penstock.pipeline._config import Merge, PipelineConfig, Source, stage_names
+from penstock.pipeline._events import Observer
 from penstock.pipeline._ops import Op
 from penstock.pipeline._pipeline import Pipeline, build_pipeline
 from penstock.pipeline._stages import (

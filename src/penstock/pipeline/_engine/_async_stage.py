@@ -30,7 +30,9 @@ class AsyncStage(Stage):
             result = await self._call(items[0])
             now = perf_counter()
             spent, since = spent + now - started, since + 1
-            self._count(1, int(result is not SKIP and type(result) is not Failed), int(type(result) is Failed), now - started)
+            self._count(
+                1, int(result is not SKIP and type(result) is not Failed), int(type(result) is Failed), now - started
+            )
             if self._order is not None:
                 await self._order.pass_on(number, [] if result is SKIP else [result])
             elif type(result) is Failed:

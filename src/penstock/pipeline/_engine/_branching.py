@@ -12,7 +12,12 @@ class Router:
     """Puts each item into the channel of the path that a function chooses."""
 
     def __init__(
-        self, name: str, router: Callable[[object], int], source: Channel, paths: Sequence[Channel], tolerance: Tolerance
+        self,
+        name: str,
+        router: Callable[[object], int],
+        source: Channel,
+        paths: Sequence[Channel],
+        tolerance: Tolerance,
     ) -> None:
         self._name = name
         self._router = router

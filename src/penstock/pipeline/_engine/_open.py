@@ -13,6 +13,7 @@ from penstock.pipeline._engine._channel import Channel, Output
 from penstock.pipeline._engine._executor_stage import ExecutorStage
 from penstock.pipeline._engine._failures import Tolerance
 from penstock.pipeline._engine._folding import AggregateStage, DisaggregateStage
+from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._pulling import GeneratorStage, Source
 from penstock.pipeline._engine._resources import Resources
 from penstock.pipeline._engine._stage import Site
@@ -20,7 +21,6 @@ from penstock.pipeline._engine._sync_stage import SyncStage
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
-from penstock.pipeline._statistics._probe import Probe
 
 
 class End(Protocol):
@@ -55,12 +55,12 @@ class Opening:
     def __init__(
         self,
         resources: Resources,
-        probe: Callable[[str], Probe | None],
+        probes: Probes,
         max_failures: int | Fraction,
         drop: Callable[[DroppedItem], None],
     ) -> None:
         self._resources = resources
-        self._probe = probe
+        self._probes = probes
         self._drop = drop
         self._tolerance = Tolerance(max_failures, drop)  # of all stages that have none of their own
         self.nodes: list[Node] = []
@@ -74,18 +74,15 @@ class Opening:
             self._merge(config.source, outputs[0], place)
         else:
             name = f"{place}source"
-            source = Source(
-                name, config.source.source, outputs[0], continuous=config.source.continuous, probe=self._probe(name)
-            )
+            probe = self._probes.probe(name, "source", 1)
+            source = Source(name, config.source.source, outputs[0], continuous=config.source.continuous, probe=probe)
             self._add(name, source.run, _no_failure, [outputs[0]], [])
         self._steps(config.pipes, channels, outputs[1:], place, self.nodes[begun:])
         return self.nodes[begun:]
 
     def _merge(self, merge: Merge, output: Output, place: str) -> None:
         name = f"{place}merge"
-        channels = [
-            Channel(max_items=each.sink.buffer_size, max_bytes=each.sink.max_bytes) for each in merge.pipelines
-        ]
+        channels = [Channel(max_items=each.sink.buffer_size, max_bytes=each.sink.max_bytes) for each in merge.pipelines]
         above: list[list[Node]] = []
         for number, (config, channel) in enumerate(zip(merge.pipelines, channels, strict=True)):
             above.append(self.pipeline(config, channel, place + place_inside("merge", number)))
@@ -110,7 +107,7 @@ class Opening:
                 above = self._paths(full, step, channel, output, above)
                 before = None
                 continue
-            stage = self._stage(step, Site(full, _concurrency(step), channel, output, self._tolerance_of(step), self._probe(full)))
+            stage = self._stage(step, self._site(step, full, channel, output))
             fused = stage if isinstance(stage, SyncStage) else None
             if before is not None and fused is not None:
                 before.following = fused
@@ -122,7 +119,7 @@ class Opening:
         inputs = [[_channel_before(each) for each in path] for path in step.paths]
         outputs: list[list[Output]] = [[*channels, Inlet(output, junction)] for channels in inputs]
         router = Router(name, step.router, channel, [each[0] for each in outputs], self._tolerance)
-        router.probe = self._probe(name)
+        router.probe = self._probes.probe(name, "router", 1)
         begun = len(self.nodes)
         node = self._add(name, router.run, lambda: channel.failure, [each[0] for each in outputs], above)
         for number, path in enumerate(step.paths):
@@ -158,6 +155,13 @@ class Opening:
             case _:
                 assert_never(pipe.kind)
 
+    def _site(self, step: Pipe | Aggregate | Disaggregate, name: str, channel: Channel, output: Output) -> Site:
+        concurrency = step.concurrency if isinstance(step, Pipe) else 1
+        kind = step.kind if isinstance(step, Pipe) else type(step).__name__.lower()
+        on_threads = isinstance(step, Pipe) and step.executor is None and kind in {"sync", "lookup", "generator"}
+        probe = self._probes.probe(name, kind, concurrency, on_threads=on_threads)
+        return Site(name, concurrency, channel, output, self._tolerance_of(step), probe)
+
     def _tolerance_of(self, step: Step) -> Tolerance:
         if isinstance(step, Pipe) and step.max_failures is not None:
             return Tolerance(step.max_failures, self._drop)
@@ -180,10 +184,6 @@ def _channel_before(step: Step) -> Channel:
     if isinstance(step, Pipe):
         return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
     return Channel()
-
-
-def _concurrency(step: Step) -> int:
-    return step.concurrency if isinstance(step, Pipe) else 1
 
 
 def _no_failure() -> None:

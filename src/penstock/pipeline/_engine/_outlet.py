@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Final
 
 from penstock.errors import PipelineFailure
@@ -43,7 +43,9 @@ class Outlet:
         pace: seconds an item of the slowest stage.
     """
 
-    def __init__(self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.limit = buffer_size
         self.pace = 0.0
         self._max_bytes = max_bytes
@@ -111,11 +113,14 @@ class Outlet:
             PipelineFailure: how everything ended, once.
         """
         until = None if timeout is None else monotonic() + timeout
+        started = 0.0 if self._probe is None else perf_counter()
         while True:
             woken = threading.Lock()
             woken.acquire()
             found = self.take_or_wake(woken.release)
             if found is not Mark.NOTHING:
+                if self._probe is not None:
+                    self._probe.waited_for_input(perf_counter() - started)
                 return found
             left = -1 if until is None else max(until - monotonic(), 0)
             try:
@@ -152,6 +157,8 @@ class Outlet:
             asked = self._wants_room and self._count <= self._low()
             if asked:
                 self._wants_room = False
+        if self._probe is not None and type(item) is not Mark:
+            self._probe.done(1, 0, 0.0)
         if asked:
             with suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(self._putters.wake_one)
