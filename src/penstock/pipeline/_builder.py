@@ -109,7 +109,7 @@ class PipelineBuilder:
             The builder.
 
         Raises:
-            UsageError: for a wrong argument, before the source or after the sink.
+            UsageError: for a wrong argument, a name that another stage was given, before the source or after the sink.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -226,7 +226,7 @@ class PipelineBuilder:
             The config.
 
         Raises:
-            UsageError: without a source or a sink, or if two stages have the same explicit name.
+            UsageError: without a source or a sink.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -283,6 +283,7 @@ class PipelineBuilder:
 
     def _add(self, stage: Stage) -> "PipelineBuilder":
         self._need_open(repr(stage))
+        stage_names((*self._pipes, stage))  # refuses a repeated name where it is given
         self._pipes.append(stage)
         return self
 

@@ -18,12 +18,13 @@ _DEEPEST: Final = 32
 
 
 class Lookup(Protocol):
-    """A container that items are keys of: a dict, a list, an array, a dataset."""
+    """A container that items are keys of, whatever keys it takes: a dict, a list, an array, a dataset."""
 
-    def __getitem__(self, key: Any, /) -> object: ...  # noqa: ANN401 - items are the user's
+    @property
+    def __getitem__(self) -> Callable[..., object]: ...
 
 
-Op: TypeAlias = Callable[..., object] | Lookup
+Op: TypeAlias = Callable[[Any], object] | Lookup
 
 
 def kind_of(op: object) -> Kind:

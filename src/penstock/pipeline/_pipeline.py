@@ -403,7 +403,8 @@ class PassIterator(Iterator[Any]):
         if outlet is None:
             raise StopIteration
         try:
-            return self._pipeline._read(outlet.take(self._timeout))
+            found = outlet.take(self._timeout)
+            return found if type(found) is not Mark else self._pipeline._read(found)
         except EOFError:
             self._ended = True
             raise StopIteration from None

@@ -41,7 +41,7 @@ class WorkerProcesses(Protocol):
     """How many processes a stage has of its own, as `ProcessExecutor` says it."""
 
     @property
-    def num_workers(self) -> int:
+    def max_workers(self) -> int:
         """How many processes."""
         ...
 

@@ -84,6 +84,14 @@ def test_calls_that_give_nothing_count_towards_the_next_item() -> None:
     assert report.busy_seconds == 1.0
 
 
+def test_items_that_nothing_timed_have_no_durations() -> None:
+    """A sink, which only hands items over, has items and no quantiles."""
+    probe = StageProbe("sink", "sink")
+    probe.done(5, 0, 0.0)
+    report = probe.snapshot()
+    assert (report.items, report.p50_seconds) == (5, None)
+
+
 def test_the_clock_stands_between_passes() -> None:
     """Time after the end of a pass and before the next one is not the stage's."""
     clock = Clock()

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from time import perf_counter
 
 from penstock.pipeline._engine._calls import Failed
+from penstock.pipeline._engine._channel import NOTHING
 from penstock.pipeline._engine._failures import is_cancelled
 from penstock.pipeline._engine._order import InOrder
 from penstock.pipeline._engine._stage import GATHER_SECONDS, Site, Stage
@@ -22,43 +23,50 @@ class AsyncStage(Stage):
         self._order = InOrder(site.concurrency, self._deliver) if in_order else None
 
     async def _work(self) -> None:
-        rested = perf_counter()
+        order, output, source = self._order, self._output, self._input
+        rested = finished = perf_counter()
         spent, since = 0.0, 0  # seconds, items
-        while items := await self._take(1):
-            number = 0 if self._order is None else self._order.number()
-            started = perf_counter()
-            result = await self._call(items[0])
-            now = perf_counter()
-            spent, since = spent + now - started, since + 1
-            self._count(
-                1, int(result is not SKIP and type(result) is not Failed), int(type(result) is Failed), now - started
-            )
-            if self._order is not None:
-                await self._order.pass_on(number, [] if result is SKIP else [result])
+        while True:
+            item = source.take_now() if self._failure is None and self._probe is None else NOTHING
+            if item is NOTHING:
+                items = await self._take(1)
+                if not items:
+                    return
+                item = items[0]
+                finished = perf_counter()
+            elif len(self._lanes) < self.concurrency and len(source):
+                self._grow()
+            number = 0 if order is None else order.number()
+            started = finished
+            result: object
+            try:
+                result = await self._op(item)
+            except BaseException as error:  # noqa: BLE001 - judged below, or in its turn
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                result = Failed(0, item, error)
+            finished = perf_counter()
+            spent, since = spent + finished - started, since + 1
+            if self._counts:
+                failed = type(result) is Failed
+                self._count(1, int(result is not SKIP and not failed), int(failed), finished - started)
+            if order is not None:
+                await order.pass_on(number, result)
             elif type(result) is Failed:
                 self._tolerance.judge(self.name, result.item, result.error)
-            elif result is not SKIP and not self._output.offer(result):
+            elif result is not SKIP and not output.offer(result):
                 await self._put([result])
-            if now - rested > GATHER_SECONDS:
+            if finished - rested > GATHER_SECONDS:
                 self._learn(since, spent)
                 await asyncio.sleep(0)
-                rested = perf_counter()
+                rested = finished = perf_counter()
                 spent, since = 0.0, 0
 
-    async def _call(self, item: object) -> object:
-        try:
-            return await self._op(item)
-        except BaseException as error:  # noqa: BLE001 - judged below, or in its turn
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
-            return Failed(0, item, error)
-
-    async def _deliver(self, results: list[object]) -> None:
-        for result in results:
-            if type(result) is Failed:
-                self._tolerance.judge(self.name, result.item, result.error)
-            elif not self._output.offer(result):
-                await self._output.put(result)
+    async def _deliver(self, result: object) -> None:
+        if type(result) is Failed:
+            self._tolerance.judge(self.name, result.item, result.error)
+        elif result is not SKIP and not self._output.offer(result):
+            await self._output.put(result)
 
 
 class AsyncGeneratorStage(Stage):

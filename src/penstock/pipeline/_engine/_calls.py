@@ -1,6 +1,7 @@
 """How a function is applied to a chunk of items in a thread: item by item, through one step or several fused ones."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from time import perf_counter
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Failed(NamedTuple):
 
 
 class Applied:
-    """Steps applied to items, until they are through, one fails, the time is up, or a halt.
+    """Steps applied to items, until they are through, one fails, the call turns out slow, or a halt.
 
     Attributes:
         used: how many of the items are done with, the one that failed included.
@@ -33,46 +34,61 @@ class Applied:
         seconds: how long it took.
     """
 
-    __slots__ = ("_budget", "_items", "_steps", "failed", "seconds", "used")
+    __slots__ = ("_items", "_steps", "failed", "seconds", "used")
 
-    def __init__(self, steps: tuple[Op, ...], items: list[object], budget: float) -> None:
+    def __init__(self, steps: tuple[Op, ...], items: list[object]) -> None:
         self._steps = steps
         self._items = items
-        self._budget = budget
         self.used = 0
         self.failed: Failed | None = None
         self.seconds = 0.0
 
     def __call__(self, call: Call) -> None:
         """Apply the steps; values are those of the last one, without those that were skipped."""
-        started = now = perf_counter()
-        until = started + self._budget
-        values, steps, halt = call.values, self._steps, call.halt
-        used = 0
-        for value in self._items:
-            used += 1
-            step = 0
-            try:
+        started = perf_counter()
+        if len(self._steps) == 1:
+            self._apply_one(call, self._steps[0])
+        else:
+            self._apply_all(call)
+        self.seconds = perf_counter() - started
+
+    def _apply_one(self, call: Call, op: Op) -> None:
+        append, halt = call.values.append, call.halt
+        item: object = None
+        try:
+            for item in self._items:
+                self.used += 1
+                value = op(item)
+                if value is not SKIP:
+                    append(value)
+                if call.slow or halt.on:
+                    break
+        except BaseException as error:  # noqa: BLE001 - judged by the stage
+            self.failed = Failed(0, item, error)
+
+    def _apply_all(self, call: Call) -> None:
+        append, halt, steps = call.values.append, call.halt, self._steps
+        value: object = None
+        step = 0
+        try:
+            for value in self._items:
+                self.used += 1
+                step = 0
                 for op in steps:
                     value = op(value)  # noqa: PLW2901 - through the steps, and where one raises, what it was given
-                    step += 1
                     if value is SKIP:
                         break
-            except BaseException as error:  # noqa: BLE001 - judged by the stage
-                self.failed = Failed(step, value, error)
-                break
-            if value is not SKIP:
-                values.append(value)
-                call.tell()
-            now = perf_counter()
-            if now > until or halt.on:
-                break
-        self.used = used
-        self.seconds = max(now, perf_counter() if self.failed else now) - started
+                    step += 1
+                else:
+                    append(value)
+                if call.slow or halt.on:
+                    break
+        except BaseException as error:  # noqa: BLE001 - judged by the stage
+            self.failed = Failed(step, value, error)
 
 
 class Pulled:
-    """Items pulled from an iterator: up to a number, until the time is up or a halt.
+    """Items pulled from an iterator: up to a number, or until a halt.
 
     Attributes:
         count: how many it gave.
@@ -81,12 +97,11 @@ class Pulled:
         seconds: how long it took.
     """
 
-    __slots__ = ("_budget", "_iterator", "_most", "count", "ended", "error", "seconds")
+    __slots__ = ("_iterator", "_most", "count", "ended", "error", "seconds")
 
-    def __init__(self, iterator: Iterator[object], most: int, budget: float) -> None:
+    def __init__(self, iterator: Iterator[object], most: int) -> None:
         self._iterator = iterator
         self._most = most
-        self._budget = budget
         self.count = 0
         self.ended = False
         self.error: BaseException | None = None
@@ -94,25 +109,19 @@ class Pulled:
 
     def __call__(self, call: Call) -> None:
         """Pull; values are the items, without those that are SKIP."""
-        started = now = perf_counter()
-        until = started + self._budget
-        values, halt, iterator = call.values, call.halt, self._iterator
-        count = 0
-        for _ in range(self._most):
-            try:
-                value = next(iterator)
-            except StopIteration:
-                self.ended = True
-                break
-            except BaseException as error:  # noqa: BLE001 - judged by the stage
-                self.error = error
-                break
-            count += 1
-            if value is not SKIP:
-                values.append(value)
-                call.tell()
-            now = perf_counter()
-            if now > until or halt.on:
-                break
-        self.count = count
-        self.seconds = now - started
+        started = perf_counter()
+        append, halt = call.values.append, call.halt
+        try:
+            for value in islice(self._iterator, self._most):
+                self.count += 1
+                if value is not SKIP:
+                    append(value)
+                    if call.slow:
+                        call.tell()
+                if halt.on:
+                    break
+            else:
+                self.ended = self.count < self._most
+        except BaseException as error:  # noqa: BLE001 - judged by the stage
+            self.error = error
+        self.seconds = perf_counter() - started

@@ -16,6 +16,7 @@ Everything here runs on the loop's thread.
 
 import asyncio
 from collections import deque
+from enum import Enum
 from typing import Final, Protocol
 
 from penstock.errors import PipelineFailure
@@ -25,6 +26,15 @@ _LEAST_ITEMS: Final = 2
 _MOST_ITEMS: Final = 1024
 _GATHER_SECONDS: Final = 0.001
 _GATHER_BYTES: Final = 16 << 20
+
+
+class Nothing(Enum):
+    """The type of NOTHING: any value may be an item."""
+
+    NOTHING = "nothing"
+
+
+NOTHING: Final = Nothing.NOTHING
 
 
 class Output(Protocol):
@@ -54,41 +64,33 @@ class Output(Protocol):
         """Say that nothing comes any more, and why."""
 
 
-class Waiters:
+class Waiters(deque["asyncio.Future[None]"]):
     """Those who wait for the same thing, first come, first served."""
-
-    __slots__ = ("_futures",)
-
-    def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._futures)
 
     async def wait(self) -> None:
         """Wait to be woken. Whoever is woken and cancelled at once wakes the next."""
         future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
+        self.append(future)
         try:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._futures = deque(other for other in self._futures if other is not future)
+                self.remove(future)
             else:
                 self.wake_one()
             raise
 
     def wake_one(self) -> None:
         """Wake who has waited longest."""
-        while self._futures:
-            future = self._futures.popleft()
+        while self:
+            future = self.popleft()
             if not future.done():
                 future.set_result(None)
                 return
 
     def wake_all(self) -> None:
         """Wake everybody."""
-        while self._futures:
+        while self:
             self.wake_one()
 
 
@@ -193,7 +195,11 @@ class Channel:
             await self._takers.wait()
         count = min(most, self._passes[0])
         self._passes[0] -= count
-        items = [self._items.popleft() for _ in range(count)]
+        if count == len(self._items):
+            items = [*self._items]
+            self._items.clear()
+        else:
+            items = [self._items.popleft() for _ in range(count)]
         if self._sizes:
             self._bytes -= sum(self._sizes.popleft() for _ in range(count))
         if self._putters:
@@ -201,6 +207,20 @@ class Channel:
         if self._items and self._takers:
             self._takers.wake_one()
         return items
+
+    def take_now(self) -> object:
+        """Take one item of the pass if there is one, else return NOTHING."""
+        if not self._passes[0]:
+            return NOTHING
+        self._passes[0] -= 1
+        if self._sizes:
+            self._bytes -= self._sizes.popleft()
+        item = self._items.popleft()
+        if self._putters:
+            self._putters.wake_one()
+        if self._takers and self._items:
+            self._takers.wake_one()
+        return item
 
     def next_pass(self) -> bool:
         """Go on to the next pass after the end of one; return False if that was the last."""

@@ -35,6 +35,11 @@ class Tolerance:
         self.failures = 0
         self._last: PipelineFailure | None = None
 
+    @property
+    def is_rate(self) -> bool:
+        """Whether the number of items matters."""
+        return isinstance(self._most, Fraction)
+
     def judge(self, stage: str, item: object, error: BaseException, *, fatal: bool = False) -> None:
         """Drop an item, or raise the failure that ends the pipeline; a fatal one is never allowed.
 

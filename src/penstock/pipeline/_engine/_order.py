@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from penstock.pipeline._engine._channel import Waiters
 
-Deliver = Callable[[list[object]], Awaitable[None]]
+Deliver = Callable[[Any], Awaitable[None]]
 
 
 class InOrder:
@@ -19,7 +20,7 @@ class InOrder:
         self._deliver = deliver
         self._next = 0
         self._head = 0  # the number whose turn it is
-        self._parked: dict[int, list[object]] = {}
+        self._parked: dict[int, object] = {}
         self._passing = False
         self._waiting = Waiters()
 
@@ -28,13 +29,14 @@ class InOrder:
         self._next += 1
         return self._next - 1
 
-    async def pass_on(self, number: int, results: list[object]) -> None:
-        """Deliver the results of a number, now or when all before it are delivered; raises what delivering raises."""
-        self._parked[number] = results
-        if not self._passing and self._head in self._parked:
+    async def pass_on(self, number: int, result: object) -> None:
+        """Deliver the result of a number, now or when all before it are delivered; raises what delivering raises."""
+        self._parked[number] = result
+        if number == self._head and not self._passing:
             await self._deliver_ready()
-        while number >= self._head + self._window:
-            await self._waiting.wait()
+        else:
+            while number >= self._head + self._window:
+                await self._waiting.wait()
 
     async def turn(self, number: int) -> None:
         """Wait until it is a number's turn; `advance` ends it."""
@@ -50,9 +52,10 @@ class InOrder:
     async def _deliver_ready(self) -> None:
         self._passing = True
         try:
-            while (results := self._parked.pop(self._head, None)) is not None:
-                await self._deliver(results)
+            while self._head in self._parked:
+                await self._deliver(self._parked.pop(self._head))
                 self._head += 1
-                self._waiting.wake_all()
+                if self._waiting:
+                    self._waiting.wake_all()
         finally:
             self._passing = False

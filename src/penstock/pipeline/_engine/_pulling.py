@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from time import perf_counter
-from typing import Final, cast
+from typing import cast
 
 from penstock.pipeline._engine._calls import Failed, Pulled
 from penstock.pipeline._engine._channel import Output
@@ -19,14 +19,12 @@ from penstock.pipeline._engine._threads import Call, Halt, Threads
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._statistics._probe import Probe
 
-_EAGER_SECONDS: Final = 0.05  # an iterator is left alone for so long at most, so that a halt is seen
-
 Put = Callable[[list[object]], Awaitable[None]]
 
 
 async def pull(iterator: Iterator[object], output: Output, threads: Threads, halt: Halt, put: Put) -> Pulled:
     """Pull a chunk out of an iterator, as much as there is room for, and put it out as it comes."""
-    pulled = Pulled(iterator, await output.room(), _EAGER_SECONDS)
+    pulled = Pulled(iterator, await output.room())
     call = threads.start(pulled, halt)
     while not call.done:
         await call.wait()

@@ -59,6 +59,7 @@ class Stage(ABC):
         self._failure: BaseException | None = None
         self._over: asyncio.Future[None] | None = None
         self._in_pass = False
+        self._counts = self._probe is not None or self._tolerance.is_rate
 
     async def run(self) -> None:
         """Work until the input ends."""

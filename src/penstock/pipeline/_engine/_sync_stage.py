@@ -60,7 +60,7 @@ class SyncStage(Stage):
     async def _apply_some(self, stages: list[Self], items: list[object]) -> list[object]:
         """Apply the functions of stages to items; return the items that are left."""
         output: Output = stages[-1]._output
-        applied = Applied(tuple(stage._op for stage in stages), items, GATHER_SECONDS)
+        applied = Applied(tuple(stage._op for stage in stages), items)
         call = self._threads.start(applied, self._halt)
         made = 0
         while not call.done:
@@ -92,7 +92,7 @@ class SyncStage(Stage):
         """Return the values of items, and in their places those that failed."""
         results: list[object] = []
         while items and self._failure is None:
-            applied = Applied((self._op,), items, GATHER_SECONDS)
+            applied = Applied((self._op,), items)
             call = self._threads.start(applied, self._halt)
             await call.wait(until_done=True)
             if call.error is not None:

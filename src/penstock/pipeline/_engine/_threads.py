@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-_SLOW_SECONDS: Final = 0.002
+SLOW_SECONDS: Final = 0.002
 
 
 class Halt:
@@ -29,15 +29,17 @@ class Halt:
 
 
 class Call:
-    """One call in a thread, which makes values: `function(call)` appends them by `tell`.
+    """One call in a thread, which makes values: `function(call)` appends them.
 
     Attributes:
         values: what it has made and the loop has not taken.
         halt: whether it should end early.
+        slow: whether it takes long, so that the loop wants to hear of each new value by `tell`.
+        done: whether it has ended.
         error: what ended it, but for its own end.
     """
 
-    __slots__ = ("_eager", "_loop", "_waiter", "done", "error", "function", "halt", "values")
+    __slots__ = ("_loop", "_waiter", "done", "error", "function", "halt", "slow", "values")
 
     def __init__(self, function: Callable[["Call"], None], halt: Halt) -> None:
         self.function = function
@@ -45,7 +47,7 @@ class Call:
         self.values: list[object] = []
         self.done = False
         self.error: BaseException | None = None
-        self._eager = False
+        self.slow = False
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -61,11 +63,9 @@ class Call:
             self._loop.call_soon_threadsafe(self._finish)
 
     def tell(self) -> None:
-        """Say that there is a new value."""
-        if self._eager:
-            self._eager = False
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._wake)
+        """Say that there is a new value; needed only where the call is slow."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
 
     # -- in the loop
 
@@ -74,7 +74,7 @@ class Call:
         cancelled: asyncio.CancelledError | None = None
         while not self.done:
             self._waiter = self._loop.create_future()
-            timer = None if until_done else self._loop.call_later(_SLOW_SECONDS, self._become_eager)
+            timer = None if until_done or self.slow else self._loop.call_later(SLOW_SECONDS, self._become_slow)
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
@@ -84,7 +84,7 @@ class Call:
             finally:
                 if timer is not None:
                     timer.cancel()
-            if self.values and not until_done:
+            if self.values and cancelled is None and not until_done:
                 break
         self._waiter = None
         if cancelled is not None:
@@ -100,8 +100,8 @@ class Call:
         del self.values[:count]
         return values
 
-    def _become_eager(self) -> None:
-        self._eager = True
+    def _become_slow(self) -> None:
+        self.slow = True
         if self.values:
             self._wake()
 
@@ -128,7 +128,8 @@ class Threads:
         """Start a call, as soon as a thread is free.
 
         Args:
-            function: gets the call; it appends to its `values`, says `tell()` after each, and looks at its `halt`.
+            function: gets the call; it appends to its `values`, says `tell()` after each if the call is slow, and
+                looks at its `halt`.
             halt: of the stage.
         """
         call = Call(function, halt)

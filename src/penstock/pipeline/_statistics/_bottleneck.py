@@ -58,8 +58,8 @@ def gain_of(stages: Sequence[StageReport], bottleneck: StageReport) -> tuple[flo
             bounds.append((share, f"'{max(others, key=lambda stage: stage.busy_share).name}'"))
         if len(others) < len(group.stages):
             busy_share = group.busy_share
-    if bottleneck is stages[0]:  # an async source may not tell what it takes
-        busy_share = max(busy_share, 1 - bottleneck.wait_output_share)
+    if not busy_share:  # a source that didn't tell what it takes
+        busy_share = 1 - bottleneck.wait_output_share
     share, name = max(bounds)
     return (busy_share / share if share else inf), name
 
@@ -88,7 +88,7 @@ def _groups(stages: Sequence[StageReport]) -> list[_Group]:
     takers = [part[0] for part in parts[1:]] + [stages[-1]]
     return [
         _Group(tuple(part), _is_fed(part[0]), taker.wait_input_share >= HARDLY)
-        for part, taker in zip(parts, takers, strict=True)
+        for part, taker in zip(parts, takers, strict=False)  # a sink alone takes from nobody
     ]
 
 

@@ -104,19 +104,21 @@ class StageProbe:
         """Count a call of the stage's function that ended, as `Probe.done` says.
 
         A call that gave nothing (an aggregate that is not full, or only items left out) counts towards the items of
-        the next call that does, since that is what these cost.
+        the next call that does, since that is what these cost. Seconds of 0 mean that nothing was timed, as at a sink:
+        such items have no durations.
         """
         self._items += items
         self._failures += failures
         self._busy_seconds += seconds
         if cpu_seconds is not None:
             self._cpu_seconds = (self._cpu_seconds or 0.0) + cpu_seconds
+        seconds += self._unrecorded_seconds
         count = items + failures
-        if count:
-            self._durations.record((self._unrecorded_seconds + seconds) / count, count)
+        if count and seconds > 0:
+            self._durations.record(seconds / count, count)
             self._unrecorded_seconds = 0.0
         else:
-            self._unrecorded_seconds += seconds
+            self._unrecorded_seconds = seconds
 
     def waited_for_input(self, seconds: float) -> None:
         """Count time in which the stage could have taken an item and none was there."""

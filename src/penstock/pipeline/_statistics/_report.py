@@ -29,8 +29,6 @@ class PipelineReport:
         ... )
         >>> report.bottleneck
         'decode'
-        >>> report.advice
-        "raise the concurrency of 'decode' (now 2, busy 98%); up to 3.3 times the items a second, then the consumer is ...
         >>> print(report)
         10.0 s, 490 items, 49.0 items/s
         stage   kind    at once  items  failed  items/s  p50  p99  queue  time

@@ -1,0 +1,103 @@
+"""Ops of every kind, an aggregator and an executor, which can be pickled; and a pipeline of given stages."""
+
+import functools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from penstock.pipeline import Merge, PipelineConfig, Sink, Source
+
+
+def plain(item: int) -> int:
+    """Return the item."""
+    return item
+
+
+def counting(item: int) -> Iterator[int]:
+    """Yield the item."""
+    yield item
+
+
+async def awaited(item: int) -> int:
+    """Return the item."""
+    return item
+
+
+async def streamed(item: int) -> AsyncIterator[int]:
+    """Yield the item."""
+    yield item
+
+
+@functools.wraps(plain)
+def wrapped(item: int) -> int:
+    """Return the item."""
+    return plain(item)
+
+
+class Called:
+    """Objects of it are called, and are looked up in, too."""
+
+    def __call__(self, item: int) -> int:
+        """Return the item."""
+        return item
+
+    def __getitem__(self, item: int) -> int:
+        return item
+
+
+class CalledAsync:
+    """Objects of it are awaited; so is a method."""
+
+    async def __call__(self, item: int) -> int:
+        """Return the item."""
+        return item
+
+    async def method(self, item: int) -> int:
+        """Return the item."""
+        return item
+
+    @staticmethod
+    async def static(item: int) -> int:
+        """Return the item."""
+        return item
+
+    @classmethod
+    def made(cls, item: int) -> Iterator[int]:
+        """Yield the item."""
+        yield item
+
+
+class CalledStream:
+    """Objects of it give an async generator."""
+
+    @staticmethod
+    async def __call__(item: int) -> AsyncIterator[int]:
+        """Yield the item."""
+        yield item
+
+
+class Sums:
+    """An aggregator: sums of at least ten."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+
+    def accumulate(self, item: int, /) -> int | None:
+        """Take a number."""
+        self.held.append(item)
+        return self.flush() if sum(self.held) >= 10 else None
+
+    def flush(self) -> int | None:
+        """Give the rest."""
+        total, self.held = sum(self.held), []
+        return total or None
+
+
+class Workers:
+    """An executor that is a value: it says how many processes it means."""
+
+    max_workers = 2
+
+
+def config(*stages: Any, source: Source | Merge | None = None) -> PipelineConfig:
+    """Return a pipeline of these stages."""
+    return PipelineConfig(source or Source([1, 2]), stages, Sink())

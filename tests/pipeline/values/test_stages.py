@@ -1,0 +1,186 @@
+"""The values that describe a pipeline: what they refuse, what an op is, and what an aggregator makes."""
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.pipeline import Aggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
+from tests.pipeline.values.ops import (
+    Called,
+    CalledAsync,
+    CalledStream,
+    Sums,
+    Workers,
+    awaited,
+    config,
+    counting,
+    plain,
+    streamed,
+    wrapped,
+)
+
+
+def make_class(item: object) -> object:
+    """Return what a class is to a stage: its constructor is called."""
+    return Called if item else CalledAsync
+
+
+KINDS = [
+    (plain, "sync"),
+    (wrapped, "sync"),
+    (len, "sync"),
+    (str.upper, "sync"),
+    (int, "sync"),
+    (CalledAsync, "sync"),  # making an object is no awaiting
+    (Called(), "sync"),
+    (make_class, "sync"),
+    (counting, "generator"),
+    (CalledAsync.made, "generator"),
+    (awaited, "async"),
+    (CalledAsync(), "async"),
+    (CalledAsync().method, "async"),
+    (CalledAsync.static, "async"),
+    (CalledAsync().__call__, "async"),
+    (streamed, "async generator"),
+    (CalledStream(), "async generator"),
+    ({1: 2}, "lookup"),
+    ([1], "lookup"),
+    (np.arange(3), "lookup"),
+    (range(3), "lookup"),
+]
+
+
+@pytest.mark.parametrize(("op", "kind"), KINDS)
+def test_what_an_op_is(op: Any, kind: str) -> None:
+    """An op's kind is told from its code, also below partials of partials."""
+    assert Pipe(op).kind == kind
+    if callable(op):
+        assert Pipe(functools.partial(op, 1)).kind == kind
+        assert Pipe(functools.partial(functools.partial(op), item=1)).kind == kind
+
+
+def test_kinds_agree_with_what_a_call_gives() -> None:
+    """What calling an op gives is what its kind says."""
+    kinds: list[tuple[str, Callable[[object], bool]]] = [
+        ("sync", lambda given: isinstance(given, int)),
+        ("async", lambda given: isinstance(given, Awaitable)),
+        ("generator", lambda given: isinstance(given, Iterator)),
+        ("async generator", lambda given: isinstance(given, AsyncIterator)),
+    ]
+    for op in (plain, counting, awaited, streamed, Called(), CalledAsync(), CalledStream(), CalledAsync.made):
+        result: Any = op(1)
+        assert [kind for kind, holds in kinds if holds(result)] == [Pipe(op).kind]
+        if hasattr(result, "close"):
+            result.close()
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: Pipe(3), r"an op is called, or has __getitem__; got 3\. Give"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(plain, concurrency=0), r"concurrency must be an integer of at least 1; got 0\."),
+    (lambda: Pipe(plain, concurrency=True), r"concurrency must be .*; got True"),
+    (lambda: Pipe(plain, max_items=0), r"max_items must be .*; got 0"),
+    (lambda: Pipe(plain, max_bytes=-1), r"max_bytes must be .*; got -1"),
+    (lambda: Pipe(plain, name=""), r"a stage's name .*; got name=''"),
+    (lambda: Pipe(plain, name="a/b"), r"a stage's name is text without '/'.*; got name='a/b'"),
+    (lambda: Pipe(plain, output_order="any"), r"output_order is one of 'completion', 'input'; got 'any'"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(plain, max_failures=-2), r"max_failures is .*; got -2\. Write"),
+    (lambda: Pipe(plain, max_failures=True), r"max_failures is .*; got True"),
+    (lambda: Pipe(plain, max_failures=Fraction(3, 2)), r"max_failures is .*; got Fraction\(3, 2\)"),
+    (lambda: Pipe(plain, max_failures=0.1), r"max_failures is .*; got 0.1"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(plain, executor=4), r"an executor is a .*; got 4\. Make one"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(awaited, executor=Workers()), r"an async op runs in the pipeline's event loop; got executor="),
+    (lambda: Pipe(streamed, executor=Workers()), r"an async op runs in .* for streamed\. Leave executor away"),
+    (lambda: Pipe(streamed, output_order="input"), r"an async generator .*; got output_order='input' for streamed"),
+    (lambda: Aggregate(0), r"the size of a batch must be .*; got 0"),
+    (lambda: Aggregate(True), r"the size of a batch must be .*; got True"),  # noqa: FBT003 - refused
+    (lambda: Aggregate("ab"), r"aggregate takes a number of items, or .*; got 'ab'"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants(plain, ()), r"paths is a tuple of at least one path.*; got \(\)"),
+    (lambda: PathVariants(plain, [()]), r"paths is a tuple .*; got \[\(\)\]"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants(plain, ((plain,),)), r"a stage is a Pipe, .*; got <function plain"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants(awaited, ((),)), r"a router is a plain function .*; got <function awaited"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants({}, ((),)), r"a router is a plain function .*; got {}"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Sink(0), r"buffer_size must be .*; got 0"),
+    (lambda: Sink(max_bytes=0), r"max_bytes must be .*; got 0"),
+    (lambda: Source(3), r"a source is iterable, or async iterable; got 3\. Give a list"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Source(counting), r"a source is iterable.*; got <function counting.*Give what it returns"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Source(list), r"a source is iterable.*; got <class 'list'>\. Give what it returns"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Merge(()), r"Merge takes a tuple of at least one PipelineConfig; got \(\)"),
+    (lambda: Merge((Source([]),)), r"Merge takes .*; got \(Source\(list\),\)"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Merge((config(),), order="random"), r"order is one of 'arrival', 'turns'; got 'random'"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (
+        lambda: Merge((config(), config(source=Source([], continuous=True)))),
+        r"merged pipelines are all continuous, or none is; got continuous=\[False, True\]\. Say the same",
+    ),
+    (lambda: PipelineConfig([], (), Sink()), r"source is a Source or a Merge; got \[\]\. Write Source\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PipelineConfig(Source([]), (), 3), r"sink is a Sink; got 3\. Write Sink\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PipelineConfig(Source([]), [], Sink()), r"stages come as a tuple; got \[\]\. Write tuple\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: config(plain), r"a stage is a Pipe, .*; got <function plain.*Wrap a function as Pipe\("),
+    (
+        lambda: config(Pipe(plain, name="a"), Pipe(len, name="a")),
+        r"two stages can't share a name.*; got name='a' again",
+    ),
+    (lambda: config(Pipe(plain, name="sink")), r"source, merge and sink are taken; got name='sink'"),
+    (
+        lambda: config(PathVariants(plain, ((Pipe(len, name="b"), Pipe(plain, name="b")),))),
+        r"two stages can't share a name.*; got name='b' again\. Give one of them another name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_wrong_arguments(make: Callable[[], object], message: str) -> None:
+    """A wrong argument is refused when the value is made, with the rule, the value and the remedy."""
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_executors() -> None:
+    """Whatever takes functions, or says how many processes it means, is an executor for anything that isn't async."""
+    with ThreadPoolExecutor(1) as threads:
+        for executor in (threads, Workers()):
+            for op in (plain, counting, {1: 2}, Called()):
+                assert Pipe(op, executor=executor).executor is executor
+
+
+def test_failures_allowed() -> None:
+    """A count, any number and a share of the items are accepted."""
+    for most in (0, 5, -1, Fraction(0), Fraction(1, 100), Fraction(1)):
+        assert Pipe(plain, max_failures=most).max_failures == most
+
+
+@given(items=st.lists(st.integers(0, 9)), size=st.integers(1, 5))
+def test_lists(items: list[int], size: int) -> None:
+    """A size makes lists of so many items in order, and a shorter one of the rest."""
+    aggregator = Aggregate(size).open()
+    made: Any = [aggregator.accumulate(item) for item in items]
+    assert [batch is not None for batch in made] == [(at + 1) % size == 0 for at in range(len(items))]
+    rest: Any = aggregator.flush()
+    batches: list[list[int] | None] = [*made, rest]
+    assert [item for batch in batches for item in batch or []] == items
+    assert rest is None or 0 < len(rest) < size
+    assert aggregator.flush() is None
+
+
+@pytest.mark.parametrize("given", [Sums(), Sums, functools.partial(Sums), lambda: Sums()])
+def test_no_two_runs_share_an_aggregator(given: Any) -> None:
+    """Each run has an aggregator of its own, which begins as the one given was."""
+    stage = Aggregate(given)
+    first, second = stage.open(), stage.open()
+    assert [first.accumulate(item) for item in (4, 5)] == [None, None]
+    assert second.flush() is None
+    assert stage.open().flush() is None
+    assert [first.accumulate(6), first.flush()] == [15, None]
+
+
+def test_a_factory_of_something_else() -> None:
+    """What makes no aggregator is refused when a run would use it."""
+    with pytest.raises(UsageError, match=r"what makes an aggregator .*; dict returned {}\. Give a number"):
+        Aggregate(dict).open()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
