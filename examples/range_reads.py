@@ -12,7 +12,7 @@ import asyncio
 import tempfile
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,7 +146,7 @@ async def serve(folder: Path, address: "Future[str]", stopped: "Future[None]") -
 
 
 @contextmanager
-def server_of(folder: Path) -> Iterator[str]:
+def server_of(folder: Path) -> Generator[str]:
     """Yield the address of a server that runs in a thread of its own."""
     address: Future[str] = Future()
     stopped: Future[None] = Future()

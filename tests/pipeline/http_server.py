@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
@@ -102,7 +102,7 @@ class CountingServer:
 
 
 @contextmanager
-def counting_server(expected: int, *, answers: bool = True) -> Iterator[CountingServer]:
+def counting_server(expected: int, *, answers: bool = True) -> Generator[CountingServer]:
     """Give a server that waits for `expected` requests at once, and then answers them, or not."""
     server = CountingServer(expected, answers=answers)
     ready: Future[asyncio.AbstractEventLoop] = Future()

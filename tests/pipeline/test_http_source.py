@@ -101,7 +101,7 @@ def test_leaving_a_pass_ends_a_response_that_streams() -> None:
     with counting_server(1) as server:
         builder = PipelineBuilder().add_source(Lines(server.url)).pipe(lambda number: number * 2)
         with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
-            read = []
+            read: list[int] = []
             for number in pipeline:
                 read.append(number)
                 if len(read) == 1000:
