@@ -40,8 +40,13 @@ NOTHING: Final = Nothing.NOTHING
 class Output(Protocol):
     """Where a stage puts its items: a channel, or the outlet that the foreground reads."""
 
-    pace: float
-    """Seconds an item of the slowest stage so far."""
+    @property
+    def pace(self) -> float:
+        """Seconds an item of the slowest stage so far."""
+        ...
+
+    @pace.setter
+    def pace(self, pace: float) -> None: ...
 
     def offer(self, item: object) -> bool:
         """Return whether there was room for an item; if so, it is put."""

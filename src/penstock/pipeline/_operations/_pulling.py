@@ -7,7 +7,7 @@ a thread of its own, so that one that waits for data keeps no function waiting.
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from time import perf_counter
-from typing import cast
+from typing import TypeGuard, cast
 
 from penstock.pipeline._channels._channel import Output
 from penstock.pipeline._channels._order import InOrder
@@ -34,7 +34,7 @@ class Source:
 
     def __init__(self, name: str, iterable: object, output: Output, *, continuous: bool, probe: Probe | None) -> None:
         self._name = name
-        self._iterable: object = iterable
+        self._iterable = iterable
         self.output = output
         self._continuous = continuous
         self._halt = Halt()
@@ -45,8 +45,8 @@ class Source:
         threads = Threads(1, f"penstock-{self._name}")
         try:
             while True:
-                if isinstance(self._iterable, AsyncIterable):
-                    await self._pass_async(cast("AsyncIterable[object]", self._iterable))
+                if _is_async(self._iterable):
+                    await self._pass_async(self._iterable)
                 else:
                     await self._pass(cast("Iterable[object]", self._iterable), threads)
                 if not self._continuous:
@@ -169,6 +169,10 @@ class GeneratorStage(Stage):
     async def _turn(self, number: int) -> None:
         if self._order is not None:
             await self._order.turn(number)
+
+
+def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
+    return isinstance(iterable, AsyncIterable)
 
 
 async def _opened(open_: Callable[[], Iterator[object]], threads: Threads, halt: Halt, name: str) -> Iterator[object]:
