@@ -1,4 +1,5 @@
-// The system's zlib, zstd and xxHash: loaded when they are first used, so that building and importing need none of them.
+// The system's zlib, zstd and xxHash: loaded when they are first used, so that building and importing need none of
+// them.
 //
 // Declared here is the part of their stable interfaces that is used, in the words of this project.
 #pragma once

@@ -172,7 +172,8 @@ void inflate_all(const Task& task) {
         if (!task.output.add(free - room.size())) task.fail_too_long(position, "more");
         switch (status) {
             case Zlib::stream_end:
-                while (task.codec == Codec::gzip && !input.empty() && input[0] == std::byte{0}) input = input.subspan(1);
+                while (task.codec == Codec::gzip && !input.empty() && input[0] == std::byte{0})
+                    input = input.subspan(1);
                 if (input.empty()) return;
                 if (task.codec != Codec::gzip) {
                     task.fail(numbered(input.size()) + " follow the end of the stream", position,
