@@ -234,9 +234,7 @@ def checksum_job(source: object, initial: int) -> PoolJob:
 def xxh3_job(source: object, seed: int) -> PoolJob:
     """Computes the 64-bit XXH3."""
 
-def decompress_job(
-    source: object, codec: str, size: int | None, out: object | None, max_size: int
-) -> PoolJob:
+def decompress_job(source: object, codec: str, size: int | None, out: object | None, max_size: int) -> PoolJob:
     """
     Decompresses: into `out`, or new Bytes of `size`, or of at most `max_size`.
     """
