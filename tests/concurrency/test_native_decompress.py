@@ -1,12 +1,14 @@
 """Jobs decompress what Python's own modules and zstandard have compressed, and say what is wrong with all else."""
 
 import asyncio
-import ctypes.util
 import gzip
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,20 @@ from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import UsageError
 from penstock.transport import Bytes
 
-HAS_ZSTD = ctypes.util.find_library("zstd") is not None
-needs_zstd = pytest.mark.skipif(not HAS_ZSTD, reason="the system has no zstd")
+
+def is_there(make: Callable[[], object]) -> bool:
+    """Return whether the system has the library that a job needs."""
+    try:
+        make()
+    except ImportError:
+        return False
+    return True
+
+
+needs_zstd = pytest.mark.skipif(
+    not is_there(lambda: NativeJob.decompress(b"", codec="zstd")), reason="the system has no zstd"
+)
+needs_xxhash = pytest.mark.skipif(not is_there(lambda: NativeJob.xxh3_64(b"")), reason="the system has no xxHash")
 CODECS: list[Any] = ["zlib", "gzip", "deflate", pytest.param("zstd", marks=needs_zstd)]
 
 
@@ -200,6 +214,37 @@ def test_a_frame_that_claims_too_much() -> None:
     assert isinstance(no_memory, MemoryError)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the loader of another system is led otherwise")
+@pytest.mark.parametrize(
+    ("library", "make", "package"),
+    [
+        ("libzstd.so.1", "decompress(b'', codec='zstd')", "libzstd1"),
+        ("libxxhash.so.0", "xxh3_64(b'')", "libxxhash0"),
+    ],
+)
+def test_a_missing_library_is_named(tmp_path: Path, library: str, make: str, package: str) -> None:
+    """Where the system has no such library, an ImportError tells how to get it, and all other jobs work."""
+    (tmp_path / library).write_bytes(b"no library " * 100)  # what is found first ends the loader's search
+    program = f"""if True:
+        from penstock.concurrency import NativeJob
+        for _ in range(2):
+            try:
+                NativeJob.{make}
+            except ImportError as error:
+                print(error)
+        print(NativeJob.crc32(b""))
+    """
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3, result.stderr
+    assert lines[0] == lines[1]
+    assert library in lines[0]
+    assert f"apt install {package}" in lines[0]
+    assert "crc32" in lines[2]
+
+
 SOURCE = zlib.compress(b"abc")
 SHARED = np.zeros(100, np.uint8)
 UNKNOWN: Any = "lzma"
@@ -228,11 +273,10 @@ def test_what_cannot_be_done_is_refused(make: Callable[[], object]) -> None:
         make()
 
 
+@needs_xxhash
 @given(parts=st.lists(contents(), min_size=1, max_size=10), seed=st.integers(0, 2**64 - 1))
 def test_hashes_are_xxhashs(parts: list[bytes], seed: int) -> None:
     """XXH3 is that of the package `xxhash`, for bytes of every length and every seed."""
-    if ctypes.util.find_library("xxhash") is None:
-        pytest.skip("the system has no xxHash")
     xxhash = pytest.importorskip("xxhash")
     assert run_jobs(*(NativeJob.xxh3_64(part, seed=seed) for part in parts)) == [
         xxhash.xxh3_64_intdigest(part, seed) for part in parts
