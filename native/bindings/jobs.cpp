@@ -63,6 +63,16 @@ std::function<nb::object()> the(nb::object out) {
     return [out = std::move(out)] { return out; };
 }
 
+// What `make` makes of a library that the system may not have.
+template <class Make>
+auto loaded(Make make) {
+    try {
+        return make();
+    } catch (const LibraryMissing& error) {
+        throw nb::import_error(error.what());
+    }
+}
+
 PythonJob read(File file, std::uint64_t start, std::optional<std::uint64_t> size, const nb::object& out) {
     if (out.is_none()) {
         auto work = std::make_unique<ReadFile>(std::move(file), start, size);
@@ -170,6 +180,28 @@ PythonJob checksum(nb::object source, std::uint32_t initial) {
     return held(std::move(work), std::move(buffers), [job = work.get()] { return nb::object(nb::int_(job->value())); });
 }
 
+PythonJob xxh3(nb::object source, std::uint64_t seed) {
+    auto buffers = std::make_unique<Buffers>();
+    const std::span<const std::byte> from = readable(*buffers, source);
+    auto work = loaded([&] { return std::make_unique<Xxh3>(from, seed); });
+    return held(std::move(work), std::move(buffers), [job = work.get()] { return nb::object(nb::int_(job->value())); });
+}
+
+PythonJob decompress(nb::object source, const std::string& codec, std::optional<std::uint64_t> size, nb::object out,
+                     std::uint64_t max_size) {
+    const Codec named = codec_named(codec);
+    auto buffers = std::make_unique<Buffers>();
+    const std::span<const std::byte> from = readable(*buffers, source);
+    if (out.is_none()) {
+        auto work = loaded([&] { return std::make_unique<Decompress>(named, from, size, max_size); });
+        return held(std::move(work), std::move(buffers), [job = work.get()] { return to_object(job->take_result()); });
+    }
+    const std::span<std::byte> place = writable(*buffers, out);
+    if (size && *size != place.size()) throw nb::value_error("out must have as many bytes as size says");
+    if (overlap(from, place)) throw nb::value_error("the source must not overlap out");
+    return held(loaded([&] { return std::make_unique<Decompress>(named, from, place); }), std::move(buffers), the(out));
+}
+
 // The capsule is renamed, as DLPack's are, so that nobody takes the job again.
 PythonJob foreign(nb::object capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), taken_capsule_name)) throw nb::value_error("its job was taken before");
@@ -196,6 +228,9 @@ void bind_jobs(nb::module_& module) {
     module.def("gather_job", &gather, "source"_a, "keys"_a.noconvert(), "out"_a,
                "Copies the rows of `keys` into the rows of `out`.");
     module.def("checksum_job", &checksum, "source"_a, "initial"_a, "Computes a CRC-32.");
+    module.def("xxh3_job", &xxh3, "source"_a, "seed"_a, "Computes the 64-bit XXH3.");
+    module.def("decompress_job", &decompress, "source"_a, "codec"_a, "size"_a.none(), "out"_a.none(), "max_size"_a,
+               "Decompresses: into `out`, or new Bytes of `size`, or of at most `max_size`.");
     module.def("foreign_job", &foreign, "capsule"_a, "Takes an extension's job.");
 }
 

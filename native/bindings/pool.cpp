@@ -71,6 +71,8 @@ nb::object exception(const Failure& failure) {
         }
         case Failure::Kind::key:
             return nb::borrow(PyExc_IndexError)(text(failure.text));
+        case Failure::Kind::data:
+            return nb::borrow(PyExc_ValueError)(text(failure.text));
         case Failure::Kind::memory:
             return nb::borrow(PyExc_MemoryError)();
         default:

@@ -20,6 +20,14 @@ constexpr std::size_t most_at_once = std::size_t{1} << 30;  // systems read at m
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
+// Memory that a job makes for its result, not zeroed first.
+std::shared_ptr<std::byte[]> fresh(std::uint64_t size) { return std::shared_ptr<std::byte[]>(new std::byte[size]); }
+
+Bytes finished(std::shared_ptr<std::byte[]> memory, std::size_t size) {
+    const std::byte* const data = memory.get();
+    return Bytes(data, size, std::shared_ptr<const void>(std::move(memory), data));
+}
+
 }  // namespace
 
 File::File(int descriptor) : given_(descriptor) {
@@ -62,7 +70,7 @@ void ReadFile::run() {
     if (S_ISREG(status.st_mode) && end > 0 && *size_ > 0 && (start_ > end || *size_ > end - start_)) fail_at(end);
     std::shared_ptr<std::byte[]> own;
     if (!given_) {
-        own = std::shared_ptr<std::byte[]>(new std::byte[*size_]);  // not zeroed first
+        own = fresh(*size_);
         out_ = {own.get(), static_cast<std::size_t>(*size_)};
     }
     std::size_t done = 0;
@@ -74,10 +82,7 @@ void ReadFile::run() {
         if (count == 0) fail_at(start_ + done);
         done += static_cast<std::size_t>(count);
     }
-    if (!given_) {
-        const std::byte* const data = own.get();
-        result_ = Bytes(data, done, std::shared_ptr<const void>(std::move(own), data));
-    }
+    if (!given_) result_ = finished(std::move(own), done);
 }
 
 void Copy::run() {
@@ -87,5 +92,17 @@ void Copy::run() {
 void Stack::run() { copy_rows(rows_, row_bytes_, out_); }
 
 void Checksum::run() { value_ = crc32(source_, value_); }
+
+void Decompress::run() {
+    if (given_) {
+        decompress_into(codec_, source_, out_);
+    } else if (size_) {
+        auto own = fresh(*size_);
+        decompress_into(codec_, source_, {own.get(), static_cast<std::size_t>(*size_)});
+        result_ = finished(std::move(own), static_cast<std::size_t>(*size_));
+    } else {
+        result_ = decompress(codec_, source_, max_size_);
+    }
+}
 
 }  // namespace penstock

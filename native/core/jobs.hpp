@@ -1,5 +1,5 @@
-// What the threads of a pool do: reading a range of a file, copying, stacking, gathering, checksums, and other
-// modules'.
+// What the threads of a pool do: reading a range of a file, copying, stacking, gathering, decompressing,
+// checksums, and other modules'.
 //
 // A job borrows the memory that it is given; whoever makes it keeps that memory until the job is dropped.
 #pragma once
@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/codecs.hpp"
+#include "core/decompress.hpp"
 #include "core/gather.hpp"
 #include "include/penstock/bytes.hpp"
 #include "include/penstock/job.hpp"
@@ -137,6 +139,49 @@ class Checksum final : public Work {
   private:
     std::span<const std::byte> source_;
     std::uint32_t value_;
+};
+
+// The 64-bit XXH3. Throws LibraryMissing when it is made.
+class Xxh3 final : public Work {
+  public:
+    Xxh3(std::span<const std::byte> source, std::uint64_t seed)
+        : function_(xxhash().xxh3_64), source_(source), value_(seed) {}
+    void run() override { value_ = function_(source_.data(), source_.size(), value_); }
+    std::uint64_t value() const noexcept { return value_; }
+
+  private:
+    decltype(Xxhash::xxh3_64) function_;
+    std::span<const std::byte> source_;
+    std::uint64_t value_;
+};
+
+// Decompresses a whole input. Throws LibraryMissing when it is made, DataError when it runs.
+class Decompress final : public Work {
+  public:
+    // Into memory of its own, of exactly `size` bytes, or without a size of at most `max_size`.
+    Decompress(Codec codec, std::span<const std::byte> source, std::optional<std::uint64_t> size,
+               std::uint64_t max_size)
+        : codec_(codec), source_(source), size_(size), max_size_(max_size) {
+        require(codec);
+    }
+    // Fills `out`.
+    Decompress(Codec codec, std::span<const std::byte> source, std::span<std::byte> out)
+        : codec_(codec), source_(source), out_(out), given_(true) {
+        require(codec);
+    }
+    void run() override;
+
+    // What was made in memory of its own; only once.
+    Bytes take_result() { return std::move(result_); }
+
+  private:
+    Codec codec_;
+    std::span<const std::byte> source_;
+    std::optional<std::uint64_t> size_;
+    std::uint64_t max_size_ = 0;
+    std::span<std::byte> out_;
+    bool given_ = false;
+    Bytes result_;
 };
 
 // A job of another module.

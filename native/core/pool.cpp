@@ -37,6 +37,8 @@ Failure attempt(Work& work) noexcept {
         return {Kind::file, error.code().value(), error.text(), error.file()};
     } catch (const std::out_of_range& error) {
         return {Kind::key, 0, error.what(), {}};
+    } catch (const DataError& error) {
+        return {Kind::data, 0, error.what(), {}};
     } catch (const std::bad_alloc&) {
         return {Kind::memory, 0, {}, {}};
     } catch (const std::exception& error) {

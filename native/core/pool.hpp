@@ -26,7 +26,7 @@ namespace penstock {
 
 // Why a job gave no result, as a value: exceptions stay on the thread that threw them.
 struct Failure {
-    enum class Kind { none, withdrawn, file, key, memory, other };
+    enum class Kind { none, withdrawn, file, key, data, memory, other };
     Kind kind = Kind::none;
     int error = 0;  // an errno, for a file
     std::string text;

@@ -231,6 +231,14 @@ def gather_job(
 def checksum_job(source: object, initial: int) -> PoolJob:
     """Computes a CRC-32."""
 
+def xxh3_job(source: object, seed: int) -> PoolJob:
+    """Computes the 64-bit XXH3."""
+
+def decompress_job(source: object, codec: str, size: int | None, out: object | None, max_size: int) -> PoolJob:
+    """
+    Decompresses: into `out`, or new Bytes of `size`, or of at most `max_size`.
+    """
+
 def foreign_job(capsule: object) -> PoolJob:
     """Takes an extension's job."""
 

@@ -1,20 +1,11 @@
 """The extension `native_jobs`, built from the public headers, with jobs that wait at a gate."""
 
-import importlib.util
-import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Protocol, cast
 
-import pytest
+from tests import extensions
 
-from penstock.transport import include_directory
-
-NAME = "native_jobs"
-SOURCE = Path(__file__).parent / "extension" / f"{NAME}.cpp"
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
+SOURCE = Path(__file__).parent / "extension" / "native_jobs.cpp"
 
 
 class Extension(Protocol):
@@ -58,25 +49,10 @@ class Extension(Protocol):
 
 
 def build(folder: Path) -> Path:
-    """Build the extension as C++17 without a warning, into a folder; skip where there is nothing to build it with."""
-    compiler = shutil.which("c++")
-    python = sysconfig.get_paths()["include"]
-    if compiler is None or not (Path(python) / "Python.h").exists():
-        pytest.skip("no C++ compiler, or no C headers of Python, to build an extension with")
-    built = folder / f"{NAME}.so"
-    flags = ["-shared", "-fPIC", "-std=c++17", "-O1", "-pthread", *WARNINGS]
-    if sys.platform == "darwin":
-        flags += ["-undefined", "dynamic_lookup"]
-    folders = ["-isystem", python, "-I", include_directory()]
-    subprocess.run([compiler, *flags, *folders, str(SOURCE), "-o", str(built)], check=True)
-    return built
+    """Build the extension into a folder; skip where there is nothing to build it with."""
+    return extensions.build(SOURCE, folder)
 
 
 def load(library: Path) -> Extension:
     """Return the extension's module."""
-    spec = importlib.util.spec_from_file_location(NAME, library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return cast("Extension", module)
+    return cast("Extension", extensions.load(library))

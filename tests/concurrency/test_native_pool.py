@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
+from tests.concurrency.loops import LOOPS, run_on
 from tests.concurrency.native_extension import Extension
 
 
@@ -117,7 +118,7 @@ def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop)
     assert target == b"x" * 1000
 
 
-def test_cancelling_a_task_withdraws_what_it_awaits(extension: Extension) -> None:
+def test_cancelling_a_task_withdraws_what_it_awaits(extension: Extension, new_loop: NewLoop) -> None:
     """A task that is cancelled while it awaits a job that was not started leaves nothing of it."""
     target, out = bytearray(1), bytearray(3)
 
@@ -132,12 +133,14 @@ def test_cancelling_a_task_withdraws_what_it_awaits(extension: Extension) -> Non
             extension.open_gate()
             await running
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
     assert out == bytes(3)
 
 
-@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), st.integers(1, 4))
-def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads: int) -> None:
+@pytest.mark.parametrize("loop", LOOPS)
+@given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), num_threads=st.integers(1, 4))
+def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_threads: int) -> None:
     """Whatever is cancelled when, all else ends well, and no buffer stays held."""
     buffers = [bytearray(size) for size, _ in steps]
 
@@ -157,11 +160,11 @@ def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads: int)
                 assert future.result() is buffer
                 assert buffer == b"x" * size
 
-    asyncio.run(run())
+    run_on(loop, run)
     assert not any(is_held(buffer) for buffer in buffers)
 
 
-def test_leaving_the_scope_runs_what_was_submitted() -> None:
+def test_leaving_the_scope_runs_what_was_submitted(new_loop: NewLoop) -> None:
     """Left without an exception, the scope ends when all jobs have, whoever awaits them."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
 
@@ -169,12 +172,13 @@ def test_leaving_the_scope_runs_what_was_submitted() -> None:
         async with NativeThreadPool(2) as pool:
             return [pool.submit(NativeJob.copy(b"a" * 100, out)) for out in outs]
 
-    futures = asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        futures = runner.run(run())
     assert all(future.done() for future in futures)
     assert all(out.tobytes() == b"a" * 100 for out in outs)
 
 
-def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> None:
+def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension, new_loop: NewLoop) -> None:
     """Left by an exception, the scope waits for what runs; what was not started fails clearly, and is let go."""
     target, out = bytearray(3), bytearray(3)
 
@@ -196,12 +200,13 @@ def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> Non
             submitted[1].result()
         assert not is_held(out)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
     assert target == b"xxx"
     assert out == bytes(3)
 
 
-def test_leaving_can_be_hastened(extension: Extension) -> None:
+def test_leaving_can_be_hastened(extension: Extension, new_loop: NewLoop) -> None:
     """Cancelled while it leaves the scope, a task withdraws what was not started, and waits for what runs still."""
     target, out = bytearray(3), bytearray(3)
 
@@ -227,7 +232,8 @@ def test_leaving_can_be_hastened(extension: Extension) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
     assert target == b"xxx"
 
 

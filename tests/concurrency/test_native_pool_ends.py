@@ -91,25 +91,29 @@ def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLo
     assert queued == bytes(3)
 
 
-def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension) -> None:
+def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension, new_loop: NewLoop) -> None:
     """One loop that submitted to a shared pool may end before its jobs do; the pool's own loop ends as ever."""
     target = bytearray(3)
 
     async def submit(pool: NativeThreadPool) -> None:
         pool.submit(NativeJob.from_extension(extension.filling(target)))
 
+    def run_here(main: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main)
+
     async def run() -> None:
         async with NativeThreadPool(1) as pool:
-            await asyncio.to_thread(asyncio.run, submit(pool))
+            await asyncio.to_thread(run_here, submit(pool))
             await asyncio.to_thread(extension.await_waiting, 1)
             extension.open_gate()
 
-    asyncio.run(run())
+    run_here(run())
     assert target == b"xxx"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension) -> None:
+def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension, new_loop: NewLoop) -> None:
     """The child's copy says that it has no threads, and lets the child have a pool of its own; the parent goes on."""
     target, outs = bytearray(3), [bytearray(1) for _ in range(5)]
 
@@ -122,7 +126,8 @@ def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension)
     def child(pool: NativeThreadPool) -> None:
         status = 1
         try:
-            asyncio.run(in_child(pool))
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(in_child(pool))
             del pool
             gc.collect()
             status = 0
@@ -142,7 +147,8 @@ def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension)
             assert await running is None
             assert [await future for future in queued] == [b"a"] * 5
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:

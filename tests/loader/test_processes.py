@@ -233,3 +233,94 @@ def test_a_stuck_function_does_not_keep_the_program() -> None:
         _, errors = child.communicate(timeout=PATIENCE_SECONDS)
     assert errors.count("Traceback (most recent call last)") == 1
     assert "still inside a function of the dataset" in errors
+
+
+STRUCK = """
+import ctypes, dis
+from pathlib import Path
+
+LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")  # after these Python looks for signals
+INSIDE = tuple(str(Path(ps.__file__).parent / folder) for folder in ("_loader", "_runtime"))
+
+class Striking:
+    # SIGINT arrives; its handler is called when Python looks for signals next, which it does not
+    # after a negation, so it is not the tracing function that is interrupted.
+    __neg__ = ctypes.PYFUNCTYPE(ctypes.c_int)(("PyErr_SetInterrupt", ctypes.pythonapi))
+
+def trace(frame, event, argument):
+    if not frame.f_code.co_filename.startswith(INSIDE):
+        return None
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    back = frame.f_back
+    if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(LOOKS):
+        places.append((frame.f_code, frame.f_lasti, back.f_code, back.f_lasti))
+        if len(places) == last:
+            sys.settrace(None)
+            -striking
+    return trace
+
+def handle(number, frame):
+    # Python forgets what is raised before the first instruction of what it calls for an object that is dropped.
+    if frame is not None and frame.f_code.co_name == "_close_dropped" and frame.f_lasti <= 2:
+        return
+    while frame is not None:  # what comes when the loader has returned is the program's own affair
+        if "penstock" in frame.f_code.co_filename:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+def interrupted(act):
+    # As a user does who goes on.
+    for _ in range(3):
+        try:
+            return act()
+        except KeyboardInterrupt:
+            pass
+    raise AssertionError("one SIGINT is one KeyboardInterrupt")
+
+def go_through():
+    batches = interrupted(lambda: iter(loader))
+    found = [interrupted(lambda: next(batches).tolist()) for _ in expected]
+    assert interrupted(lambda: next(batches, None)) is None, "a batch more"
+    interrupted(lambda: loader.seek(1))
+    batches = interrupted(lambda: iter(loader))
+    return found + [interrupted(lambda: next(batches).tolist()) for _ in expected[1:]]
+
+def strike(place):
+    global loader, places, last
+    places, last = [], place
+    loader = ps.Loader(dataset, num_workers={workers})
+    sys.settrace(trace)
+    try:
+        found = go_through()
+    finally:
+        sys.settrace(None)
+    assert found == expected + expected[1:], (found, "other batches")
+    interrupted(loader.close)  # what came while an iterator was dropped comes here
+    return places
+
+striking = Striking()
+signal.signal(signal.SIGINT, handle)
+rows = ps.range(6, seed=1).shuffle()
+dataset = rows.batch(2) if {kind!r} == "indexed" else rows.filter(keep).batch(2)
+expected = [batch.tolist() for batch in dataset]
+strike(0)
+found = strike(0)
+first = dict(reversed([(place, number) for number, place in enumerate(found, 1)]))
+for number in sorted(first.values()):
+    try:
+        strike(number)
+    except BaseException as error:
+        code, index, *_ = found[number - 1]
+        line = [line for start, end, line in code.co_lines() if start <= index < end]
+        print(f"struck in {{code.co_qualname}}, line {{line}}: {{error!r}}")
+print(len(first) > 100)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_ctrl_c_at_every_place(kind: str, workers: int) -> None:
+    """Interrupted once, at any instruction of the loader, an iterator that is kept gives every batch once, in order."""
+    ended = run(STRUCK.format(kind=kind, workers=workers))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")

@@ -27,6 +27,7 @@
 #include <exception>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "bytes.hpp"
 
@@ -120,21 +121,18 @@ class PythonBuffer {
     Py_buffer view_{};
 };
 
-inline void drop_capsule(PyObject* capsule) { delete static_cast<Bytes*>(PyCapsule_GetContext(capsule)); }
-
-// The handle inside a capsule of ours; `capsule` may have been made by another module.
-inline Bytes from_capsule(PyObject* capsule) {
-    void* pointer = PyCapsule_GetPointer(capsule, bytes_capsule_name);
-    if (pointer == nullptr) throw PythonErrorSet();
-    return Bytes::share(*static_cast<const penstock_bytes_v1*>(pointer));
+template <class Handle>
+void drop_capsule(PyObject* capsule) {
+    delete static_cast<Handle*>(PyCapsule_GetContext(capsule));
 }
 
-// A capsule that shares the bytes; for `__penstock_bytes__`, the method by which other objects may offer theirs.
-inline PyObject* to_capsule(Bytes bytes) {
-    auto kept = std::make_unique<Bytes>(std::move(bytes));
+// A new capsule that keeps the handle, and points to its plain struct.
+template <class Handle>
+PyObject* keep_in_capsule(Handle handle, const char* name) {
+    auto kept = std::make_unique<Handle>(std::move(handle));
     // The context keeps the handle: the capsule's pointer is const to its readers.
-    auto* pointer = const_cast<penstock_bytes_v1*>(&kept->handle());
-    PyObject* capsule = PyCapsule_New(pointer, bytes_capsule_name, &drop_capsule);
+    PyObject* capsule =
+        PyCapsule_New(const_cast<void*>(static_cast<const void*>(&kept->handle())), name, &drop_capsule<Handle>);
     if (capsule == nullptr) throw PythonErrorSet();
     if (PyCapsule_SetContext(capsule, kept.get()) != 0) {
         PyCapsule_SetDestructor(capsule, nullptr);
@@ -144,6 +142,16 @@ inline PyObject* to_capsule(Bytes bytes) {
     kept.release();
     return capsule;
 }
+
+// The handle inside a capsule of ours; `capsule` may have been made by another module.
+inline Bytes from_capsule(PyObject* capsule) {
+    void* pointer = PyCapsule_GetPointer(capsule, bytes_capsule_name);
+    if (pointer == nullptr) throw PythonErrorSet();
+    return Bytes::share(*static_cast<const penstock_bytes_v1*>(pointer));
+}
+
+// A capsule that shares the bytes; for `__penstock_bytes__`, the method by which other objects may offer theirs.
+inline PyObject* to_capsule(Bytes bytes) { return keep_in_capsule(std::move(bytes), bytes_capsule_name); }
 
 }  // namespace detail
 

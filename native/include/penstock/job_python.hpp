@@ -12,7 +12,6 @@
 // and in Python: `await pool.submit(NativeJob.from_extension(parsing(data)))`.
 #pragma once
 
-#include <memory>
 #include <utility>
 
 #include "bytes_python.hpp"
@@ -20,26 +19,8 @@
 
 namespace penstock {
 
-namespace detail {
-
-inline void drop_job_capsule(PyObject* capsule) { delete static_cast<Job*>(PyCapsule_GetContext(capsule)); }
-
-}  // namespace detail
-
 // A new capsule that shares the job. Whoever takes the job renames the capsule, so that it runs once. Needs the
 // interpreter's lock; throws PythonErrorSet.
-inline PyObject* to_capsule(Job job) {
-    auto kept = std::make_unique<Job>(std::move(job));
-    auto* pointer = const_cast<penstock_job_v1*>(&kept->handle());  // const to its readers
-    PyObject* capsule = PyCapsule_New(pointer, job_capsule_name, &detail::drop_job_capsule);
-    if (capsule == nullptr) throw PythonErrorSet();
-    if (PyCapsule_SetContext(capsule, kept.get()) != 0) {
-        PyCapsule_SetDestructor(capsule, nullptr);
-        Py_DECREF(capsule);
-        throw PythonErrorSet();
-    }
-    kept.release();
-    return capsule;
-}
+inline PyObject* to_capsule(Job job) { return detail::keep_in_capsule(std::move(job), job_capsule_name); }
 
 }  // namespace penstock

@@ -42,7 +42,7 @@ class OrderedProgress:
         self._next = _Known(0, 0, self._beginning(), 0)
         self._last: _Known | None = None
         self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._remember()
+        self._remember(self._next)
 
     @property
     def next_step(self) -> int:
@@ -80,24 +80,21 @@ class OrderedProgress:
             raise InternalError("an ordered dataset's batch comes with a token")
         last = self._next
         following = _Known(last.step + 1, last.epoch, last.where._replace(token=token), last.run)
-        self._known[following.step] = following
-        # An interrupt finds all of these done, or none.
+        self._remember(following)
+        # Last, and no call: an interrupt comes before the batch is counted, or after it was handed out.
         self._last, self._next = last, following
-        self._forget()
 
     def ended(self) -> None:
         self._next_epoch()
 
     def _next_epoch(self) -> None:
-        self._next = _Known(self._next.step, self._next.epoch + 1, self._beginning(), self._next.run)
-        self._remember()
+        following = _Known(self._next.step, self._next.epoch + 1, self._beginning(), self._next.run)
+        self._remember(following)
+        self._next = following
 
-    def _remember(self) -> None:
-        self._known[self._next.step] = self._next
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known.move_to_end(self._next.step)
+    def _remember(self, known: _Known) -> None:
+        self._known[known.step] = known
+        self._known.move_to_end(known.step)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
@@ -143,7 +140,7 @@ class OrderedProgress:
         self._next = self._restored(states)
         self._last = None
         self._known.clear()
-        self._remember()
+        self._remember(self._next)
         self._pass_end()
 
     def _restored(self, states: Sequence[LoaderState]) -> _Known:

@@ -4,7 +4,8 @@ A slot goes from free to armed (its job is being made or ready) and to free agai
 The memory that the job was computed in is lent to it apart from the slot, and comes back when its last view has died.
 
 Guarantees:
-  - What changes slots and memory runs with the crew `owned`, by one thread at a time.
+  - What changes slots and memory runs with the crew `owned`, by one thread at a time; Ctrl-C finds it done, or not
+    begun.
   - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the crew.
   - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
 """
@@ -22,6 +23,7 @@ from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError
 from penstock.transport._bell import Bell
+from penstock.transport._interrupts import HeldInterrupts
 from penstock.transport._memory import Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 
@@ -48,6 +50,7 @@ class Crew:
         self.num_workers = num_workers
         self.arm_more: Callable[[], None] = _nothing
         self.most_idle = 0
+        self.queues: list[Callable[[], None]] = []  # what gives up each one's jobs
         self.told_of_kept_batches = False  # the queue's, but once for all queues
         self._lock = threading.Lock()  # its holder owns the crew
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
@@ -70,27 +73,37 @@ class Crew:
     # -- who owns it
 
     @contextmanager
-    def owned(self) -> Generator[None]:
-        """Own the crew; waits until nobody else does."""
-        try:
-            with self._lock:
-                yield
-        finally:
-            self._run_waiting()
+    def owned(self) -> Generator[HeldInterrupts]:
+        """Own the crew; waits until nobody else does. Ctrl-C comes at the end, or where it is allowed."""
+        with HeldInterrupts() as held:
+            try:
+                with self._lock:
+                    yield held
+            finally:
+                self._run_waiting()
 
     def when_free(self, action: Callable[[], None]) -> None:
         """Call `action` with the crew owned: now, or, if someone owns it, as soon as they don't."""
         self._waiting.append(action)
         self._run_waiting()
 
+    def give_up(self) -> None:
+        """Give up all queues' jobs, also those of a queue that nobody can close: its maker was interrupted."""
+        with self.owned():
+            while self.queues:
+                self.queues[-1]()
+
     def _run_waiting(self) -> None:
         # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
-        while self._waiting and self._lock.acquire(blocking=False):
-            try:
-                while self._waiting:
-                    self._waiting.popleft()()
-            finally:
-                self._lock.release()
+        while self._waiting and not self._lock.locked():
+            with HeldInterrupts():
+                if not self._lock.acquire(blocking=False):
+                    return
+                try:
+                    while self._waiting:
+                        self._waiting.popleft()()
+                finally:
+                    self._lock.release()
 
     def check(self) -> None:
         """Raise if the crew can't work: in a fork, where it has no threads, or with what `worker_init` raised."""
@@ -165,10 +178,12 @@ class Crew:
         self._ring.cancel(slot)
         self._draining.add(slot)
 
-    def wait_drained(self) -> None:
-        """Wait until no cancelled slot has a writer left."""
+    def wait_drained(self, held: HeldInterrupts) -> None:
+        """Wait until no cancelled slot has a writer left; Ctrl-C comes out of it at once."""
+        held.allow()
         for slot in self._draining:
             self._ring.wait_drained(slot)
+        held.hold()
         self.collect()
 
     # -- waiting; the consumer's thread alone

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from penstock._runtime._crew import Crew
 from penstock._runtime._jobs import Job
 from penstock.errors import UsageError
+from penstock.transport._interrupts import HeldInterrupts
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -54,6 +55,7 @@ class JobQueue(Generic[AnyJob]):
         self._ended = False
         crew.check()
         with crew.owned():
+            crew.queues.append(self._give_up)
             if alone:
                 crew.arm_more = self._arm_ahead
                 crew.most_idle = window + 1
@@ -62,13 +64,13 @@ class JobQueue(Generic[AnyJob]):
     def next_job(self) -> AnyJob | None:
         """Return the next job when it is complete; None at the end."""
         self._crew.check()
-        with self._crew.owned():
+        with self._crew.owned() as held:
             if self._armed:
                 self._arm_ahead()
             else:
                 self._arm()
             if not self._armed and not self._ended:
-                self._grow()
+                self._grow(held)
         if not self._armed:
             return None
         slot, job = self._armed[0]
@@ -92,6 +94,9 @@ class JobQueue(Generic[AnyJob]):
     # -- with the crew owned
 
     def _give_up(self) -> None:
+        self._ended = True
+        if self._give_up in self._crew.queues:
+            self._crew.queues.remove(self._give_up)
         if self._crew.arm_more == self._arm_ahead:
             self._crew.arm_more = _nothing
         self._made = None
@@ -125,13 +130,13 @@ class JobQueue(Generic[AnyJob]):
             return False
         return self._crew.regions_in_use < self._most_regions
 
-    def _grow(self) -> None:
+    def _grow(self, held: HeldInterrupts) -> None:
         """Make room where the consumer holds all slots, or say why there is none."""
         job, crew = self._made, self._crew
         if job is None:
             return
         if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
-            crew.wait_drained()  # what an earlier iterator left behind is no fault of the consumer's
+            crew.wait_drained(held)  # what an earlier iterator left behind is no fault of the consumer's
             self._arm()
             if self._armed:
                 return

@@ -15,6 +15,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
 from penstock.errors import StateError
+from penstock.transport._interrupts import HeldInterrupts
 
 
 class Runtime:
@@ -34,7 +35,10 @@ class Runtime:
             return self._inline(course)
         if self._crew is None:
             merges = plan.limits.num_batch_workers or plan.prefetch
-            self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
+            with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
+                self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
+        self._crew.check()
+        self._crew.give_up()
         stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
         return stream(plan, self._crew, course, self._consumer_context())
 

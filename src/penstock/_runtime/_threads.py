@@ -151,15 +151,15 @@ class ThreadReader:
         begun, self._begun = self._begun, None
         is_open = begun is not None and (begun[0].course, begun[0].epoch, begun[1]) == (leaf.course, leaf.epoch, start)
         queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
-        try:
-            while (job := queue.next_job()) is not None:
-                if job.failed:
-                    yield from one_by_one(leaf, job.span.start, job.span.stop)
-                else:
-                    for span, block in job.parts:
-                        yield leaf.chunk(span.start, span.stop, block)
-        finally:
-            queue.close()
+        # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
+        # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
+        while (job := queue.next_job()) is not None:
+            if job.failed:
+                yield from one_by_one(leaf, job.span.start, job.span.stop)
+            else:
+                for span, block in job.parts:
+                    yield leaf.chunk(span.start, span.stop, block)
+        queue.close()
 
     def is_ready(self) -> bool:
         """Return whether the next chunk of every leaf would come without waiting."""

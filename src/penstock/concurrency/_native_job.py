@@ -9,7 +9,7 @@ Guarantees:
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", covariant=True)
 _Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype
 
+_Codec: TypeAlias = Literal["zlib", "gzip", "deflate", "zstd"]
+
 _LARGEST = 2**63 - 1  # of a file offset
+_GIBIBYTE = 2**30
 
 
 @final
@@ -237,6 +240,107 @@ class NativeJob(Generic[Result]):
                 f"initial={initial} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
             ) from error
         return NativeJob(native, f"crc32 of {memoryview(cast('Buffer', source)).nbytes} bytes")
+
+    @staticmethod
+    def xxh3_64(source: "_Memory", *, seed: int = 0) -> "NativeJob[int]":
+        """Return a job that computes the 64-bit XXH3, a fast hash that is no protection against intent.
+
+        It is computed by the system's xxHash, from version 0.8 on.
+
+        Args:
+            source: a C-contiguous buffer of any items.
+            seed: which of the family of hashes, in [0, 2**64).
+
+        Returns:
+            A job whose result is the hash, in [0, 2**64).
+
+        Raises:
+            UsageError: the source is no such buffer, or `seed` is out of range.
+            ImportError: the system hasn't the library; the message says how to get it.
+
+        Example:
+            >>> import asyncio
+            >>> from penstock.concurrency import NativeThreadPool
+            >>> async def hashed(data: bytes) -> int:
+            ...     async with NativeThreadPool(1) as pool:
+            ...         return await pool.submit(NativeJob.xxh3_64(data))
+            >>> hex(asyncio.run(hashed(b"")))
+            '0x2d06800538d394c2'
+        """
+        try:
+            native = _native.xxh3_job(source, seed)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"xxh3_64 needs a C-contiguous buffer and a seed in [0, 2**64); got {_described(source)} and "
+                f"seed={seed} ({error}). Make such a one first: numpy.ascontiguousarray(source)"
+            ) from error
+        return NativeJob(native, f"xxh3_64 of {memoryview(cast('Buffer', source)).nbytes} bytes")
+
+    @overload
+    @staticmethod
+    def decompress(
+        source: "_Memory",
+        *,
+        codec: _Codec = "zlib",
+        size: int | None = None,
+        out: None = None,
+        max_size: int = _GIBIBYTE,
+    ) -> "NativeJob[Bytes]": ...
+    @overload
+    @staticmethod
+    def decompress(
+        source: "_Memory", *, codec: _Codec = "zlib", size: int | None = None, out: "_Out", max_size: int = _GIBIBYTE
+    ) -> "NativeJob[_Out]": ...
+    @staticmethod
+    def decompress(
+        source: "_Memory",
+        *,
+        codec: _Codec = "zlib",
+        size: int | None = None,
+        out: "_Memory | None" = None,
+        max_size: int = _GIBIBYTE,
+    ) -> "NativeJob[Any]":
+        """Return a job that decompresses what lies in memory as a whole.
+
+        It is done by the system's zlib, or zstd from version 1.4 on; there is nothing to install for Python.
+
+        Args:
+            source: a C-contiguous buffer of any items, such as the `Bytes` of a job that has read it; not copied.
+            codec: `zlib` or `deflate` (raw, without header or checksum) for one stream; `gzip` for members and `zstd`
+                for frames, one behind the other, which give one output.
+            size: how many bytes the output has, exactly; None takes what `out` has, or what comes.
+            out: where to; a writable C-contiguous buffer of any items, apart from the source. None makes new memory.
+            max_size: where neither `size` nor `out` is given, the most bytes that the output may have, by default
+                1 GiB: a few bytes can ask for all of the memory. No more than this is taken, whatever the input says.
+
+        Returns:
+            A job whose result is `out`, or new `Bytes`. It fails with a ValueError that names the place where the input
+            is corrupt or cut off, or where its output doesn't have the size that was given, or exceeds `max_size`.
+
+        Raises:
+            UsageError: there is no such codec, `size` or `max_size` is negative or too large, `size` isn't that of
+                `out`, or the buffers are no such ones.
+            ImportError: the system hasn't the library; the message says how to get it.
+
+        Example:
+            >>> import asyncio, zlib
+            >>> from penstock.concurrency import NativeThreadPool
+            >>> async def decompressed(data: bytes) -> bytes:
+            ...     async with NativeThreadPool(2) as pool:
+            ...         return bytes(await pool.submit(NativeJob.decompress(data)))
+            >>> asyncio.run(decompressed(zlib.compress(b"penstock")))
+            b'penstock'
+        """
+        try:
+            native = _native.decompress_job(source, codec, size, out, max_size)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                "decompress needs a C-contiguous source, a codec of zlib, gzip, deflate and zstd, sizes in [0, 2**64), "
+                f"and a writable C-contiguous out of that size, apart from the source; got {_described(source)}, "
+                f"codec={codec!r}, size={size}, out={_described(out)}, max_size={max_size} ({error}). Make out by "
+                "numpy.empty(size, numpy.uint8), or leave it away"
+            ) from error
+        return NativeJob(native, f"decompress {codec} of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
     @staticmethod
     def from_extension(capsule: object) -> "NativeJob[Bytes | None]":

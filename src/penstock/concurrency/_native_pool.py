@@ -99,7 +99,8 @@ class NativeThreadPool:
 
         Returns:
             A future of the running loop, for its result. A job that fails sets its exception: an OSError for files, an
-            IndexError for keys, a MemoryError, or a RuntimeError for what an extension threw.
+            IndexError for keys, a ValueError for what can't be decompressed, a MemoryError, or a RuntimeError for what
+            an extension threw.
 
         Raises:
             ClosedError: the pool's scope was not entered, or was left.

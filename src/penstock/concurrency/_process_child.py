@@ -3,7 +3,9 @@
 Guarantees:
   - Every request is answered, by a value or by what the worker raised, also where one of them can't be pickled.
   - When the parent has gone, however it went, the process ends at once, in the middle of a job too.
-  - Ctrl-C is the parent's to handle: it reaches all processes of a terminal, and the workers ignore it.
+  - Ctrl-C is the parent's to handle: it reaches all processes of a terminal, and the workers ignore it. One that is
+    spawned starts with it blocked, and never notices it. One that is forked by Python's fork server may end by it
+    until it has imported what it runs, in silence; from then on it ignores it.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
@@ -52,12 +55,36 @@ class Failed:
     traceback: str
 
 
-def serve(requests: "Connection[Any, Any]", factory: bytes) -> None:
-    """Answer the parent's requests until it stops the worker or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
-    with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
-        _answer_all(requests, factory, runner)
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the process runs: it answers the parent's requests until the parent stops the worker or is gone.
+
+    It is pickled to get there, and the process ignores Ctrl-C from its unpickling on, not from its call: in between
+    Python does its own part of the start, and would print a traceback.
+
+    Attributes:
+        requests: the process's end of the pipe.
+        factory: what makes the worker, pickled.
+    """
+
+    requests: "Connection[Any, Any]"
+    factory: bytes
+
+    def __reduce__(self) -> "tuple[Callable[[Connection[Any, Any], bytes], Service], tuple[object, ...]]":
+        return _arrived, (self.requests, self.factory)
+
+    def __call__(self) -> None:
+        """Answer all requests."""
+        threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
+        with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
+            _answer_all(self.requests, self.factory, runner)
+
+
+def _arrived(requests: "Connection[Any, Any]", factory: bytes) -> Service:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that was blocked
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # as everything that a job starts expects it
+    return Service(requests, factory)
 
 
 def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asyncio.Runner) -> None:

@@ -5,6 +5,7 @@ Guarantees:
     waited for beside its answer.
   - A call that is cancelled kills the process, so nothing is waited for that can't be cancelled.
   - After `close` the process has ended and was waited for.
+  - Ctrl-C, which a terminal sends to all processes, ends none that is spawned, at no moment of its start either.
   - Jobs are pickled, and results unpickled, outside the loop's thread.
 
 Linux gives a descriptor of the process (a pidfd), through which a signal can't reach another one that got its number.
@@ -14,13 +15,14 @@ import asyncio
 import os
 import pickle
 import signal
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing import connection, get_context
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import connection, get_context, resource_tracker
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, TypeVar, cast
 
-from penstock.concurrency._process_child import RUN, START, STOP, Failed, Succeeded, serve
+from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Caught, Worker
 from penstock.errors import UsageError, WorkerError
@@ -100,6 +102,8 @@ class _Process(Generic[Job, Result]):
         self._factory = factory
         self._name = name
         self._context = get_context("spawn") if start_method == "spawn" else get_context("forkserver")
+        # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
+        self._starting = _interrupts_blocked if start_method == "spawn" else nullcontext
         self._requests: Connection[bytes, bytes] | None = None
         self._started = False  # the worker's start has returned
         self._lock = threading.Lock()  # over the four below: the loop's thread kills, and asks for the exit code
@@ -112,12 +116,15 @@ class _Process(Generic[Job, Result]):
 
     def start(self) -> None:
         """Start the process, and the worker in it."""
-        ours, theirs = self._context.Pipe()
-        self._requests = cast("Connection[bytes, bytes]", ours)  # nothing else on this system
+        ours, theirs = cast(  # nothing else on this system
+            "tuple[Connection[bytes, bytes], Connection[bytes, bytes]]", self._context.Pipe()
+        )
+        self._requests = ours
         # A daemon, so that a pool whose loop was dropped never keeps Python from ending.
-        process = self._context.Process(target=serve, args=(theirs, self._factory), name=self._name, daemon=True)
+        process = self._context.Process(target=Service(theirs, self._factory), name=self._name, daemon=True)
         try:
-            process.start()
+            with self._starting():
+                process.start()
         finally:
             theirs.close()
         with self._lock:
@@ -231,6 +238,21 @@ class _Process(Generic[Job, Result]):
             )
         )
         return WorkerError(f"the process of {self._name} (pid {pid}) {how}{when}", exit_code=exit_code)
+
+
+@contextmanager
+def _interrupts_blocked() -> Generator[None]:
+    """Block SIGINT in this thread, and so in the processes that it starts; the program's other threads get it."""
+    if sys.platform == "win32":
+        yield
+        return
+    # It would be started with the first process, and Python lets SIGINT through in this thread when it does so.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:

@@ -13,6 +13,7 @@ from penstock.pipeline._items import SKIP, DroppedItem
 if TYPE_CHECKING:
     from penstock.pipeline._builder import PipelineBuilder
     from penstock.pipeline._config import Merge, PipelineConfig, Source
+    from penstock.pipeline._events import ItemDropped, ItemsDone, StageEnded, StageStarted
     from penstock.pipeline._pipeline import Pipeline, build_pipeline
     from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink
     from penstock.pipeline._statistics._report import PipelineReport
@@ -24,6 +25,8 @@ else:
         Aggregate="penstock.pipeline._stages",
         Aggregator="penstock.pipeline._stages",
         Disaggregate="penstock.pipeline._stages",
+        ItemDropped="penstock.pipeline._events",
+        ItemsDone="penstock.pipeline._events",
         Merge="penstock.pipeline._config",
         PathVariants="penstock.pipeline._stages",
         Pipe="penstock.pipeline._stages",
@@ -33,7 +36,9 @@ else:
         PipelineReport="penstock.pipeline._statistics._report",
         Sink="penstock.pipeline._stages",
         Source="penstock.pipeline._config",
+        StageEnded="penstock.pipeline._events",
         StageReport="penstock.pipeline._statistics._stage_report",
+        StageStarted="penstock.pipeline._events",
         build_pipeline="penstock.pipeline._pipeline",
     )
 
@@ -43,6 +48,8 @@ __all__ = [
     "Aggregator",
     "Disaggregate",
     "DroppedItem",
+    "ItemDropped",
+    "ItemsDone",
     "Merge",
     "PathVariants",
     "Pipe",
@@ -53,6 +60,8 @@ __all__ = [
     "PipelineReport",
     "Sink",
     "Source",
+    "StageEnded",
     "StageReport",
+    "StageStarted",
     "build_pipeline",
 ]

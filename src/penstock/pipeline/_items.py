@@ -1,4 +1,4 @@
-"""What an item can be besides a value: left out by the stage itself (SKIP), or dropped because the stage failed on it."""
+"""What an item can be besides a value: left out by its stage (SKIP), or dropped because the stage failed on it."""
 
 from enum import Enum
 from typing import Final

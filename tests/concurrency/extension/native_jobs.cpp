@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "../../extensions.hpp"
+
 using penstock::Bytes;
 
 namespace {
@@ -22,15 +24,6 @@ struct Gate {
 };
 // Never destroyed: a job may wait there when the process ends.
 Gate& gate = *new Gate();
-
-template <class Function>
-PyObject* guarded(Function function) {
-    try {
-        return function();
-    } catch (const penstock::PythonErrorSet&) {
-        return nullptr;
-    }
-}
 
 PyObject* upper(PyObject*, PyObject* source) {
     return guarded([&] {

@@ -5,20 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "../../extensions.hpp"
+
 using penstock::Bytes;
 
 namespace {
 
 Bytes kept;
-
-template <class Function>
-PyObject* guarded(Function function) {
-    try {
-        return function();
-    } catch (const penstock::PythonErrorSet&) {
-        return nullptr;
-    }
-}
 
 PyObject* make(PyObject*, PyObject* size) {
     return guarded([&] { return penstock::to_python(std::string(PyLong_AsSize_t(size), 'x')); });

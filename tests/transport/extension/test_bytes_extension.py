@@ -1,11 +1,8 @@
 """Extensions, built by themselves from the public headers, exchange bytes with Python without a copy."""
 
 import gc
-import importlib.util
-import shutil
 import subprocess
 import sys
-import sysconfig
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -16,8 +13,9 @@ import numpy as np
 import pytest
 
 from penstock._native import living_byte_owners
-from penstock.transport import Bytes, include_directory, leased_slots
+from penstock.transport import Bytes, leased_slots
 from penstock.transport._memory import Memory
+from tests.extensions import build, load
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"
 NAME = "native_bytes"
@@ -54,43 +52,18 @@ class Extension(Protocol):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the extension, built as C++17 without a warning."""
-    compiler = shutil.which("c++")
-    python = sysconfig.get_paths()["include"]
-    if compiler is None or not (Path(python) / "Python.h").exists():
-        pytest.skip("no C++ compiler, or no C headers of Python, to build an extension with")
-    built = tmp_path_factory.mktemp("extension") / f"{NAME}.so"
-    flags = [
-        "-shared",
-        "-fPIC",
-        "-std=c++17",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Wshadow",
-        "-Werror",
-        "-pthread",
-    ]
-    if sys.platform == "darwin":
-        flags += ["-undefined", "dynamic_lookup"]
-    folders = ["-isystem", python, "-I", include_directory()]
-    subprocess.run([compiler, *flags, *folders, str(SOURCE), "-o", str(built)], check=True)
-    return built
+    return build(SOURCE, tmp_path_factory.mktemp("extension"))
 
 
 @pytest.fixture
 def extension(library: Path) -> Iterator[Extension]:
     """Return the extension's module; afterwards it has no owner left, and nor has Penstock."""
-    spec = importlib.util.spec_from_file_location(NAME, library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = cast("Extension", load(library))
     gc.collect()
     before = living_byte_owners()
-    yield cast("Extension", module)
+    yield module
     gc.collect()
-    assert cast("Extension", module).living() == 0
+    assert module.living() == 0
     assert living_byte_owners() == before
 
 

@@ -1,1 +1,1 @@
-"""The engine: stages as tasks of one event loop, channels between them, threads for what is not async."""
+"""A pipeline at work: opened, run on a loop in a background thread, and watched."""

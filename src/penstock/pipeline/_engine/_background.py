@@ -9,12 +9,15 @@ Guarantees:
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.pipeline._engine._resources import Resources
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class Background:
@@ -53,7 +56,7 @@ class Background:
             raise TimeoutError(f"the pipeline's event loop did not start within {timeout} s")
 
     def begin(self, main: Coroutine[object, object, None]) -> "Future[None]":
-        """Run something on the loop, after what ran before has ended; return what is done when it has ended too."""
+        """Return what is done when `main` has run on the loop, after what ran there before has ended."""
         return asyncio.run_coroutine_threadsafe(self._run(main), self.loop)
 
     def cancel(self) -> None:
@@ -76,8 +79,8 @@ class Background:
         """
         if threading.current_thread() is self._thread:
             raise UsageError(
-                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from the "
-                "event loop's thread. Raise an exception in the stage, or stop the pipeline from elsewhere"
+                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from "
+                "the event loop's thread. Raise an exception in the stage, or stop the pipeline from elsewhere"
             )
         self.abandon()
         until = None if timeout is None else monotonic() + timeout

@@ -3,22 +3,24 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Protocol, assert_never, cast
 
 from penstock.errors import PipelineFailure
+from penstock.pipeline._channels._branching import Inlet, Junction, Turns
+from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._config import Merge, PipelineConfig, place_inside, stage_names
-from penstock.pipeline._engine._async_stage import AsyncGeneratorStage, AsyncStage
-from penstock.pipeline._engine._branching import Inlet, Junction, Router, Turns
-from penstock.pipeline._engine._channel import Channel, Output
-from penstock.pipeline._engine._executor_stage import ExecutorStage
-from penstock.pipeline._engine._failures import Tolerance
-from penstock.pipeline._engine._folding import AggregateStage, DisaggregateStage
 from penstock.pipeline._engine._probes import Probes
-from penstock.pipeline._engine._pulling import GeneratorStage, Source
 from penstock.pipeline._engine._resources import Resources
-from penstock.pipeline._engine._stage import Site
-from penstock.pipeline._engine._sync_stage import SyncStage
+from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._operations._async_stage import AsyncGeneratorStage, AsyncStage
+from penstock.pipeline._operations._executor_stage import ExecutorStage
+from penstock.pipeline._operations._folding import AggregateStage, DisaggregateStage
+from penstock.pipeline._operations._pulling import GeneratorStage, Source
+from penstock.pipeline._operations._router import Router
+from penstock.pipeline._operations._stage import Site
+from penstock.pipeline._operations._sync_stage import SyncStage
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
 
@@ -66,7 +68,7 @@ class Opening:
         self.nodes: list[Node] = []
 
     def pipeline(self, config: PipelineConfig, output: Output, place: str = "") -> list[Node]:
-        """Make the nodes of a pipeline that puts its items into `output`; return them all, in the order of the flow."""
+        """Return the nodes of a pipeline that puts its items into `output`, in the order of the flow."""
         begun = len(self.nodes)
         channels = [_channel_before(step) for step in config.pipes]
         outputs: list[Output] = [*channels, output]
@@ -88,13 +90,13 @@ class Opening:
             above.append(self.pipeline(config, channel, place + place_inside("merge", number)))
         if merge.order == "turns":
             turns = Turns(channels, output)
-            self._add(name, turns.run, lambda: turns.failure, [output], [node for nodes in above for node in nodes])
+            self._add(name, turns.run, turns.failure, [output], [node for nodes in above for node in nodes])
             return
         junction = Junction(output, len(channels))
         for channel, nodes in zip(channels, above, strict=True):
             inlet = Inlet(output, junction)
             forward = Turns([channel], inlet)
-            self._add(name, forward.run, lambda forward=forward: forward.failure, [inlet], nodes)
+            self._add(name, forward.run, forward.failure, [inlet], nodes)
 
     def _steps(
         self, steps: Sequence[Step], inputs: Sequence[Channel], outputs: Sequence[Output], place: str, above: list[Node]
@@ -112,16 +114,17 @@ class Opening:
             if before is not None and fused is not None:
                 before.following = fused
             before = fused
-            above = [*above, self._add(full, stage.run, lambda channel=channel: channel.failure, [output], above)]
+            above = [*above, self._add(full, stage.run, partial(_failure_of, channel), [output], above)]
 
     def _paths(self, name: str, step: PathVariants, channel: Channel, output: Output, above: list[Node]) -> list[Node]:
         junction = Junction(output, len(step.paths))
         inputs = [[_channel_before(each) for each in path] for path in step.paths]
         outputs: list[list[Output]] = [[*channels, Inlet(output, junction)] for channels in inputs]
-        router = Router(name, step.router, channel, [each[0] for each in outputs], self._tolerance)
-        router.probe = self._probes.probe(name, "router", 1)
+        firsts = [each[0] for each in outputs]
+        router = Router(name, step.router, firsts, self._tolerance)
+        run = partial(router.run, channel, self._probes.probe(name, "router", 1))
         begun = len(self.nodes)
-        node = self._add(name, router.run, lambda: channel.failure, [each[0] for each in outputs], above)
+        node = self._add(name, run, partial(_failure_of, channel), firsts, above)
         for number, path in enumerate(step.paths):
             self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
         return [*above, *self.nodes[begun:]]
@@ -139,7 +142,9 @@ class Opening:
 
     def _pipe(self, pipe: Pipe, site: Site) -> Any:  # noqa: ANN401 - one of the stages
         ordered = pipe.output_order == "input"
-        op = cast("Any", pipe.op.__getitem__ if pipe.kind == "lookup" else pipe.op)
+        op = cast("Any", pipe.op)
+        if pipe.kind == "lookup":
+            op = op.__getitem__
         if pipe.executor is not None:
             remote = self._resources.remote(pipe)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
@@ -184,6 +189,10 @@ def _channel_before(step: Step) -> Channel:
     if isinstance(step, Pipe):
         return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
     return Channel()
+
+
+def _failure_of(channel: Channel) -> PipelineFailure | None:
+    return channel.failure
 
 
 def _no_failure() -> None:

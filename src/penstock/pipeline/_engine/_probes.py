@@ -1,4 +1,4 @@
-"""What watches the stages of a pipeline, over all its passes: counters for a report, events for an observer, or nothing."""
+"""What watches the stages of a pipeline, over all its passes: counters for a report, events for an observer."""
 
 import os
 from collections.abc import Sequence

@@ -1,12 +1,15 @@
 """What a pipeline keeps from pass to pass while its loop runs: threads for functions, and what sends to executors."""
 
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.pipeline._engine._calls import Op
-from penstock.pipeline._engine._executor_stage import Outcome, Remote
-from penstock.pipeline._engine._threads import Threads
+from penstock.pipeline._operations._calls import Op
+from penstock.pipeline._operations._executor_stage import Outcome, Remote
+from penstock.pipeline._operations._threads import Threads
 from penstock.pipeline._stages import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
 
 
 class Resources:
@@ -48,7 +51,7 @@ def apply_each(op: Op, items: list[object], flatten: bool) -> list[Outcome]:  # 
     for item in items:
         try:
             value = op(item)
-            outcomes.append((True, [*value] if flatten else value))  # type: ignore[misc] - a generator is iterable
+            outcomes.append((True, [*cast("Iterable[object]", value)] if flatten else value))
         except Exception as error:  # noqa: BLE001 - judged where it is sent back to
             outcomes.append((False, error))
     return outcomes

@@ -16,20 +16,14 @@ from penstock.pipeline._engine._open import Node
 async def run(nodes: Sequence[Node]) -> None:
     """Run all nodes to their ends."""
     tasks: dict[int, asyncio.Task[None]] = {}
-    for node in nodes:
-        tasks[id(node)] = asyncio.create_task(_drive(node, tasks), name=node.name)
-    cancelled: asyncio.CancelledError | None = None
-    left = set(tasks.values())
-    while left:
-        try:
-            _, left = await asyncio.wait(left)
-        except asyncio.CancelledError as error:
-            cancelled = error
-            left = {task for task in left if not task.done()}
-            for task in left:
-                task.cancel()
-    if cancelled is not None:
-        raise cancelled
+    try:
+        async with asyncio.TaskGroup() as group:
+            for node in nodes:
+                tasks[id(node)] = group.create_task(_drive(node, tasks), name=node.name)
+    finally:
+        for node in nodes:  # those whose tasks were cancelled before their first step
+            for end in node.ends:
+                end.end(None)
 
 
 async def _drive(node: Node, tasks: dict[int, asyncio.Task[None]]) -> None:

@@ -11,12 +11,15 @@ Guarantees:
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
 SLOW_SECONDS: Final = 0.002
+
+
+Put = Callable[[list[object]], Awaitable[None]]
 
 
 class Halt:
@@ -69,6 +72,19 @@ class Call:
 
     # -- in the loop
 
+    async def pass_on(self, put: Put) -> None:
+        """Put out the values as they come, until the call has ended; it has ended too if this is cancelled."""
+        done = False
+        try:
+            while not done:
+                await self.wait()
+                done = self.done  # what is taken now is all, then: putting it out may take a while
+                await put(self.take())
+        finally:
+            if not self.done:
+                self.halt.on = True
+                await self.wait(until_done=True)
+
     async def wait(self, *, until_done: bool = False) -> None:
         """Wait until there are new values or an end; if told so, for the end alone."""
         cancelled: asyncio.CancelledError | None = None
@@ -91,7 +107,7 @@ class Call:
             raise cancelled
 
     def take(self) -> list[object]:
-        """Take the new values."""
+        """Return the new values; each is returned once."""
         if self.done:
             values, self.values = self.values, []
             return values
@@ -125,7 +141,7 @@ class Threads:
         self._running: list[Call] = []
 
     def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
-        """Start a call, as soon as a thread is free.
+        """Return a call that starts as soon as a thread is free.
 
         Args:
             function: gets the call; it appends to its `values`, says `tell()` after each if the call is slow, and

@@ -14,9 +14,9 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from penstock.pipeline._engine._channel import Channel, Output
-from penstock.pipeline._engine._failures import Tolerance
-from penstock.pipeline._engine._threads import Halt
+from penstock.pipeline._channels._channel import Channel, Output
+from penstock.pipeline._failures import Tolerance
+from penstock.pipeline._operations._threads import Halt
 from penstock.pipeline._statistics._probe import Probe
 
 GATHER_SECONDS: Final = 0.001
@@ -51,34 +51,37 @@ class Stage(ABC):
     """
 
     def __init__(self, site: Site) -> None:
-        self.name, self.concurrency, self._input, self._output, self._tolerance, self._probe = site
+        self.name, self.concurrency, self._input, self.output, self.tolerance, self._probe = site
         self.cost = 0.0
         self._halt = Halt()
         self._lanes: set[asyncio.Task[None]] = set()
         self._protected: set[asyncio.Task[None]] = set()  # of those, which hold results
         self._failure: BaseException | None = None
-        self._over: asyncio.Future[None] | None = None
+        self._group = asyncio.TaskGroup()
         self._in_pass = False
-        self._counts = self._probe is not None or self._tolerance.is_rate
+        self._counts = self._probe is not None or self.tolerance.is_rate
 
     async def run(self) -> None:
         """Work until the input ends."""
         while True:
-            self._in_pass = True
-            await self._run_lanes()
+            async with asyncio.TaskGroup() as self._group:
+                self._in_pass = True
+                self._grow()
             self._in_pass = False
+            if self._failure is not None:
+                raise self._failure
             await self._finish_pass()
             if not self._input.next_pass():
                 break
-            await self._output.end_pass()
+            await self.output.end_pass()
         if self._input.failure is None:
-            self._tolerance.finish()
+            self.tolerance.finish()
 
     @abstractmethod
     async def _work(self) -> None:
         """Be a lane: take items and put out what comes of them, until `_take` gives none."""
 
-    async def _finish_pass(self) -> None:
+    async def _finish_pass(self) -> None:  # noqa: B027 - most stages have nothing left
         """Put out what is left at the end of a pass."""
 
     # -- lanes
@@ -86,41 +89,25 @@ class Stage(ABC):
     def _grow(self) -> None:
         """Start another lane if there is work for it."""
         if len(self._lanes) < self.concurrency and self._failure is None:
-            lane = asyncio.create_task(self._work(), name=self.name)
+            lane = self._group.create_task(self._guarded(), name=self.name)
             self._lanes.add(lane)
-            lane.add_done_callback(self._end_lane)
+            lane.add_done_callback(self._lanes.discard)
 
-    def _end_lane(self, lane: asyncio.Task[None]) -> None:
-        self._lanes.discard(lane)
-        if not lane.cancelled() and (error := lane.exception()) is not None and self._failure is None:
-            self._failure = error
-            self._halt.on = True
-            for other in self._lanes - self._protected:
-                other.cancel()
-        if not self._lanes and self._over is not None and not self._over.done():
-            self._over.set_result(None)
-
-    async def _run_lanes(self) -> None:
-        self._grow()
-        cancelled: asyncio.CancelledError | None = None
-        while self._lanes:
-            self._over = asyncio.get_running_loop().create_future()
-            try:
-                await self._over
-            except asyncio.CancelledError as error:
-                cancelled = error
+    async def _guarded(self) -> None:
+        """Be a lane whose failure is the stage's."""
+        try:
+            await self._work()
+        except Exception as error:  # noqa: BLE001 - raised by `run`, when all lanes have ended
+            if self._failure is None:
+                self._failure = error
                 self._halt.on = True
-                for lane in self._lanes:
-                    lane.cancel()
-        if cancelled is not None:
-            raise cancelled
-        if self._failure is not None:
-            raise self._failure
+                for other in self._lanes - self._protected:
+                    other.cancel()
 
     # -- for the lanes
 
     async def _take(self, most: int) -> list[object]:
-        """Take up to so many items; none at the end of the pass, or when the stage has failed."""
+        """Return up to so many items; none at the end of the pass, or when the stage has failed."""
         if self._failure is not None:
             return []
         if self._probe is None:
@@ -136,7 +123,7 @@ class Stage(ABC):
 
     async def _put(self, values: list[object]) -> None:
         """Put out values, also when another lane fails meanwhile."""
-        if len(values) == 1 and self._output.offer(values[0]):
+        if len(values) == 1 and self.output.offer(values[0]):
             return
         if values:
             await self._protect(self._put_slowly(values))
@@ -152,21 +139,21 @@ class Stage(ABC):
 
     async def _put_slowly(self, values: list[object]) -> None:
         if self._probe is None:
-            await self._output.put_all(values)
+            await self.output.put_all(values)
             return
         started = perf_counter()
-        await self._output.put_all(values)
+        await self.output.put_all(values)
         self._probe.waited_for_output(perf_counter() - started)
 
-    def _learn(self, items: int, seconds: float) -> None:
+    def learn(self, items: int, seconds: float) -> None:
         """Note how long items took, which chooses sizes."""
         cost = seconds / items
         self.cost = cost if self.cost == 0.0 else (self.cost + cost) / 2
-        self._output.pace = max(self._input.pace, self.cost / self.concurrency)
+        self.output.pace = max(self._input.pace, self.cost / self.concurrency)
         self._input.adapt(self.cost / self.concurrency)
 
-    def _count(self, tried: int, made: int, failures: int, seconds: float) -> None:
+    def count(self, tried: int, made: int, failures: int, seconds: float) -> None:
         """Count items that were tried, what was made of them, and how many failed."""
-        self._tolerance.items += tried
+        self.tolerance.items += tried
         if self._probe is not None:
             self._probe.done(made, failures, seconds)

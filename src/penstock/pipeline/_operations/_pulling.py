@@ -5,30 +5,25 @@ a thread of its own, so that one that waits for data keeps no function waiting.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from time import perf_counter
-from typing import cast
+from typing import TypeGuard, cast
 
-from penstock.pipeline._engine._calls import Failed, Pulled
-from penstock.pipeline._engine._channel import Output
-from penstock.pipeline._engine._failures import is_cancelled, source_failure
-from penstock.pipeline._engine._order import InOrder
-from penstock.pipeline._engine._stage import GATHER_SECONDS, Site, Stage
-from penstock.pipeline._engine._threads import Call, Halt, Threads
+from penstock.pipeline._channels._channel import Output
+from penstock.pipeline._channels._order import InOrder
+from penstock.pipeline._failures import is_cancelled, source_failure
 from penstock.pipeline._items import SKIP
+from penstock.pipeline._operations._calls import Failed, Pulled
+from penstock.pipeline._operations._stage import GATHER_SECONDS, Site, Stage
+from penstock.pipeline._operations._threads import Halt, Put, Threads
 from penstock.pipeline._statistics._probe import Probe
-
-Put = Callable[[list[object]], Awaitable[None]]
 
 
 async def pull(iterator: Iterator[object], output: Output, threads: Threads, halt: Halt, put: Put) -> Pulled:
-    """Pull a chunk out of an iterator, as much as there is room for, and put it out as it comes."""
+    """Return what came of pulling as many items out of an iterator as there is room for; they are put out at once."""
     pulled = Pulled(iterator, await output.room())
     call = threads.start(pulled, halt)
-    while not call.done:
-        await call.wait()
-        await put(call.take())
+    await call.pass_on(put)
     if call.error is not None:
         raise call.error
     return pulled
@@ -40,7 +35,7 @@ class Source:
     def __init__(self, name: str, iterable: object, output: Output, *, continuous: bool, probe: Probe | None) -> None:
         self._name = name
         self._iterable = iterable
-        self._output = output
+        self.output = output
         self._continuous = continuous
         self._halt = Halt()
         self._probe = probe
@@ -50,13 +45,13 @@ class Source:
         threads = Threads(1, f"penstock-{self._name}")
         try:
             while True:
-                if isinstance(self._iterable, AsyncIterable):
-                    await self._pass_async(cast("AsyncIterable[object]", self._iterable))
+                if _is_async(self._iterable):
+                    await self._pass_async(self._iterable)
                 else:
                     await self._pass(cast("Iterable[object]", self._iterable), threads)
                 if not self._continuous:
                     break
-                await self._output.end_pass()
+                await self.output.end_pass()
         finally:
             threads.close()
 
@@ -64,7 +59,7 @@ class Source:
         iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
         try:
             while True:
-                pulled = await pull(iterator, self._output, threads, self._halt, self._put)
+                pulled = await pull(iterator, self.output, threads, self._halt, self._put)
                 self._count(pulled)
                 if pulled.error is not None:
                     raise source_failure(self._name, pulled.error)
@@ -101,30 +96,30 @@ class Source:
             now = perf_counter()
             if self._probe is not None:
                 self._probe.done(1, 0, now - started)
-            if item is not SKIP and not self._output.offer(item):
+            if item is not SKIP and not self.output.offer(item):
                 await self._put([item])
             if now - rested > GATHER_SECONDS:
-                self._output.pace = now - started
+                self.output.pace = now - started
                 await asyncio.sleep(0)
                 rested = perf_counter()
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:
-            await self._output.put_all(items)
+            await self.output.put_all(items)
         else:
             started = perf_counter()
-            await self._output.put_all(items)
+            await self.output.put_all(items)
             self._probe.waited_for_output(perf_counter() - started)
 
     def _count(self, pulled: Pulled) -> None:
         if pulled.count:
-            self._output.pace = pulled.seconds / pulled.count
+            self.output.pace = pulled.seconds / pulled.count
         if self._probe is not None:
             self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
 
 
 class GeneratorStage(Stage):
-    """A generator function for each item, or any function that returns an iterable, whose values are put out in turn."""
+    """A generator function for each item, whose values are put out in turn."""
 
     def __init__(
         self, site: Site, op: Callable[[object], Iterable[object]], threads: Threads, *, ordered: bool
@@ -139,7 +134,7 @@ class GeneratorStage(Stage):
             number = 0 if self._order is None else self._order.number()
             failed = await self._run_one(items[0], number)
             if failed is not None:
-                self._tolerance.judge(self.name, failed.item, failed.error)
+                self.tolerance.judge(self.name, failed.item, failed.error)
             if self._order is not None:
                 await self._order.advance()
 
@@ -160,12 +155,12 @@ class GeneratorStage(Stage):
         seconds, count = 0.0, 0
         try:
             while self._failure is None:
-                pulled = await pull(iterator, self._output, self._threads, self._halt, put)
+                pulled = await pull(iterator, self.output, self._threads, self._halt, put)
                 seconds, count = seconds + pulled.seconds, count + pulled.count
                 if pulled.error is not None or pulled.ended:
                     await self._turn(number)
-                    self._learn(1, seconds)
-                    self._count(1, count, int(pulled.error is not None), seconds)
+                    self.learn(1, seconds)
+                    self.count(1, count, int(pulled.error is not None), seconds)
                     return None if pulled.error is None else Failed(0, item, pulled.error)
         finally:
             await _close(iterator, self._threads)
@@ -174,6 +169,10 @@ class GeneratorStage(Stage):
     async def _turn(self, number: int) -> None:
         if self._order is not None:
             await self._order.turn(number)
+
+
+def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
+    return isinstance(iterable, AsyncIterable)
 
 
 async def _opened(open_: Callable[[], Iterator[object]], threads: Threads, halt: Halt, name: str) -> Iterator[object]:

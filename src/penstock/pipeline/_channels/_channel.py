@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline._engine._size import size_of
+from penstock.pipeline._channels._size import size_of
 
 _LEAST_ITEMS: Final = 2
 _MOST_ITEMS: Final = 1024
@@ -40,11 +40,16 @@ NOTHING: Final = Nothing.NOTHING
 class Output(Protocol):
     """Where a stage puts its items: a channel, or the outlet that the foreground reads."""
 
-    pace: float
-    """Seconds an item of the slowest stage so far."""
+    @property
+    def pace(self) -> float:
+        """Seconds an item of the slowest stage so far."""
+        ...
+
+    @pace.setter
+    def pace(self, pace: float) -> None: ...
 
     def offer(self, item: object) -> bool:
-        """Put an item if there is room; return whether there was."""
+        """Return whether there was room for an item; if so, it is put."""
         ...
 
     async def put(self, item: object) -> None:
@@ -68,7 +73,11 @@ class Waiters(deque["asyncio.Future[None]"]):
     """Those who wait for the same thing, first come, first served."""
 
     async def wait(self) -> None:
-        """Wait to be woken. Whoever is woken and cancelled at once wakes the next."""
+        """Wait to be woken. Whoever is woken and cancelled at once wakes the next.
+
+        Raises:
+            CancelledError: the waiting task was cancelled.
+        """
         future = asyncio.get_running_loop().create_future()
         self.append(future)
         try:
@@ -122,7 +131,7 @@ class Channel:
     # -- the producer's side
 
     def offer(self, item: object) -> bool:
-        """Put an item if there is room; return whether there was."""
+        """Return whether there was room for an item; if so, it is put."""
         if len(self._items) + len(self._passes) > self.limit:
             return False
         if self._max_bytes is not None:
@@ -188,7 +197,7 @@ class Channel:
     # -- the consumer's side
 
     async def take(self, most: int) -> list[object]:
-        """Take what is there, once there is anything: up to `most` items of one pass; none at its end."""
+        """Return what is there, once there is anything: up to `most` items of one pass; none at its end."""
         while not self._passes[0]:
             if len(self._passes) > 1 or self._ended:
                 return []
@@ -209,7 +218,7 @@ class Channel:
         return items
 
     def take_now(self) -> object:
-        """Take one item of the pass if there is one, else return NOTHING."""
+        """Return an item of the pass if there is one, else NOTHING."""
         if not self._passes[0]:
             return NOTHING
         self._passes[0] -= 1
@@ -223,7 +232,7 @@ class Channel:
         return item
 
     def next_pass(self) -> bool:
-        """Go on to the next pass after the end of one; return False if that was the last."""
+        """Return whether there is another pass after the one whose end was seen; it begins then."""
         if len(self._passes) == 1:
             return False
         self._passes.popleft()

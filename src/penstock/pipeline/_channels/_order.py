@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.pipeline._engine._channel import Waiters
+from penstock.pipeline._channels._channel import Waiters
 
 Deliver = Callable[[Any], Awaitable[None]]
 
@@ -25,7 +25,7 @@ class InOrder:
         self._waiting = Waiters()
 
     def number(self) -> int:
-        """Give the next number."""
+        """Return the next number."""
         self._next += 1
         return self._next - 1
 

@@ -4,12 +4,12 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
-from penstock.pipeline._engine._calls import Failed
-from penstock.pipeline._engine._failures import source_failure
-from penstock.pipeline._engine._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
+from penstock.pipeline._operations._calls import Failed
+from penstock.pipeline._operations._stage import MOST_ITEMS, Site, Stage
 from penstock.pipeline._stages import Aggregate, Aggregator
 
 
@@ -27,7 +27,7 @@ class FoldStage(Stage):
             await asyncio.sleep(0)
 
     async def _fold(self, items: list[object]) -> list[object]:
-        """Fold items until one fails; return those behind it."""
+        """Return the items behind the first that failed; those before it are folded."""
         started = perf_counter()
         values: list[object] = []
         failed = None
@@ -38,11 +38,11 @@ class FoldStage(Stage):
             if failed is not None:
                 break
         seconds = perf_counter() - started
-        self._learn(used, seconds)
-        self._count(used, len(values), int(failed is not None), seconds)
+        self.learn(used, seconds)
+        self.count(used, len(values), int(failed is not None), seconds)
         await self._put(values)
         if failed is not None:
-            self._tolerance.judge(self.name, failed.item, failed.error)
+            self.tolerance.judge(self.name, failed.item, failed.error)
         return items[used:]
 
 
@@ -65,7 +65,7 @@ class AggregateStage(FoldStage):
             raise source_failure(self.name, error) from error
         self._aggregator = None
         if batch is not None:
-            self._count(0, 1, 0, 0.0)
+            self.count(0, 1, 0, 0.0)
             await self._put([batch])
 
     def _opened(self) -> Aggregator[Any]:
@@ -78,7 +78,7 @@ class DisaggregateStage(FoldStage):
     """The items of each item."""
 
     def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
-        return item  # type: ignore[no-any-return] - whoever builds a pipeline says that items are iterables
+        return cast("Iterable[object]", item)  # says whoever builds the pipeline; else it fails
 
 
 def _attempt(step: Callable[[object], Iterable[object]], item: object, values: list[object]) -> Failed | None:

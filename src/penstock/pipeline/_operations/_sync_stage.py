@@ -1,4 +1,4 @@
-"""Stages whose operation is a plain function: threads apply it to chunks, fused with the stages behind while it is cheap.
+"""Stages whose operation is a plain function: threads apply it to chunks, fused with those behind while it is cheap.
 
 A chunk is as many items as take a millisecond, so that an item of that length or more travels alone. Where the stages
 behind are plain functions too, have nothing waiting and a lane to spare, and an item takes all of them together less
@@ -9,11 +9,11 @@ stage works for itself, at the same time as the others.
 from time import perf_counter
 from typing import Final, Self
 
-from penstock.pipeline._engine._calls import Applied, Failed, Op
-from penstock.pipeline._engine._channel import Output, Waiters
-from penstock.pipeline._engine._order import InOrder
-from penstock.pipeline._engine._stage import GATHER_SECONDS, MOST_ITEMS, Site, Stage
-from penstock.pipeline._engine._threads import Threads
+from penstock.pipeline._channels._channel import Output, Waiters
+from penstock.pipeline._channels._order import InOrder
+from penstock.pipeline._operations._calls import Applied, Failed, Op
+from penstock.pipeline._operations._stage import GATHER_SECONDS, MOST_ITEMS, Site, Stage
+from penstock.pipeline._operations._threads import Threads
 
 _CHEAP_SECONDS: Final = 0.0001
 
@@ -22,12 +22,13 @@ class SyncStage(Stage):
     """A plain function, applied to a chunk of items a lane.
 
     Attributes:
+        op: the function.
         following: the stage behind, if it is a plain function on the same threads.
     """
 
     def __init__(self, site: Site, op: Op, threads: Threads, *, ordered: bool) -> None:
         super().__init__(site)
-        self._op = op
+        self.op = op
         self._threads = threads
         in_order = ordered and site.concurrency > 1
         self._order = InOrder(site.concurrency, self._deliver) if in_order else None
@@ -55,27 +56,28 @@ class SyncStage(Stage):
                 items = await self._apply_some(stages, items)
             finally:
                 for stage in stages:
-                    stage._leave()
+                    stage.leave()
 
     async def _apply_some(self, stages: list[Self], items: list[object]) -> list[object]:
-        """Apply the functions of stages to items; return the items that are left."""
-        output: Output = stages[-1]._output
-        applied = Applied(tuple(stage._op for stage in stages), items)
-        call = self._threads.start(applied, self._halt)
+        """Return the items that are left after the functions of stages were applied to some."""
         made = 0
-        while not call.done:
-            await call.wait()
-            values = call.take()
+
+        async def put(values: list[object]) -> None:
+            nonlocal made
             made += len(values)
-            await self._put_into(output, values)
+            await self._put_into(stages[-1].output, values)
+
+        applied = Applied(tuple(stage.op for stage in stages), items)
+        call = self._threads.start(applied, self._halt)
+        await call.pass_on(put)
         if call.error is not None:
             raise call.error
         for stage in stages:
-            stage._learn(applied.used, applied.seconds / len(stages))
-            stage._count(applied.used, made, int(applied.failed is not None), applied.seconds / len(stages))
+            stage.learn(applied.used, applied.seconds / len(stages))
+            stage.count(applied.used, made, int(applied.failed is not None), applied.seconds / len(stages))
         if applied.failed is not None:
             stage = stages[applied.failed.step]
-            stage._tolerance.judge(stage.name, applied.failed.item, applied.failed.error)
+            stage.tolerance.judge(stage.name, applied.failed.item, applied.failed.error)
         return items[applied.used :]
 
     async def _put_into(self, output: Output, values: list[object]) -> None:
@@ -92,15 +94,15 @@ class SyncStage(Stage):
         """Return the values of items, and in their places those that failed."""
         results: list[object] = []
         while items and self._failure is None:
-            applied = Applied((self._op,), items)
+            applied = Applied((self.op,), items)
             call = self._threads.start(applied, self._halt)
             await call.wait(until_done=True)
             if call.error is not None:
                 raise call.error
             values = call.take()
             results.extend(values)
-            self._learn(applied.used, applied.seconds)
-            self._count(applied.used, len(values), int(applied.failed is not None), applied.seconds)
+            self.learn(applied.used, applied.seconds)
+            self.count(applied.used, len(values), int(applied.failed is not None), applied.seconds)
             if applied.failed is not None:
                 results.append(applied.failed)
             items = items[applied.used :]
@@ -110,38 +112,40 @@ class SyncStage(Stage):
         start = 0
         for index, result in enumerate(results):
             if type(result) is Failed:
-                await self._output.put_all(results[start:index])
+                await self.output.put_all(results[start:index])
                 start = index + 1
-                self._tolerance.judge(self.name, result.item, result.error)
-        await self._output.put_all(results[start:])
+                self.tolerance.judge(self.name, result.item, result.error)
+        await self.output.put_all(results[start:])
 
     # -- fused
 
     async def _enter(self) -> list[Self]:
-        """Take a place in this stage, and in those behind that are applied in the same call."""
+        """Return this stage, and those behind that are applied in the same call; a place in each is taken."""
         while self._busy >= self.concurrency:
             await self._waiting.wait()
         self._busy += 1
         stages = [self]
         if self._probe is None and self.cost:
             cost = self.cost
-            while (following := stages[-1].following) is not None and following._may_be_entered():
+            while (following := stages[-1].following) is not None and following.enter(_CHEAP_SECONDS - cost):
                 cost += following.cost
-                if cost > _CHEAP_SECONDS or not following.cost:
-                    break
-                following._busy += 1
                 stages.append(following)
         return stages
 
-    def _may_be_entered(self) -> bool:
-        return (
-            self._in_pass
+    def enter(self, seconds: float) -> bool:
+        """Return whether the stage in front may apply this one's function too, if an item takes at most so long."""
+        may = (
+            0.0 < self.cost <= seconds
+            and self._in_pass
             and self._order is None
             and self._failure is None
             and self._busy < self.concurrency
             and self._input.is_idle()
         )
+        self._busy += may
+        return may
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give back a place in this stage."""
         self._busy -= 1
         self._waiting.wake_one()

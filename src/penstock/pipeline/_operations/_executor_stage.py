@@ -6,14 +6,16 @@ is waited for, also by a stage that is cancelled.
 
 import asyncio
 from collections.abc import Iterable
-from concurrent.futures import Future
 from time import perf_counter
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from penstock.pipeline._engine._calls import Failed, Op
-from penstock.pipeline._engine._order import InOrder
-from penstock.pipeline._engine._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._items import SKIP
+from penstock.pipeline._operations._calls import Failed, Op
+from penstock.pipeline._operations._stage import MOST_ITEMS, Site, Stage
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _CHUNK_SECONDS: Final = 0.002
 
@@ -69,8 +71,8 @@ class ExecutorStage(Stage):
         results = [each for item, outcome in zip(items, outcomes, strict=True) for each in self._each(item, outcome)]
         seconds = perf_counter() - started
         failures = sum(not succeeded for succeeded, _ in outcomes)
-        self._learn(len(items), seconds)
-        self._count(len(items), len(results) - failures, failures, seconds)
+        self.learn(len(items), seconds)
+        self.count(len(items), len(results) - failures, failures, seconds)
         return results
 
     def _each(self, item: object, outcome: Outcome) -> Iterable[object]:
@@ -84,14 +86,18 @@ class ExecutorStage(Stage):
         start = 0
         for index, result in enumerate(results):
             if type(result) is Failed:
-                await self._output.put_all(results[start:index])
+                await self.output.put_all(results[start:index])
                 start = index + 1
-                self._tolerance.judge(self.name, result.item, result.error, fatal=result.step < 0)
-        await self._output.put_all(results[start:])
+                self.tolerance.judge(self.name, result.item, result.error, fatal=result.step < 0)
+        await self.output.put_all(results[start:])
 
 
 async def _settled(sent: "Future[list[Outcome]]") -> list[Outcome]:
-    """Return what a call gives, or raise what it raised; if cancelled meanwhile, raise that when the call has ended."""
+    """Return what a call gives. Cancelled meanwhile, that is raised when the call has ended.
+
+    Raises:
+        RuntimeError: somebody else cancelled the call.
+    """
     waiting = asyncio.wrap_future(sent)
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():

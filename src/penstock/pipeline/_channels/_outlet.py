@@ -20,8 +20,8 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline._engine._channel import Waiters
-from penstock.pipeline._engine._size import size_of
+from penstock.pipeline._channels._channel import Waiters
+from penstock.pipeline._channels._size import size_of
 from penstock.pipeline._statistics._probe import Probe
 
 
@@ -66,7 +66,7 @@ class Outlet:
     # -- the loop's side
 
     def offer(self, item: object) -> bool:
-        """Put an item if there is room; return whether there was."""
+        """Return whether there was room for an item; if so, it is put."""
         if self._max_bytes is not None:
             return self._put_some([item], 0) == 1
         if len(self._items) >= self.limit:
@@ -116,7 +116,7 @@ class Outlet:
     # -- the foreground's side
 
     def take_now(self) -> object:
-        """Take the next item or mark, or return that there is nothing.
+        """Return the next item or mark, or that there is nothing.
 
         Raises:
             PipelineFailure: how everything ended, once.
@@ -134,7 +134,7 @@ class Outlet:
         return item
 
     def take_or_wake(self, wake: Callable[[], None]) -> object:
-        """Take the next item or mark; or if there is nothing, return that, and call `wake` once when there is.
+        """Return the next item or mark; or that there is nothing, and call `wake` once when there is.
 
         Raises:
             PipelineFailure: how everything ended, once.
@@ -157,7 +157,7 @@ class Outlet:
             self._wakers.remove(wake)
 
     def take(self, timeout: float | None) -> object:
-        """Take the next item or mark; waits for one.
+        """Return the next item or mark, when there is one.
 
         Raises:
             TimeoutError: there was none for so many seconds.
@@ -214,7 +214,7 @@ class Outlet:
             wake()
 
     def _put_some(self, items: list[object], start: int) -> int:
-        """Put what there is room for; return how many of the items are in."""
+        """Return how many of the items are in, after what there was room for was put."""
         before = start
         if self._max_bytes is None:
             count = max(self.limit - len(self._items), 0)

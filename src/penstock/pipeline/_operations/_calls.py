@@ -5,8 +5,8 @@ from itertools import islice
 from time import perf_counter
 from typing import NamedTuple
 
-from penstock.pipeline._engine._threads import Call
 from penstock.pipeline._items import SKIP
+from penstock.pipeline._operations._threads import Call
 
 Op = Callable[[object], object]
 
@@ -75,7 +75,7 @@ class Applied:
                 self.used += 1
                 step = 0
                 for op in steps:
-                    value = op(value)  # noqa: PLW2901 - through the steps, and where one raises, what it was given
+                    value = op(value)
                     if value is SKIP:
                         break
                     step += 1

@@ -1,0 +1,52 @@
+"""The stage where the flow of items parts: a function chooses the path of each."""
+
+from collections.abc import Callable, Sequence
+
+from penstock.errors import UsageError
+from penstock.pipeline._channels._channel import Channel, Output
+from penstock.pipeline._failures import Tolerance
+from penstock.pipeline._statistics._probe import Probe
+
+
+class Router:
+    """Puts each item into the beginning of the path that a function chooses. It runs on the loop itself."""
+
+    def __init__(
+        self, name: str, router: Callable[[object], int], paths: Sequence[Output], tolerance: Tolerance
+    ) -> None:
+        self._name = name
+        self._router = router
+        self._paths = paths
+        self._tolerance = tolerance
+
+    async def run(self, source: Channel, probe: Probe | None) -> None:
+        """Work until the input ends."""
+        while True:
+            while items := await source.take(1):
+                await self._route(items[0], source.pace, probe)
+            if not source.next_pass():
+                break
+            for each in self._paths:
+                await each.end_pass()
+
+    async def _route(self, item: object, pace: float, probe: Probe | None) -> None:
+        self._tolerance.items += 1
+        path, error = self._chosen(item)
+        if probe is not None:
+            probe.done(int(error is None), int(error is not None), 0.0)
+        if error is not None:
+            self._tolerance.judge(self._name, item, error)
+        elif path is not None:
+            path.pace = pace
+            if not path.offer(item):
+                await path.put(item)
+
+    def _chosen(self, item: object) -> tuple[Output | None, BaseException | None]:
+        try:
+            number = self._router(item)
+        except BaseException as error:  # noqa: BLE001 - judged by the stage
+            return None, error
+        if 0 <= number < len(self._paths):
+            return self._paths[number], None
+        last = len(self._paths) - 1
+        return None, UsageError(f"the router must return the number of a path, 0 to {last}; got {number!r}")

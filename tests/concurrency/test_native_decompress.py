@@ -1,0 +1,284 @@
+"""Jobs decompress what Python's own modules and zstandard have compressed, and say what is wrong with all else."""
+
+import asyncio
+import gzip
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from penstock.concurrency import NativeJob, NativeThreadPool
+from penstock.errors import UsageError
+from penstock.transport import Bytes
+
+
+def is_there(make: Callable[[], object]) -> bool:
+    """Return whether the system has the library that a job needs."""
+    try:
+        make()
+    except ImportError:
+        return False
+    return True
+
+
+needs_zstd = pytest.mark.skipif(
+    not is_there(lambda: NativeJob.decompress(b"", codec="zstd")), reason="the system has no zstd"
+)
+needs_xxhash = pytest.mark.skipif(not is_there(lambda: NativeJob.xxh3_64(b"")), reason="the system has no xxHash")
+CODECS: list[Any] = ["zlib", "gzip", "deflate", pytest.param("zstd", marks=needs_zstd)]
+
+
+def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
+    """Return the jobs' results, or their exceptions."""
+
+    async def run() -> list[Any]:
+        async with NativeThreadPool(2) as pool:
+            futures = [pool.submit(job) for job in jobs]
+            await asyncio.wait(futures)
+        return [future.exception() or future.result() for future in futures]
+
+    return asyncio.run(run())
+
+
+def compressed(codec: str, data: bytes, *, level: int = 1) -> bytes:
+    """Return the data, compressed by others."""
+    if codec == "zstd":
+        made: bytes = pytest.importorskip("zstandard").ZstdCompressor(level, write_checksum=True).compress(data)
+        return made
+    if codec == "gzip":
+        return gzip.compress(data, level)
+    compressor = zlib.compressobj(level, wbits=-15 if codec == "deflate" else 15)
+    return compressor.compress(data) + compressor.flush()
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> bytes:
+    """Return bytes of all lengths up to some 100 KB, which can be compressed a little or a lot."""
+    unit = draw(st.binary(max_size=200))
+    return unit * draw(st.sampled_from([1, 2, 50, 500])) + draw(st.binary(max_size=50))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=contents(), level=st.integers(1, 9), slack=st.integers(0, 3))
+def test_what_was_compressed_comes_back(codec: Any, data: bytes, level: int, slack: int) -> None:
+    """Without a size, with it, into given memory, and from a handle: the result is what was compressed."""
+    source = compressed(codec, data, level=level)
+    out = np.empty((2, len(data)), np.uint8)
+    new, sized, filled, limited = run_jobs(
+        NativeJob.decompress(source, codec=codec),
+        NativeJob.decompress(np.frombuffer(source, np.uint8), codec=codec, size=len(data)),
+        NativeJob.decompress(Bytes(source), codec=codec, out=out[1]),
+        NativeJob.decompress(source, codec=codec, max_size=len(data) + slack),
+    )
+    assert type(new) is type(sized) is Bytes
+    assert new == sized == limited == data
+    assert filled.base is out
+    assert out[1].tobytes() == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=contents(), shift=st.integers(-100, 100))
+def test_sizes_are_exact(codec: Any, data: bytes, shift: int) -> None:
+    """A wrong size is a failure that names it; a limit is one from the size on."""
+    assume(shift != 0)
+    size = max(len(data) + shift, 0)
+    assume(size != len(data))
+    source = compressed(codec, data)
+    sized, filled, limited = run_jobs(
+        NativeJob.decompress(source, codec=codec, size=size),
+        NativeJob.decompress(source, codec=codec, out=bytearray(size)),
+        NativeJob.decompress(source, codec=codec, max_size=size),
+    )
+    for failed in (sized, filled):
+        assert isinstance(failed, ValueError)
+        assert f"exactly {size} byte" in str(failed)
+    if size > len(data):
+        assert limited == data
+    else:
+        assert isinstance(limited, ValueError)
+        assert f"at most {size} byte" in str(limited)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=contents(), cut=st.floats(0, 1, exclude_max=True))
+def test_what_was_cut_off_is_refused(codec: Any, data: bytes, cut: float) -> None:
+    """An input that ends too early fails wherever it was cut, and says how long it is."""
+    source = compressed(codec, data)
+    part = source[: int(cut * len(source))]
+    for failed in run_jobs(NativeJob.decompress(part, codec=codec), NativeJob.decompress(part, codec=codec, size=10)):
+        assert isinstance(failed, ValueError)
+        assert f"of {len(part)}," in str(failed)
+
+
+@pytest.mark.parametrize("codec", ["zlib", "gzip", pytest.param("zstd", marks=needs_zstd)])
+@given(data=contents(), place=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
+def test_what_was_changed_is_the_same_or_refused(codec: Any, data: bytes, place: float, flipped: int) -> None:
+    """One byte changed anywhere is a failure, or the same result where that byte means nothing (a time, a flag)."""
+    source = bytearray(compressed(codec, data))
+    source[int(place * len(source))] ^= flipped
+    result = run_jobs(NativeJob.decompress(source, codec=codec, max_size=1 << 20))[0]
+    if isinstance(result, Exception):
+        assert type(result) is ValueError
+        assert f"{codec}: " in str(result)
+    else:
+        assert result == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(garbage=st.binary(min_size=1, max_size=200))
+def test_garbage_never_crashes(codec: Any, garbage: bytes) -> None:
+    """Any bytes give a result or a ValueError, and what they give is what zlib gives."""
+    result = run_jobs(NativeJob.decompress(garbage, codec=codec, max_size=1 << 20))[0]
+    if codec == "zlib" and not isinstance(result, Exception):
+        assert result == zlib.decompress(garbage)
+    assert isinstance(result, ValueError | Bytes)
+
+
+@pytest.mark.parametrize("codec", ["gzip", pytest.param("zstd", marks=needs_zstd)])
+@given(parts=st.lists(contents(), min_size=1, max_size=5))
+def test_members_and_frames_are_joined(codec: Any, parts: list[bytes]) -> None:
+    """Several gzip members or zstd frames, one behind the other, are one output; a gzip file may end in zeros."""
+    source = b"".join(compressed(codec, part) for part in parts)
+    whole = b"".join(parts)
+    padded = source + bytes(7) if codec == "gzip" else source
+    results = run_jobs(
+        NativeJob.decompress(source, codec=codec),
+        NativeJob.decompress(padded, codec=codec, size=len(whole)),
+        NativeJob.decompress(padded, codec=codec, max_size=len(whole)),
+    )
+    assert results == [whole] * 3
+    if codec == "gzip":
+        assert gzip.decompress(padded) == whole
+
+
+@needs_zstd
+@given(data=contents(), skipped=st.binary(max_size=20))
+def test_frames_need_not_tell_their_size(data: bytes, skipped: bytes) -> None:
+    """Frames without a content size, beside others and such as are to be skipped, are read all the same."""
+    zstandard = pytest.importorskip("zstandard")
+    silent = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    skippable = struct.pack("<II", 0x184D2A53, len(skipped)) + skipped
+    source = silent + skippable + compressed("zstd", data) + silent
+    new, sized, short = run_jobs(
+        NativeJob.decompress(source, codec="zstd"),
+        NativeJob.decompress(source, codec="zstd", size=3 * len(data)),
+        NativeJob.decompress(source, codec="zstd", size=3 * len(data) + 1),
+    )
+    assert new == sized == 3 * data
+    assert isinstance(short, ValueError)
+
+
+def test_nothing_may_follow_a_stream() -> None:
+    """A zlib or deflate stream that isn't all is refused, with what to give instead."""
+    source = zlib.compress(b"penstock")
+    failed = run_jobs(NativeJob.decompress(source + b"abc"))[0]
+    assert "3 bytes follow" in str(failed)
+    assert f"source[:{len(source)}]" in str(failed)
+
+
+@pytest.mark.parametrize(("codec", "other"), [("zlib", "gzip"), ("gzip", "zlib")])
+def test_another_codec_is_named(codec: Any, other: str) -> None:
+    """What begins as another codec's inputs do is said to."""
+    failed = run_jobs(NativeJob.decompress(compressed(other, b"penstock"), codec=codec))[0]
+    assert f"begins as {other} does" in str(failed)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_takes_no_more_than_its_limit(codec: Any) -> None:
+    """An input that would give 64 MB is stopped at its limit, also where it lies about its size."""
+    bomb = bytearray(compressed(codec, bytes(64_000_000)))
+    assert "at most 1000000 bytes" in str(run_jobs(NativeJob.decompress(bomb, codec=codec, max_size=1_000_000))[0])
+    if codec == "gzip":
+        bomb[-4:] = bytes(4)
+        assert "at most 1000000 bytes" in str(run_jobs(NativeJob.decompress(bomb, codec=codec, max_size=1_000_000))[0])
+
+
+@needs_zstd
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends what asks for too much")
+def test_a_frame_that_claims_too_much() -> None:
+    """A frame of a few bytes that claims 2**60 is refused before memory is taken, and says what it claims."""
+    claim = struct.pack("<IBQ", 0xFD2FB528, 0b11100000, 2**60) + b"\x01\x00\x00"
+    failed, no_memory = run_jobs(
+        NativeJob.decompress(claim, codec="zstd"), NativeJob.decompress(claim, codec="zstd", max_size=2**61)
+    )
+    assert f"a frame of {2**60} bytes" in str(failed)
+    assert isinstance(no_memory, MemoryError)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loader of another system is led otherwise")
+@pytest.mark.parametrize(
+    ("library", "make", "package"),
+    [
+        ("libzstd.so.1", "decompress(b'', codec='zstd')", "libzstd1"),
+        ("libxxhash.so.0", "xxh3_64(b'')", "libxxhash0"),
+    ],
+)
+def test_a_missing_library_is_named(tmp_path: Path, library: str, make: str, package: str) -> None:
+    """Where the system has no such library, an ImportError tells how to get it, and all other jobs work."""
+    (tmp_path / library).write_bytes(b"no library " * 100)  # what is found first ends the loader's search
+    program = f"""if True:
+        from penstock.concurrency import NativeJob
+        for _ in range(2):
+            try:
+                NativeJob.{make}
+            except ImportError as error:
+                print(error)
+        print(NativeJob.crc32(b""))
+    """
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3, result.stderr
+    assert lines[0] == lines[1]
+    assert library in lines[0]
+    assert f"apt install {package}" in lines[0]
+    assert "crc32" in lines[2]
+
+
+SOURCE = zlib.compress(b"abc")
+SHARED = np.zeros(100, np.uint8)
+UNKNOWN: Any = "lzma"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NativeJob.decompress(SOURCE, codec=UNKNOWN),
+        lambda: NativeJob.decompress(SOURCE, size=-1),
+        lambda: NativeJob.decompress(SOURCE, size=2**64),
+        lambda: NativeJob.decompress(SOURCE, max_size=-1),
+        lambda: NativeJob.decompress(SOURCE, size=3, out=bytearray(4)),
+        lambda: NativeJob.decompress(SOURCE, out=memoryview(b"abc")),
+        lambda: NativeJob.decompress(SOURCE, out=np.zeros(6, np.uint8)[::2]),
+        lambda: NativeJob.decompress(SHARED[::2]),
+        lambda: NativeJob.decompress(SHARED[:60], out=SHARED[50:]),
+        lambda: NativeJob.xxh3_64(SHARED[::2]),
+        lambda: NativeJob.xxh3_64(b"", seed=-1),
+        lambda: NativeJob.xxh3_64(b"", seed=2**64),
+    ],
+)
+def test_what_cannot_be_done_is_refused(make: Callable[[], object]) -> None:
+    """A job that can't be done is refused when it is made, with the remedy."""
+    with pytest.raises(UsageError, match="got"):
+        make()
+
+
+@needs_xxhash
+@given(parts=st.lists(contents(), min_size=1, max_size=10), seed=st.integers(0, 2**64 - 1))
+def test_hashes_are_xxhashs(parts: list[bytes], seed: int) -> None:
+    """XXH3 is that of the package `xxhash`, for bytes of every length and every seed."""
+    xxhash = pytest.importorskip("xxhash")
+    assert run_jobs(*(NativeJob.xxh3_64(part, seed=seed) for part in parts)) == [
+        xxhash.xxh3_64_intdigest(part, seed) for part in parts
+    ]
+    assert run_jobs(NativeJob.xxh3_64(parts[0])) == [xxhash.xxh3_64_intdigest(parts[0])]
