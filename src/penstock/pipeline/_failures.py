@@ -3,6 +3,7 @@
 import asyncio
 import reprlib
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import Final
 
@@ -95,10 +96,9 @@ def source_failure(stage: str, error: BaseException) -> PipelineFailure:
 
 def shortened(item: object) -> str:
     """Return a short `repr`, whatever the item's own does."""
-    try:
+    with suppress(Exception):  # a broken repr must not hide the failure that it was asked for
         return reprlib.repr(item)
-    except Exception as error:  # noqa: BLE001 - a broken repr must not hide the failure that it was asked for
-        return f"<{type(item).__name__} whose repr raised {type(error).__name__}>"
+    return f"<{type(item).__name__} whose repr raises>"
 
 
 def is_cancelled() -> bool:

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
@@ -34,6 +34,7 @@ from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, Reading
 from penstock.pipeline._events import Observer
 from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._ops import Item
 from penstock.pipeline._statistics._report import PipelineReport
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
@@ -126,7 +127,7 @@ class Pipeline:
 
     # -- reading
 
-    def get_item(self, *, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def get_item(self, *, timeout: float | None = None) -> Item:
         """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
 
         Args:
@@ -152,7 +153,7 @@ class Pipeline:
         """
         return self._reading.read(timeout)
 
-    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Any]:
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
@@ -174,11 +175,11 @@ class Pipeline:
         """
         return PassIterator(self._reading, timeout)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """Return an iterator over one pass."""
         return self.get_iterator()
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         """Return an async iterator over one pass, which lets the reader's own loop do other things while it waits."""
         return AsyncPassIterator(self._reading)
 

@@ -19,7 +19,7 @@ from penstock.pipeline._operations._executor_stage import ExecutorStage
 from penstock.pipeline._operations._folding import AggregateStage, DisaggregateStage
 from penstock.pipeline._operations._pulling import GeneratorStage, Source
 from penstock.pipeline._operations._router import Router
-from penstock.pipeline._operations._stage import Site
+from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._sync_stage import SyncStage
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
@@ -129,7 +129,7 @@ class Opening:
             self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
         return [*above, *self.nodes[begun:]]
 
-    def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+    def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Stage:
         match step:
             case Aggregate():
                 return AggregateStage(site, step)
@@ -140,7 +140,7 @@ class Opening:
             case _:
                 assert_never(step)
 
-    def _pipe(self, pipe: Pipe, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+    def _pipe(self, pipe: Pipe, site: Site) -> Stage:
         ordered = pipe.output_order == "input"
         op = cast("Any", pipe.op)
         if pipe.kind == "lookup":

@@ -7,11 +7,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline._channels._outlet import Mark, Outlet
 from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._ops import Item
 
 
 class Reading:
@@ -94,7 +95,7 @@ class Reading:
         return outlet
 
 
-class PassIterator(Iterator[Any]):
+class PassIterator(Iterator[Item]):
     """The items of one pass."""
 
     def __init__(self, reading: Reading, timeout: float | None) -> None:
@@ -103,7 +104,7 @@ class PassIterator(Iterator[Any]):
         self._timeout = timeout
         self._ended = False
 
-    def __next__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def __next__(self) -> Item:
         outlet = None if self._ended else self._reading.outlet_of(self._number)
         if outlet is None:
             raise StopIteration
@@ -118,7 +119,7 @@ class PassIterator(Iterator[Any]):
             raise
 
 
-class AsyncPassIterator(AsyncIterator[Any]):
+class AsyncPassIterator(AsyncIterator[Item]):
     """The items of one pass, for `async for`. Cancelling a wait loses no item."""
 
     def __init__(self, reading: Reading) -> None:
@@ -129,7 +130,7 @@ class AsyncPassIterator(AsyncIterator[Any]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    async def __anext__(self) -> Item:
         outlet = None if self._ended else self._reading.outlet_of(self._number)
         if outlet is None:
             raise StopAsyncIteration

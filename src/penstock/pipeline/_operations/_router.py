@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from penstock.concurrency._worker import Caught
 from penstock.errors import UsageError
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance
@@ -42,10 +43,11 @@ class Router:
                 await path.put(item)
 
     def _chosen(self, item: object) -> tuple[Output | None, BaseException | None]:
-        try:
+        number = -1
+        with Caught() as caught:
             number = self._router(item)
-        except BaseException as error:  # noqa: BLE001 - judged by the stage
-            return None, error
+        if caught.error is not None:
+            return None, caught.error
         if 0 <= number < len(self._paths):
             return self._paths[number], None
         last = len(self._paths) - 1
