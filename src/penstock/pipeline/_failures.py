@@ -20,16 +20,21 @@ class Tolerance:
     Attributes:
         items: how many items were tried.
         failures: how many of them failed.
+        is_shared: whether it counts for several stages.
     """
 
-    def __init__(self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None]) -> None:
+    def __init__(
+        self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None], *, is_shared: bool = False
+    ) -> None:
         """Begin with nothing tried.
 
         Args:
             max_failures: how many failures are allowed: a number, -1 for any number, or a share of the items, which is
                 looked at from the 100th item on, and at the end.
             drop: told of each failure that is allowed.
+            is_shared: whether it is that of several stages, so that none of them can tell when all is over.
         """
+        self.is_shared = is_shared
         self._most = max_failures
         self._drop = drop
         self.items = 0

@@ -292,6 +292,6 @@ def build_pipeline(
 def _end_dropped(engine: Engine) -> None:
     """End what nobody reads any more; at the end of the program in good order, if that takes no time."""
     engine.abandon()
-    if not threading.main_thread().is_alive():
+    if not threading.main_thread().is_alive() and engine.is_here:
         with suppress(TimeoutError):
             engine.stop(_EXIT_SECONDS)

@@ -83,10 +83,10 @@ class Waiters(deque["asyncio.Future[None]"]):
         try:
             await future
         except asyncio.CancelledError:
-            if future.cancelled():
-                self.remove(future)
-            else:
+            if not future.cancelled():
                 self.wake_one()
+            elif future in self:
+                self.remove(future)
             raise
 
     def wake_one(self) -> None:

@@ -86,7 +86,7 @@ class Background:
         until = None if timeout is None else monotonic() + timeout
         self._thread.join(timeout)
         if not self._thread.is_alive() and self._resources is not None:
-            self._resources.threads.join(None if until is None else max(until - monotonic(), 0.0))
+            self._resources.join(None if until is None else max(until - monotonic(), 0.0))
         if self._thread.is_alive():
             raise TimeoutError(f"a stage of the pipeline still runs after {timeout} s: a function can't be interrupted")
 

@@ -36,6 +36,11 @@ class Engine:
         self._has_run = False
 
     @property
+    def is_here(self) -> bool:
+        """Whether this is the pipeline's process, not a fork of it."""
+        return os.getpid() == self._process
+
+    @property
     def is_started(self) -> bool:
         """Whether its loop runs."""
         return self._background is not None
@@ -51,7 +56,7 @@ class Engine:
         Raises:
             UsageError: it was forked from that one.
         """
-        if os.getpid() != self._process:
+        if not self.is_here:
             raise UsageError(
                 f"a pipeline stays in the process that made it; got one of process {self._process} in its fork "
                 f"{os.getpid()}, where its threads don't exist. Build the pipeline in the process that reads it"
@@ -80,8 +85,7 @@ class Engine:
         self.probes.begin()
         try:
             opening = Opening(background.resources, self.probes, self._max_failures, self._drop)
-            opening.pipeline(self.config, outlet)
-            await run(opening.nodes)
+            await run(opening.whole(self.config, outlet))
             failure = outlet.failure
         finally:
             outlet.end(None)
@@ -98,7 +102,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Ask for the end of everything: nobody will read it."""
-        if self._background is not None and os.getpid() == self._process:
+        if self._background is not None and self.is_here:
             self._background.abandon()
 
     def _drop(self, dropped: DroppedItem) -> None:

@@ -64,8 +64,15 @@ class Opening:
         self._resources = resources
         self._probes = probes
         self._drop = drop
-        self._tolerance = Tolerance(max_failures, drop)  # of all stages that have none of their own
+        self._tolerance = Tolerance(max_failures, drop, is_shared=True)  # of all stages that have none of their own
         self.nodes: list[Node] = []
+
+    def whole(self, config: PipelineConfig, output: Output) -> list[Node]:
+        """Return the nodes of a pipeline that isn't part of another; its last stage judges the rate of all."""
+        nodes = self.pipeline(config, output)
+        if config.pipes and not isinstance(config.pipes[-1], PathVariants):
+            nodes[-1].run = partial(_run_and_check, nodes[-1], nodes[-1].run, self._tolerance)
+        return nodes
 
     def pipeline(self, config: PipelineConfig, output: Output, place: str = "") -> list[Node]:
         """Return the nodes of a pipeline that puts its items into `output`, in the order of the flow."""
@@ -77,7 +84,7 @@ class Opening:
         else:
             name = f"{place}source"
             probe = self._probes.probe(name, "source", 1)
-            source = Source(name, config.source.source, outputs[0], continuous=config.source.continuous, probe=probe)
+            source = Source(name, config.source, outputs[0], self._resources.source_threads(name), probe=probe)
             self._add(name, source.run, _no_failure, [outputs[0]], [])
         self._steps(config.pipes, channels, outputs[1:], place, self.nodes[begun:])
         return self.nodes[begun:]
@@ -189,6 +196,12 @@ def _channel_before(step: Step) -> Channel:
     if isinstance(step, Pipe):
         return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
     return Channel()
+
+
+async def _run_and_check(node: Node, run: Callable[[], Awaitable[None]], tolerance: Tolerance) -> None:
+    await run()
+    if node.failure() is None:
+        tolerance.finish()
 
 
 def _failure_of(channel: Channel) -> PipelineFailure | None:

@@ -21,14 +21,25 @@ class Resources:
 
     def __init__(self, num_threads: int) -> None:
         self.threads = Threads(num_threads, "penstock-stage")
+        self._sources: dict[str, Threads] = {}
 
     def remote(self, pipe: Pipe) -> Remote:
         """Return what sends the items of a stage to its executor."""
         return _Executor(pipe.executor)
 
+    def source_threads(self, name: str) -> Threads:
+        """Return the thread of a source, so that one that waits for data keeps no function waiting."""
+        return self._sources.setdefault(name, Threads(1, f"penstock-{name}"))
+
     def close(self) -> None:
         """Let the threads end."""
-        self.threads.close()
+        for threads in (self.threads, *self._sources.values()):
+            threads.close()
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the threads have ended, each at most so many seconds."""
+        for threads in (self.threads, *self._sources.values()):
+            threads.join(timeout)
 
 
 class _Executor:

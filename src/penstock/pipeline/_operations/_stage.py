@@ -75,7 +75,7 @@ class Stage(ABC):
             if not self._input.next_pass():
                 break
             await self.output.end_pass()
-        if self._input.failure is None:
+        if self._input.failure is None and not self.tolerance.is_shared:
             self.tolerance.finish()
 
     @abstractmethod
