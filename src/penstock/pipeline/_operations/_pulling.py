@@ -64,7 +64,7 @@ class Source:
         iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
         try:
             while True:
-                pulled = await pull(iterator, self.output, threads, self._halt, self._put)
+                pulled = await pull(iterator, self._output, threads, self._halt, self._put)
                 self._count(pulled)
                 if pulled.error is not None:
                     raise source_failure(self._name, pulled.error)
@@ -101,24 +101,24 @@ class Source:
             now = perf_counter()
             if self._probe is not None:
                 self._probe.done(1, 0, now - started)
-            if item is not SKIP and not self.output.offer(item):
+            if item is not SKIP and not self._output.offer(item):
                 await self._put([item])
             if now - rested > GATHER_SECONDS:
-                self.output.pace = now - started
+                self._output.pace = now - started
                 await asyncio.sleep(0)
                 rested = perf_counter()
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:
-            await self.output.put_all(items)
+            await self._output.put_all(items)
         else:
             started = perf_counter()
-            await self.output.put_all(items)
+            await self._output.put_all(items)
             self._probe.waited_for_output(perf_counter() - started)
 
     def _count(self, pulled: Pulled) -> None:
         if pulled.count:
-            self.output.pace = pulled.seconds / pulled.count
+            self._output.pace = pulled.seconds / pulled.count
         if self._probe is not None:
             self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
 
