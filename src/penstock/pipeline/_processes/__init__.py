@@ -1,25 +1,12 @@
-"""Stages, and whole pipelines, in processes of their own."""
+"""Processes of ours, and stages that run in processes."""
 
 from penstock.pipeline._processes._executor import (
-    ChunkCall,
-    Outcome,
+    Executors,
     ProcessExecutor,
+    RemoteStage,
     RunningProcesses,
     explain_death,
     open_processes,
-    run_chunk,
-    run_in_process,
-    submit_chunk,
 )
 
-__all__ = [
-    "ChunkCall",
-    "Outcome",
-    "ProcessExecutor",
-    "RunningProcesses",
-    "explain_death",
-    "open_processes",
-    "run_chunk",
-    "run_in_process",
-    "submit_chunk",
-]
+__all__ = ["Executors", "ProcessExecutor", "RemoteStage", "RunningProcesses", "explain_death", "open_processes"]

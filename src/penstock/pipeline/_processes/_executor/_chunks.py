@@ -6,13 +6,10 @@ Guarantees:
   - What can't be pickled, items, results or exceptions, is an error that says so, and never breaks the process.
 """
 
-import inspect
-import math
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from penstock.concurrency._worker import Caught
 from penstock.errors import UsageError, WorkerError
@@ -22,34 +19,27 @@ from penstock.pipeline._processes._seeding import seed_process
 Outcome: TypeAlias = tuple[Literal[True], object] | tuple[Literal[False], Exception]
 """What became of an item: the result of its call, or what the call raised."""
 
+Op: TypeAlias = Callable[[Any], object]
+
 _Packed: TypeAlias = tuple[bool, object]  # with a PackedError for an exception
 
 
-def run_chunk(
-    op: Callable[[object], object],
-    items: Iterable[object],
-    *,
-    budget_seconds: float = math.inf,
-    begin: Callable[[], object] = bool,
-) -> list[Outcome]:
-    """Call a function for each of the items, here, until one fails or the time is up.
+def run_chunk(op: Op, items: Iterable[object], *, flatten: bool, begin: Callable[[], object] = bool) -> list[Outcome]:
+    """Call a function for each of the items, here.
 
     Args:
-        op: the stage's function. What a generator function yields is collected in a list.
+        op: the stage's function.
         items: what to call it with.
-        budget_seconds: no item is begun after that time, but for the first.
+        flatten: whether it returns generators, whose values are collected in lists.
         begin: called before each item.
 
     Returns:
-        The outcomes of the items that were begun, in their order; the last one may be a failure.
+        The outcomes, in the items' order.
     """
     outcomes: list[Outcome] = []
-    until = perf_counter() + budget_seconds
     for item in items:
         begin()
-        outcomes.append(_outcome(op, item))
-        if not outcomes[-1][0] or perf_counter() > until:
-            break
+        outcomes.append(_outcome(op, item, flatten=flatten))
     return outcomes
 
 
@@ -57,35 +47,26 @@ class ChunkCall:
     """A stage's function as processes call it: with a list of items, for packed outcomes.
 
     It is made once for a stage. The function is pickled once, when it is first sent, and unpickled in each process when
-    it is first called there. The process's global generators are seeded before that, unless it is the one that the call
-    was made in.
+    it is first called there, after the process's global generators were seeded.
 
     Args:
         op: the stage's function.
         name: of the stage, for messages.
-        budget_seconds: as in `run_chunk`.
+        flatten: whether the function returns generators, whose values are collected in lists.
     """
 
-    def __init__(self, op: Callable[[object], object], name: str, *, budget_seconds: float = math.inf) -> None:
-        self._op: Callable[[object], object] | None = op
+    def __init__(self, op: Op, name: str, *, flatten: bool) -> None:
+        self._op: Op | None = op
         self._name = name
-        self._budget_seconds = budget_seconds
-        self._home = os.getpid()
+        self._flatten = flatten
         self._pickled = b""
 
-    def __call__(self, items: Sequence[object]) -> "PackedOutcomes":
-        """Return the outcomes of the first items, called here."""
-        return self.call(items, begin=bool)
-
-    def call(self, items: Sequence[object], *, begin: Callable[[], object]) -> "PackedOutcomes":
-        """Return the outcomes of the first items, and call `begin` before each, as `run_chunk` does."""
-        if os.getpid() != self._home:
-            seed_process()
+    def __call__(self, items: Sequence[object], begin: Callable[[], object] = bool) -> "PackedOutcomes":
+        """Return the outcomes; call `begin` before each item."""
         if self._op is None:
-            self._op = cast("Callable[[object], object]", load(self._pickled, f"the function of stage {self._name!r}"))
-            if os.getpid() != self._home:
-                seed_process()  # what has loaded it may have loaded torch
-        return PackedOutcomes.of(run_chunk(self._op, items, budget_seconds=self._budget_seconds, begin=begin))
+            self._op = cast("Op", load(self._pickled, f"the function of stage {self._name!r}"))
+            seed_process()  # what has loaded it may have loaded torch
+        return PackedOutcomes.of(run_chunk(self._op, items, flatten=self._flatten, begin=begin))
 
     def __getstate__(self) -> dict[str, object]:
         if not self._pickled:
@@ -123,10 +104,10 @@ class PackedOutcomes:
         ]
 
 
-def _outcome(op: Callable[[object], object], item: object) -> Outcome:
+def _outcome(op: Op, item: object, *, flatten: bool) -> Outcome:
     with Caught() as calling:
         result = op(item)
-        return True, list(cast("Iterable[object]", result)) if inspect.isgenerator(result) else result
+        return True, list(cast("Iterable[object]", result)) if flatten else result
     return False, as_exception(calling.error)
 
 

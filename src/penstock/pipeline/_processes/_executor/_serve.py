@@ -84,7 +84,7 @@ def _answer(
     with Caught() as caught:
         function = _function(request, functions)
         given = cast("tuple[Any, ...]", load(arguments, "what a call is given"))
-        value = function.call(*given, begin=begin) if isinstance(function, ChunkCall) else function(*given)
+        value = function(given[0], begin) if isinstance(function, ChunkCall) else function(*given)
         if isinstance(value, PackedOutcomes):
             answer, result = Answer(None, packed=True), value.data
         else:
