@@ -12,17 +12,14 @@ Its states are those of `Pipeline`, with a process in the place of the thread. G
 """
 
 import asyncio
-import os
 import pickle
-import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from penstock.concurrency._worker import Caught
-from penstock.errors import ClosedError, UsageError
+from penstock.errors import UsageError
 from penstock.pipeline._checks import check_count
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._items import DroppedItem
@@ -31,9 +28,8 @@ from penstock.pipeline._processes._errors import unpack_error
 from penstock.pipeline._processes._process import StartMethod, check_start_method
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._subprocess._link import Link
-from penstock.pipeline._subprocess._messages import Seen, Setup, Word
-
-_KEPT_DROPPED: Final = 1000
+from penstock.pipeline._subprocess._messages import Setup, Word
+from penstock.pipeline._subprocess._runs import Runs
 
 
 def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of a process
@@ -86,7 +82,9 @@ def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of 
         setup = Setup(config, num_threads, max_failures, statistics, address, buffer_size)
         return _pickled(initializer, "the initializer"), _pickled_setup(setup)
 
-    return SubprocessPipeline(lambda timeout: Link(make_setup, start_method, timeout), config.names(), here.report)
+    return SubprocessPipeline(
+        Runs(lambda timeout: Link(make_setup, start_method, timeout)), config.names(), here.report
+    )
 
 
 class SubprocessPipeline:
@@ -113,20 +111,11 @@ class SubprocessPipeline:
         0
     """
 
-    def __init__(
-        self, connect: Callable[[float | None], Link], names: tuple[str, ...], report: Callable[[], PipelineReport]
-    ) -> None:
-        """Wrap what starts a process; users call `run_in_subprocess`."""
-        self._connect = connect
+    def __init__(self, runs: Runs, names: tuple[str, ...], report: Callable[[], PipelineReport]) -> None:
+        """Wrap the runs; users call `run_in_subprocess`."""
+        self._runs = runs
         self._names = names
         self._report = report  # of a pipeline that never ran
-        self._link: Link | None = None
-        self._lock = threading.RLock()  # over starting and stopping
-        self._pass = 0  # which pass is being read
-        self._fresh = False  # nothing of it was read yet
-        self._seen = Seen(0, (), None)  # by processes that were stopped
-        self._process = os.getpid()
-        self._finalizer: weakref.finalize[[], SubprocessPipeline] | None = None
 
     # -- life
 
@@ -141,11 +130,7 @@ class SubprocessPipeline:
             WorkerError: the process died before it was ready.
             TimeoutError: it was not ready in time, and was ended.
         """
-        self._check_process()
-        with self._lock:
-            if self._link is not None and self._link.alive and not self._link.ended:
-                raise UsageError("a pipeline is started once at a time; got start() while it runs. Call stop() before")
-            self._begin(timeout)
+        self._runs.start(timeout)
 
     def stop(self, *, timeout: float | None = None) -> None:
         """End the process, in whatever state it is; what was not read is dropped. Harmless when repeated.
@@ -153,9 +138,7 @@ class SubprocessPipeline:
         Args:
             timeout: how many seconds stages have to end before the process is killed; None, the default, means 5.
         """
-        self._check_process()
-        with self._lock:
-            self._stop(timeout)
+        self._runs.stop(timeout)
 
     def auto_stop(self, *, timeout: float | None = None) -> "AutoStop":
         """Return a context manager that starts the pipeline and stops it.
@@ -167,7 +150,7 @@ class SubprocessPipeline:
             What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
             unless the block itself raised something.
         """
-        return AutoStop(self, timeout)
+        return AutoStop(self, self._runs, timeout)
 
     # -- reading
 
@@ -186,15 +169,8 @@ class SubprocessPipeline:
             PipelineFailure: a stage failed; what it raised is the cause.
             WorkerError: the process died.
         """
-        self._check_process()
-        link = self._link
-        if link is None or not link.alive:
-            with self._lock:
-                link = self._link
-                if link is None or (link.ended and not link.alive):
-                    link = self._begin(None)
-        self._fresh = False
-        return self._judge(link, *link.receive(link.run, timeout))
+        link = self._runs.current()
+        return self._runs.judge(link, *link.receive(link.run, timeout))
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[Any]:
         """Return an iterator over one pass, as `iter` does.
@@ -209,7 +185,7 @@ class SubprocessPipeline:
             UsageError: the config can't be pickled.
             WorkerError: the process died before it was ready.
         """
-        return PassIterator(self, self._begin_pass(), timeout)
+        return PassIterator(self._runs, self._runs.begin_pass(), timeout)
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over one pass."""
@@ -217,8 +193,8 @@ class SubprocessPipeline:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         """Return an async iterator over one pass; a process that must be started for it is started in a thread."""
-        self._check_process()
-        return AsyncPassIterator(self)
+        self._runs.check_process()
+        return AsyncPassIterator(self._runs)
 
     # -- looking
 
@@ -230,7 +206,7 @@ class SubprocessPipeline:
         Returns:
             A list of its own, oldest first.
         """
-        return _items_of(self._look())[:_KEPT_DROPPED]
+        return [DroppedItem(stage, item, unpack_error(error)) for stage, item, error in self._runs.look().dropped]
 
     def report(self) -> PipelineReport:
         """Return what each stage did with its time, over all passes of the process that ran last, and what to do.
@@ -241,101 +217,21 @@ class SubprocessPipeline:
         Raises:
             UsageError: the pipeline was made without `statistics=True`.
         """
-        seen = self._look()
+        seen = self._runs.look()
         return self._report() if seen.report is None else seen.report
 
     def __repr__(self) -> str:
-        link = self._link
-        state = f"in process {link.process.pid}" if link is not None and not link.ended else "not running"
+        pid = self._runs.pid
+        state = "not running" if pid is None else f"in process {pid}"
         return f"<SubprocessPipeline {' > '.join(self._names)}, {state}>"
-
-    # -- for the iterators
-
-    def _begin(self, timeout: float | None) -> Link:
-        if self._link is None or not self._link.alive:
-            self._forget()
-            link = self._connect(timeout)
-            self._finalizer = weakref.finalize(self, link.abandon)
-            self._link = link
-        self._link.begin()
-        self._pass += 1
-        self._fresh = True
-        return self._link
-
-    def _begin_pass(self) -> int:
-        self._check_process()
-        with self._lock:
-            if not (self._fresh and self._link is not None and self._link.alive):
-                self._begin(None)
-            return self._pass
-
-    def _link_of(self, number: int) -> Link | None:
-        """Return what an iterator over a pass reads; None if the pipeline was stopped."""
-        self._check_process()
-        if self._pass != number:
-            raise ClosedError("this pass has ended, for a new one has begun: an iterator is read before the next one")
-        self._fresh = False
-        return self._link
-
-    def _judge(self, link: Link, word: Word, content: object) -> object:
-        """Return an item that was received, or raise what a word means."""
-        if word is Word.ITEM:
-            return content
-        if word is Word.FAILED:
-            assert isinstance(content, bytes)
-            error = unpack_error(pickle.loads(content))
-            raise error
-        if word is Word.END_OF_PASS:
-            with self._lock:
-                self._pass += 1
-                self._fresh = link is self._link
-        raise EOFError("the pass is over")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise UsageError(
-                f"a pipeline stays in the process that made it; got one of process {self._process} in its fork "
-                f"{os.getpid()}. Make the pipeline in the process that reads it"
-            )
-
-    def _stop(self, timeout: float | None) -> Exception | None:
-        """End the process; return a failure of the run that nobody has read."""
-        self._fresh = False
-        link, self._link = self._link, None
-        if link is None:
-            return None
-        unread = None if link.ended else link.run
-        seen = link.stop(timeout)
-        self._keep(seen)
-        self._forget()
-        if seen is None or seen.failure is None or seen.failed_run != unread:
-            return None
-        return unpack_error(seen.failure)
-
-    def _forget(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        self._finalizer = self._link = None
-
-    def _look(self) -> Seen:
-        """Return what was seen over all processes, as far as it is known."""
-        self._check_process()
-        with self._lock:
-            if self._link is None or not self._link.alive:
-                return self._seen
-            now = self._link.look()
-            return Seen(0, self._seen.dropped + now.dropped, now.report)
-
-    def _keep(self, seen: Seen | None) -> None:
-        if seen is not None:
-            self._seen = Seen(0, (self._seen.dropped + seen.dropped)[:_KEPT_DROPPED], seen.report)
 
 
 class AutoStop:
     """The scope in which a pipeline runs."""
 
-    def __init__(self, pipeline: SubprocessPipeline, timeout: float | None) -> None:
+    def __init__(self, pipeline: SubprocessPipeline, runs: Runs, timeout: float | None) -> None:
         self._pipeline = pipeline
+        self._runs = runs
         self._timeout = timeout
 
     def __enter__(self) -> SubprocessPipeline:
@@ -343,7 +239,7 @@ class AutoStop:
         return self._pipeline
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        failure = self._pipeline._stop(self._timeout)
+        failure = self._runs.stop(self._timeout)
         if error is None and failure is not None:
             raise failure
 
@@ -351,14 +247,14 @@ class AutoStop:
 class PassIterator(Iterator[Any]):
     """The items of one pass."""
 
-    def __init__(self, pipeline: SubprocessPipeline, number: int, timeout: float | None) -> None:
-        self._pipeline = pipeline
+    def __init__(self, runs: Runs, number: int, timeout: float | None) -> None:
+        self._runs = runs
         self._number = number
         self._timeout = timeout
         self._ended = False
 
     def __next__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
-        link = None if self._ended else self._pipeline._link_of(self._number)
+        link = None if self._ended else self._runs.link_of(self._number)
         if link is None:
             raise StopIteration
         word, content = link.receive(link.run, self._timeout)
@@ -366,7 +262,7 @@ class PassIterator(Iterator[Any]):
             return content
         self._ended = True
         try:
-            return self._pipeline._judge(link, word, content)
+            return self._runs.judge(link, word, content)
         except EOFError:
             raise StopIteration from None
 
@@ -374,8 +270,8 @@ class PassIterator(Iterator[Any]):
 class AsyncPassIterator(AsyncIterator[Any]):
     """The items of one pass, for `async for`. Cancelling a wait loses no item."""
 
-    def __init__(self, pipeline: SubprocessPipeline) -> None:
-        self._pipeline = pipeline
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
         self._number: int | None = None
         self._ended = False
 
@@ -384,8 +280,8 @@ class AsyncPassIterator(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
         if self._number is None:
-            self._number = await asyncio.to_thread(self._pipeline._begin_pass)
-        link = None if self._ended else self._pipeline._link_of(self._number)
+            self._number = await asyncio.to_thread(self._runs.begin_pass)
+        link = None if self._ended else self._runs.link_of(self._number)
         if link is None:
             raise StopAsyncIteration
         word, content = await link.areceive(link.run)
@@ -393,13 +289,9 @@ class AsyncPassIterator(AsyncIterator[Any]):
             return content
         self._ended = True
         try:
-            return self._pipeline._judge(link, word, content)
+            return self._runs.judge(link, word, content)
         except EOFError:
             raise StopAsyncIteration from None
-
-
-def _items_of(seen: Seen) -> list[DroppedItem]:
-    return [DroppedItem(stage, item, unpack_error(error)) for stage, item, error in seen.dropped]
 
 
 def _pickled_setup(setup: Setup) -> bytes:

@@ -8,7 +8,6 @@ Guarantees:
 
 import asyncio
 import pickle
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Wo
 from penstock.transport import TensorPipeWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 _TURN_ITEMS: Final = 64  # so many are sent before commands are looked for

@@ -5,7 +5,7 @@ import pickle
 import threading
 from contextlib import suppress
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from penstock.concurrency._worker import Caught
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
@@ -85,6 +85,13 @@ class Link:
     def receive(self, run: int, timeout: float | None) -> tuple[Word, object]:
         """Return the next word of a run, and what it comes with; a run that has ended goes on ending.
 
+        Args:
+            run: its number.
+            timeout: how many seconds to wait at most.
+
+        Returns:
+            The word and its content.
+
         Raises:
             TimeoutError: there was none for so many seconds.
             WorkerError: the process has died.
@@ -129,7 +136,7 @@ class Link:
 
     def judge(self, message: object, run: int) -> tuple[Word, object] | None:
         """Return what a message says to who reads a run; None if it is of an older one."""
-        of_run, number, content = message  # type: ignore[misc] # what the helper sends
+        of_run, number, content = cast("tuple[int, int, object]", message)
         if of_run != run:
             return None
         word = Word(number)
@@ -152,7 +159,7 @@ class Link:
                 raise self.died() from None
 
     def stop(self, timeout: float | None) -> Seen | None:
-        """End the process, by killing it if it takes longer; return its last word, if it came to that."""
+        """Return the process's last word, if it came to that, once it has ended; kill it if it takes longer."""
         seen: Seen | None = None
         if os.getpid() != self._owner or self._closed:
             return None
@@ -177,6 +184,9 @@ class Link:
 
     def _lost(self, error: Exception) -> tuple[Word, object]:
         """Return the end, where somebody has stopped the pipeline meanwhile.
+
+        Returns:
+            As `receive`.
 
         Raises:
             WorkerError: the process has died.

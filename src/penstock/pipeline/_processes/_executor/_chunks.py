@@ -85,7 +85,7 @@ class PackedOutcomes:
     @staticmethod
     def of(outcomes: list[Outcome]) -> "PackedOutcomes":
         """Return the outcomes, packed."""
-        packed: list[_Packed] = [outcome if outcome[0] else (False, pack_error(outcome[1])) for outcome in outcomes]
+        packed = [_packed(outcome) for outcome in outcomes]
         with Caught():
             return PackedOutcomes(pickle.dumps(packed, protocol=pickle.HIGHEST_PROTOCOL))
         # One of the values can't be pickled: it alone is left out.
@@ -109,6 +109,14 @@ def _outcome(op: Op, item: object, *, flatten: bool) -> Outcome:
         result = op(item)
         return True, list(cast("Iterable[object]", result)) if flatten else result
     return False, as_exception(calling.error)
+
+
+def _packed(outcome: Outcome) -> _Packed:
+    match outcome:
+        case (False, Exception() as error):
+            return False, pack_error(error)
+        case _:
+            return outcome
 
 
 def _picklable(outcome: _Packed) -> _Packed:

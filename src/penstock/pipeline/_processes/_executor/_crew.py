@@ -154,11 +154,7 @@ class Crew:
             if self._killed or self._broken is not None:
                 return None
             worker = Worker(f"process {number} of {self._name}", self._setup, self._start_method)
-            with self._changed:
-                self._processes.add(worker.process)
-                killed = self._killed
-            if killed:
-                worker.process.kill()
+            self._enlist(worker.process)
             with Caught() as caught:
                 worker.wait_until_ready()
                 self._proven = True
@@ -167,6 +163,12 @@ class Crew:
             if attempt == _MOST_ATTEMPTS - 1 or not self._proven or not isinstance(caught.error, WorkerError):
                 self._break(caught.error)
         return None
+
+    def _enlist(self, process: ChildProcess) -> None:
+        with self._changed:
+            self._processes.add(process)
+            if self._killed:
+                process.kill()
 
     def close_worker(self, worker: Worker) -> None:
         """End a process, and wait for it."""
