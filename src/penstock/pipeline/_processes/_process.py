@@ -7,8 +7,8 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import connection, resource_tracker
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock.errors import UsageError, WorkerError
@@ -55,10 +55,10 @@ class ChildProcess:
         self.pipe, theirs = context.Pipe()
         # A daemon, so that what was forgotten never keeps Python from ending.
         self._process: BaseProcess = context.Process(target=target, args=(theirs, *arguments), name=name, daemon=True)
-        if start_method == "forkserver":
-            forkserver.ensure_running()  # else it, and all that others fork from it, would have SIGINT blocked for good
+        # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
+        starting = nullcontext if start_method == "forkserver" else _interrupts_blocked
         try:
-            with _interrupts_held_back():
+            with starting():
                 self._process.start()
         except BaseException:
             self.pipe.close()
@@ -167,9 +167,11 @@ def _signal_name(number: int) -> str:
 
 
 @contextmanager
-def _interrupts_held_back() -> Generator[None]:
-    """The child inherits that SIGINT is blocked, until it has said that it ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _interrupts_blocked() -> Generator[None]:
+    """The child inherits that SIGINT is blocked in this thread, until it has said that it ignores it."""
+    # Started with the first process, it would let SIGINT through in this thread.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:

@@ -69,7 +69,7 @@ class Link:
         return not self._closed and not self.process.wait_for_end(0)
 
     def begin(self) -> int:
-        """Begin a run, and return its number; the one before is over.
+        """Return the number of a run that begins; the one before is over.
 
         Raises:
             WorkerError: the process has died.

@@ -108,7 +108,7 @@ class Runs:
         raise EOFError("the pass is over")
 
     def stop(self, timeout: float | None) -> Exception | None:
-        """End the process; return a failure of the run that nobody has read."""
+        """Return a failure of the run that nobody has read, once the process has ended."""
         self.check_process()
         with self._lock:
             self._fresh = False
