@@ -3,8 +3,8 @@
 import os
 import pickle
 import threading
-import weakref
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 
 from penstock.errors import ClosedError, UsageError
 from penstock.pipeline._processes._errors import unpack_error
@@ -29,7 +29,7 @@ class Runs:
         self._fresh = False  # nothing of it was read yet
         self._seen = Seen(0, (), None)  # by processes that were stopped
         self._process = os.getpid()
-        self._finalizer: weakref.finalize[[], Runs] | None = None
+        self._finalizer: Finalize | None = None
 
     @property
     def pid(self) -> int | None:
@@ -152,7 +152,8 @@ class Runs:
                 self._link.abandon()
             self._forget()
             link = self._connect(timeout)
-            self._finalizer = weakref.finalize(self, link.abandon)
+            # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for processes.
+            self._finalizer = Finalize(self, link.abandon, exitpriority=0)
             self._link = link
         self._link.begin()
         self._pass += 1
@@ -161,5 +162,5 @@ class Runs:
 
     def _forget(self) -> None:
         if self._finalizer is not None:
-            self._finalizer.detach()
+            self._finalizer.cancel()
         self._finalizer = self._link = None

@@ -154,6 +154,8 @@ def dump(value: object, what: str) -> bytes:
     """
     with Caught() as pickling:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    if isinstance(pickling.error, UsageError):  # a part of it that says so itself
+        raise pickling.error
     raise UsageError(
         f"{what} must be picklable to go to another process; got {value!r:.200}, and {pickling.error!r:.500}. Define "
         "it at the top of a module, or run the stage on threads: executor=None"

@@ -136,15 +136,16 @@ class Crew:
             process.kill()
 
     def abandon(self) -> None:
-        """End everything, without waiting: whoever owned it is gone."""
+        """End everything: whoever owned it is gone."""
         self.finish(killed=True)
+        self.join(_PATIENCE_SECONDS)
 
-    def join(self) -> None:
-        """Wait for the threads, which wait for their processes."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the threads, which wait for their processes; for each at most so many seconds."""
         if os.getpid() == self.pid:
             for thread in self._threads:
                 if thread is not threading.current_thread():  # where a future's callback closes
-                    thread.join()
+                    thread.join(timeout)
 
     # -- the threads' side
 

@@ -1,9 +1,9 @@
 """Processes that run the calls of pipeline stages, as a value, and while they run."""
 
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import KW_ONLY
+from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, Self
 
@@ -80,7 +80,8 @@ class RunningProcesses:
 
     def __init__(self, crew: Crew, max_workers: int) -> None:
         self._crew = crew
-        self._finalizer = weakref.finalize(self, crew.abandon)
+        # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for its processes.
+        self._finalizer = Finalize(self, crew.abandon, exitpriority=0)
         for number in range(max_workers):
             crew.start(number)
 
@@ -110,13 +111,13 @@ class RunningProcesses:
         """Wait for the calls that were submitted, then end the processes; harmless when repeated."""
         self._crew.finish(killed=False)
         self._crew.join()
-        self._finalizer.detach()
+        self._finalizer.cancel()
 
     def kill(self) -> None:
         """End the processes at once: calls that run fail with a ClosedError, those that wait are cancelled."""
         self._crew.finish(killed=True)
         self._crew.join()
-        self._finalizer.detach()
+        self._finalizer.cancel()
 
     def __enter__(self) -> Self:
         return self
