@@ -5,7 +5,7 @@ import os
 import random  # noqa: TID251 - what is seeded
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +164,22 @@ def note(folder: Path, number: int) -> int:
     """Make a file for each number."""
     (folder / str(number)).touch()
     return number
+
+
+def error_of(outcome: tuple[bool, object]) -> Exception:
+    """Return the exception of an item that failed."""
+    good, error = outcome
+    assert not good
+    assert isinstance(error, Exception)
+    return error
+
+
+def into(received: list[Any], items: Iterable[Any]) -> None:
+    """Append the items, as far as they come."""
+    for item in items:
+        received.append(item)  # noqa: PERF402 - they may end by a failure
+
+
+def pid_and_double(number: int) -> tuple[int, int]:
+    """Return the process, and twice the number."""
+    return os.getpid(), 2 * number

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ClosedError, UsageError, WorkerError
+from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
+from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RunningProcesses, open_processes
 from tests.pipeline.processes import ops
 
@@ -98,7 +99,7 @@ def test_what_can_not_come_back(executors: Executors, op: Any, error: type[Excep
     outcomes = executors.remote(ProcessExecutor(1), "op").send(op, [1], flatten=False).result()
     assert len(outcomes) == 1
     with pytest.raises(error, match=words):
-        raise outcomes[0][1]  # type: ignore[misc] # it is an exception
+        raise ops.error_of(outcomes[0])
     if op is ops.lambda_of:
         stage = executors.remote(ProcessExecutor(1), "op")
         assert [good for good, _ in stage.send(op, [2, 1, 4], flatten=False).result()] == [True, False, True]
@@ -124,7 +125,9 @@ def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
 def test_stages_share_an_executor(executors: Executors) -> None:
     """Stages with one executor run in the same processes; another one, though equal, has its own."""
     one, other = ProcessExecutor(1), ProcessExecutor(1)
-    pids = [executors.remote(each, "pid").send(ops.pid_of, [0], flatten=False).result()[0][1] for each in (one, one, other)]
+    pids = [
+        executors.remote(each, "pid").send(ops.pid_of, [0], flatten=False).result()[0][1] for each in (one, one, other)
+    ]
     assert pids[0] == pids[1] != pids[2]
 
 
@@ -180,7 +183,7 @@ def test_an_item_that_kills_again_and_again(executors: Executors) -> None:
     outcomes = stage.send(ops.kill_at, list(range(5)), flatten=False).result()
     assert [good for good, _ in outcomes] == [True, True, True, False, True]
     with pytest.raises(WorkerError, match="this item kills processes: 3 of them died"):
-        raise outcomes[3][1]  # type: ignore[misc] # it is an exception
+        raise ops.error_of(outcomes[3])
 
 
 def test_processes_draw_differently() -> None:
@@ -190,11 +193,11 @@ def test_processes_draw_differently() -> None:
         while len({pid for pid, *_ in drawn}) < 2:
             drawn.add(running.submit(ops.draws, None).result())
         assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
-    first = []
+    first: list[Any] = []
     for _ in range(2):
         with open_processes(ProcessExecutor(1, initializer=ops.seed_all, initargs=(7,))) as running:
             first.append(running.submit(ops.draws, None).result())
-    assert first[0][1:] == first[1][1:]  # type: ignore[index] # tuples
+    assert first[0][1:] == first[1][1:]
 
 
 @pytest.mark.parametrize(
@@ -269,12 +272,14 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
-def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | None, ready: Path, tmp_path: Path) -> None:
+def test_nothing_outlives_the_parent(
+    start_method: str, end: signal.Signals | None, ready: Path, tmp_path: Path
+) -> None:
     """However the program ends, its processes end within a second, in the middle of a call; they print nothing."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, script, start_method, str(ready), "ends" if end is None else "waits"]
+    command = [sys.executable, str(script), start_method, str(ready), "ends" if end is None else "waits"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=here, start_new_session=True
     ) as parent:
@@ -288,3 +293,28 @@ def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | No
         assert select.select([child], [], [], SECONDS)[0]
         os.close(child)
         assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
+
+
+def test_in_a_pipeline() -> None:
+    """A stage with processes gives what the function gives here, in the same processes for all passes."""
+    builder = PipelineBuilder().add_source(range(40))
+    builder.pipe(ops.pid_and_double, executor=ProcessExecutor(2), concurrency=4, output_order="input")
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        passes = [list(pipeline) for _ in range(2)]
+        pids = {pid for each in passes for pid, _ in each}
+    assert [[number for _, number in each] for each in passes] == [[2 * number for number in range(40)]] * 2
+    assert len(pids) <= 2
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_a_death_in_a_pipeline() -> None:
+    """The item that killed its process is the failure, or dropped where that is allowed; no other one is lost."""
+    builder = PipelineBuilder().add_source(range(6)).pipe(ops.kill_at, executor=ProcessExecutor(1), max_items=1)
+    pipeline = builder.add_sink().build(num_threads=1)
+    with pytest.raises(PipelineFailure, match=r"kill_at.* failed on 3.*SIGKILL"):
+        list(pipeline)
+    pipeline.stop()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        received = list(pipeline)
+        assert [item for item in range(6) if item not in received] == [int(each.item) for each in pipeline.dropped()]
+        assert received[-1] == 5

@@ -45,7 +45,7 @@ def test_what_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
     for op, words in ((ops.refuse_stubbornly, "StubbornError"), (ops.lambda_of, "got function")):
         outcomes = executors.remote(pool, "third").send(op, [1], flatten=False).result()
         with pytest.raises(WorkerError, match=words):
-            raise outcomes[0][1]  # type: ignore[misc] # it is an exception
+            raise ops.error_of(outcomes[0])
     assert executors.remote(pool, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
 
 

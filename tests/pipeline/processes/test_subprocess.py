@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, PipelineConfig
 from penstock.pipeline._processes import ProcessExecutor
-from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
+from penstock.pipeline._subprocess import run_in_subprocess
 from tests.pipeline.processes import ops
 
 
@@ -20,6 +20,13 @@ def config_of(source: Any, *functions: Any, continuous: bool = False) -> Pipelin
     for function in functions:
         builder.pipe(function)
     return builder.add_sink().get_config()
+
+
+def _not_at_the_top() -> Any:
+    def found(number: int) -> int:
+        return number
+
+    return found
 
 
 def test_passes_in_one_process() -> None:
@@ -71,6 +78,7 @@ def test_continuous() -> None:
 def test_large_arrays() -> None:
     """Large arrays arrive whole, as views that nobody overwrites while they are kept."""
     with run_in_subprocess(config_of(range(20), ops.image), num_threads=1).auto_stop() as pipeline:
+        element: Any = None
         before: Any = None
         count = 0
         for element in pipeline:
@@ -102,10 +110,9 @@ def test_a_failure_comes_after_what_was_made() -> None:
     """What was computed before comes first; then the failure, once, with the user's own exception as its cause."""
     with run_in_subprocess(config_of([0, 2, 3, 4], ops.refuse_odd), num_threads=1).auto_stop() as pipeline:
         for _ in range(2):
-            received = []
+            received: list[int] = []
             with pytest.raises(PipelineFailure) as failed:
-                for item in pipeline:
-                    received.append(item)
+                ops.into(received, pipeline)
             assert received == [0, 2]
             assert (failed.value.stage, failed.value.item) == ("refuse_odd", "3")
             cause = failed.value.__cause__
@@ -132,32 +139,29 @@ def test_a_failure_that_nobody_reads() -> None:
 @pytest.mark.parametrize(("op", "words"), [(ops.refuse_stubbornly, "StubbornError: stubborn 1")])
 def test_causes_that_can_not_be_sent(op: Any, words: str) -> None:
     """An exception that can't be rebuilt here is told in words."""
-    with (
-        pytest.raises(PipelineFailure) as failed,
-        run_in_subprocess(config_of([1], op), num_threads=1).auto_stop() as pipeline,
-    ):
+    pipeline = run_in_subprocess(config_of([1], op), num_threads=1)
+    with pytest.raises(PipelineFailure) as failed:
         list(pipeline)
+    pipeline.stop()
     assert isinstance(failed.value.__cause__, WorkerError)
     assert words in str(failed.value.__cause__)
 
 
 def test_items_that_can_not_be_sent() -> None:
     """An item that can't be pickled is a failure that says so, after those before it."""
-    received = []
-    with (
-        pytest.raises(PipelineFailure, match="can't be sent") as failed,
-        run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1).auto_stop() as pipeline,
-    ):
-        for item in pipeline:
-            received.append(item)  # noqa: PERF402 - it ends by the failure
+    received: list[Any] = []
+    pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1)
+    with pytest.raises(PipelineFailure, match="can't be sent") as failed:
+        ops.into(received, pipeline)
+    pipeline.stop()
     assert received == [0, 2]
     assert failed.value.stage == "sink"
 
 
 def test_configs_that_can_not_be_sent() -> None:
     """What can't be pickled is named when the pipeline starts, and nothing has started."""
-    with pytest.raises(UsageError, match="stage .* must be picklable"):
-        run_in_subprocess(config_of(range(3), lambda number: number), num_threads=1).start()
+    with pytest.raises(UsageError, match=r"stage .* must be picklable"):
+        run_in_subprocess(config_of(range(3), _not_at_the_top()), num_threads=1).start()
     with pytest.raises(UsageError, match="the source must be picklable"):
         run_in_subprocess(config_of(number for number in range(3)), num_threads=1).start()
 

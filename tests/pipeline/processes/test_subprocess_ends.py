@@ -196,9 +196,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("end", "doing"), [(signal.SIGKILL, "waits"), (signal.SIGKILL, "reads"), (signal.SIGINT, "reads"), (None, "ends")]
 )
-def test_nothing_outlives_the_parent(
-    start_method: str, end: signal.Signals | None, doing: str, tmp_path: Path
-) -> None:
+def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | None, doing: str, tmp_path: Path) -> None:
     """However the program ends, the process ends within a second, and prints nothing."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
@@ -227,12 +225,17 @@ def test_nothing_outlives_the_parent(
 def test_killed_again_and_again() -> None:
     """Killed at random moments, a process leaves nothing, and what was received before is whole."""
     pipeline: SubprocessPipeline = run_in_subprocess(config_of(range(10**9), ops.double), num_threads=1)
+    received: list[int] = []
+
+    def read_and_kill(after: int) -> None:
+        for item in pipeline:
+            received.append(item)
+            if len(received) == after:
+                os.kill(int(repr(pipeline).split()[-1].rstrip(">")), signal.SIGKILL)
+
     for attempt in range(8):
-        received: list[int] = []
+        received.clear()
         with pytest.raises(WorkerError, match="SIGKILL"):
-            for item in pipeline:
-                received.append(item)
-                if len(received) == 3 * attempt + 1:
-                    os.kill(int(repr(pipeline).split()[-1].rstrip(">")), signal.SIGKILL)
+            read_and_kill(3 * attempt + 1)
         assert received == [2 * number for number in range(len(received))]
     pipeline.stop()

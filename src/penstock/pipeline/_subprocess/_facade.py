@@ -273,6 +273,7 @@ class AsyncPassIterator(AsyncIterator[Any]):
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._number: int | None = None
+        self._beginning: asyncio.Future[int] | None = None
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -280,7 +281,13 @@ class AsyncPassIterator(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
         if self._number is None:
-            self._number = await asyncio.to_thread(self._runs.begin_pass)
+            if self._beginning is None:
+                self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
+            try:
+                self._number = await asyncio.shield(self._beginning)  # cancelled, it is not begun again
+            finally:
+                if self._beginning.done():
+                    self._beginning = None
         link = None if self._ended else self._runs.link_of(self._number)
         if link is None:
             raise StopAsyncIteration

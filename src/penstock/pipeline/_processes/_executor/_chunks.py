@@ -9,15 +9,15 @@ Guarantees:
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from penstock.concurrency._worker import Caught
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._processes._errors import PackedError, pack_error, unpack_error
 from penstock.pipeline._processes._seeding import seed_process
 
-Outcome: TypeAlias = tuple[Literal[True], object] | tuple[Literal[False], Exception]
-"""What became of an item: the result of its call, or what the call raised."""
+Outcome: TypeAlias = tuple[bool, object]
+"""Whether an item's call succeeded, and its result, or the exception that it raised."""
 
 Op: TypeAlias = Callable[[Any], object]
 

@@ -10,7 +10,7 @@ Guarantees:
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from typing import Any, cast
 
 from penstock.concurrency._worker import Caught
@@ -27,6 +27,7 @@ from penstock.pipeline._processes._executor._chunks import (
 )
 from penstock.pipeline._processes._executor._running import ProcessExecutor, RunningProcesses, open_processes
 from penstock.pipeline._processes._seeding import seed_process
+from penstock.pipeline._stages import StageExecutor, Submits
 
 
 class Executors:
@@ -38,7 +39,7 @@ class Executors:
     def __init__(self) -> None:
         self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
 
-    def remote(self, executor: ProcessExecutor | Executor, name: str, *, repeatable: bool = False) -> "RemoteStage":
+    def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
         """Return what sends the items of a stage to its executor; start the processes, if they are ours.
 
         Args:
@@ -53,7 +54,7 @@ class Executors:
             UsageError: an initializer can't be pickled.
         """
         if not isinstance(executor, ProcessExecutor):
-            return RemoteStage(executor, name)
+            return RemoteStage(cast("Submits", executor), name)
         if id(executor) not in self._running:
             self._running[id(executor)] = executor, open_processes(executor, f"executor of stage {name!r}")
         return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
@@ -74,7 +75,7 @@ class RemoteStage:
         repeatable: whether items may be done again where a process of ours died.
     """
 
-    def __init__(self, executor: RunningProcesses | Executor, name: str, *, repeatable: bool = False) -> None:
+    def __init__(self, executor: RunningProcesses | Submits, name: str, *, repeatable: bool = False) -> None:
         self._executor = executor
         self._name = name
         self._repeatable = repeatable
