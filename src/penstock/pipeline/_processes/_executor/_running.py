@@ -35,14 +35,14 @@ class ProcessExecutor:
         UsageError: fewer than one worker, or an unknown start method.
 
     Example:
+        >>> import math
         >>> from penstock.pipeline import PipelineBuilder, ProcessExecutor
-        >>> executor = ProcessExecutor(2)
-        >>> builder = PipelineBuilder().add_source([4, 9]).pipe(
-        ...     math.sqrt, executor=executor, concurrency=2, output_order="input"
-        ... )
-        >>> if __name__ == "__main__":  # a script needs it, since each process imports it
+        >>> builder = PipelineBuilder().add_source([4, 9])
+        >>> builder = builder.pipe(math.sqrt, executor=ProcessExecutor(2), concurrency=2, output_order="input")
+        >>> def main():
         ...     with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
         ...         print(list(pipeline))
+        >>> main()  # in a script under `if __name__ == "__main__":`, since each process imports it
         [2.0, 3.0]
     """
 
