@@ -281,13 +281,7 @@ class AsyncPassIterator(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
         if self._number is None:
-            if self._beginning is None:
-                self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
-            try:
-                self._number = await asyncio.shield(self._beginning)  # cancelled, it is not begun again
-            finally:
-                if self._beginning.done():
-                    self._beginning = None
+            self._number = await self._begin()
         link = None if self._ended else self._runs.link_of(self._number)
         if link is None:
             raise StopAsyncIteration
@@ -299,6 +293,16 @@ class AsyncPassIterator(AsyncIterator[Any]):
             return self._runs.judge(link, word, content)
         except EOFError:
             raise StopAsyncIteration from None
+
+    async def _begin(self) -> int:
+        if self._beginning is None:
+            self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
+        beginning = self._beginning
+        try:
+            return await asyncio.shield(beginning)  # cancelled, it is not begun again
+        finally:
+            if beginning.done():
+                self._beginning = None
 
 
 def _pickled_setup(setup: Setup) -> bytes:
