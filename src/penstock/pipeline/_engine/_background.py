@@ -127,8 +127,9 @@ class Background:
 
     def _end(self) -> None:
         self._cancel()
-        if self._stopped is not None:
+        if self._stopped is not None and self._resources is not None:
             self._stopped.set()
+            self._resources.interrupt()
 
 
 async def _after(previous: asyncio.Task[None] | None, main: Coroutine[object, object, None]) -> None:

@@ -153,7 +153,7 @@ class Opening:
         if pipe.kind == "lookup":
             op = op.__getitem__
         if pipe.executor is not None:
-            remote = self._resources.remote(pipe)
+            remote = self._resources.remote(pipe, site.name)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
         match pipe.kind:
             case "async":
