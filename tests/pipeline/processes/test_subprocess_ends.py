@@ -149,7 +149,7 @@ def test_iterators_keep_it() -> None:
 def test_prefetch_is_bounded(tmp_path: Path) -> None:
     """No more is computed ahead than the pipe and the sink hold, and what the stages have in hand."""
     builder = PipelineBuilder().add_source(range(100)).pipe(partial(ops.note, tmp_path), max_items=1)
-    pipeline = run_in_subprocess(builder.add_sink(2).get_config(), num_threads=1, buffer_size=3)
+    pipeline = run_in_subprocess(builder.add_sink(2).get_config(), num_threads=1)
     assert pipeline.get_item() == 0
     noted = len(list(tmp_path.iterdir()))
     assert noted <= 3 + 2 + 6

@@ -5,7 +5,7 @@ and the same seed. So workers that augment by `random`, NumPy's or torch's globa
 """
 
 import os
-import random  # noqa: TID251 - what is seeded, not what is drawn from
+import random
 import sys
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ def seed_process() -> None:
         _seeds.clear()
         _seeds[pid] = seed = derive(int.from_bytes(os.urandom(8), "little"), "process", pid)
         random.seed(derive(seed, "random"))
-        np.random.seed([derive(seed, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])  # noqa: NPY002 - the global generator is what users' functions draw from
+        np.random.seed([derive(seed, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
     torch: Any = sys.modules.get("torch")
     generator = getattr(torch, "default_generator", None)  # missing while torch is being imported
     if generator is not None and generator.initial_seed() == _TORCH_DEFAULT:

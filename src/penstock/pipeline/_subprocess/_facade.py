@@ -8,7 +8,7 @@ Its states are those of `Pipeline`, with a process in the place of the thread. G
     makes a new one.
   - `stop` returns when the process has ended. It ends too when this object is dropped, when Python ends, and when the
     parent dies, however it does. A fork of the parent can't use it, nor harm it.
-  - At most `buffer_size` items and the sink's buffer are computed ahead of the reader.
+  - At most two items are on their way, besides those that wait in the sink, ahead of the reader.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Self
+from typing import Final, Self
 
 from penstock.concurrency._worker import Caught
 from penstock.errors import UsageError
-from penstock.pipeline._checks import check_count
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._ops import Item
 from penstock.pipeline._pipeline import build_pipeline
 from penstock.pipeline._processes._errors import unpack_error
 from penstock.pipeline._processes._process import StartMethod, check_start_method
@@ -31,8 +31,10 @@ from penstock.pipeline._subprocess._link import Link
 from penstock.pipeline._subprocess._messages import Setup, Word
 from penstock.pipeline._subprocess._runs import Runs
 
+_ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it is read
 
-def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of a process
+
+def run_in_subprocess(
     config: PipelineConfig,
     *,
     num_threads: int,
@@ -40,7 +42,6 @@ def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of 
     statistics: bool = False,
     start_method: StartMethod | None = None,
     initializer: Callable[[], object] | None = None,
-    buffer_size: int = 2,
 ) -> "SubprocessPipeline":
     """Make a pipeline that runs in one process of its own, so that this one only receives. Nothing starts yet.
 
@@ -56,7 +57,6 @@ def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of 
         statistics: as in `build_pipeline`. Default False.
         start_method: "spawn" or "forkserver"; None, the default, for "spawn". Both import the main module.
         initializer: called in the process before the config is unpickled. Default None.
-        buffer_size: how many items may be on their way, besides those that wait in the sink; at least 1. Default 2.
 
     Returns:
         The pipeline.
@@ -74,12 +74,11 @@ def run_in_subprocess(  # noqa: PLR0913 - those of build_pipeline, and those of 
         >>> main()  # in a script under `if __name__ == "__main__":`, since the process imports it
         [1.0, 2.0, 3.0] [1.0, 2.0, 3.0]
     """
-    check_count("buffer_size", buffer_size)
     check_start_method(start_method)
     here = build_pipeline(config, num_threads=num_threads, max_failures=max_failures, statistics=statistics)
 
     def make_setup(address: str) -> tuple[bytes, bytes]:
-        setup = Setup(config, num_threads, max_failures, statistics, address, buffer_size)
+        setup = Setup(config, num_threads, max_failures, statistics, address, _ON_THEIR_WAY)
         return _pickled(initializer, "the initializer"), _pickled_setup(setup)
 
     return SubprocessPipeline(
@@ -154,7 +153,7 @@ class SubprocessPipeline:
 
     # -- reading
 
-    def get_item(self, *, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def get_item(self, *, timeout: float | None = None) -> Item:
         """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
 
         Args:
@@ -172,7 +171,7 @@ class SubprocessPipeline:
         link = self._runs.current()
         return self._runs.judge(link, *link.receive(link.run, timeout))
 
-    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Any]:
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
@@ -187,11 +186,11 @@ class SubprocessPipeline:
         """
         return PassIterator(self._runs, self._runs.begin_pass(), timeout)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """Return an iterator over one pass."""
         return self.get_iterator()
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         """Return an async iterator over one pass; a process that must be started for it is started in a thread."""
         self._runs.check_process()
         return AsyncPassIterator(self._runs)
@@ -244,7 +243,7 @@ class AutoStop:
             raise failure
 
 
-class PassIterator(Iterator[Any]):
+class PassIterator(Iterator[Item]):
     """The items of one pass."""
 
     def __init__(self, runs: Runs, number: int, timeout: float | None) -> None:
@@ -253,7 +252,7 @@ class PassIterator(Iterator[Any]):
         self._timeout = timeout
         self._ended = False
 
-    def __next__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def __next__(self) -> Item:
         link = None if self._ended else self._runs.link_of(self._number)
         if link is None:
             raise StopIteration
@@ -267,7 +266,7 @@ class PassIterator(Iterator[Any]):
             raise StopIteration from None
 
 
-class AsyncPassIterator(AsyncIterator[Any]):
+class AsyncPassIterator(AsyncIterator[Item]):
     """The items of one pass, for `async for`. Cancelling a wait loses no item."""
 
     def __init__(self, runs: Runs) -> None:
@@ -279,7 +278,7 @@ class AsyncPassIterator(AsyncIterator[Any]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    async def __anext__(self) -> Item:
         if self._number is None:
             self._number = await self._begin()
         link = None if self._ended else self._runs.link_of(self._number)

@@ -123,18 +123,21 @@ class Helper:
 
     async def _send_all(self, run: int) -> None:
         with suppress(_ParentGoneError):
-            try:
-                while True:
-                    await self._send_pass(run)
-                    if not self._setup.config.continuous:
-                        break
-                    await self._send((run, int(Word.END_OF_PASS), None))
-                await self._send((run, int(Word.END), None))
-            except _ParentGoneError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the parent raises it
-                self._failure, self._failed_run = pack_error(error, with_cause=True), run
+            with Caught() as caught:
+                await self._send_passes(run)
+            if isinstance(caught.error, Exception) and not isinstance(caught.error, _ParentGoneError):
+                self._failure, self._failed_run = pack_error(caught.error, with_cause=True), run
                 await self._send((run, int(Word.FAILED), pickle.dumps(self._failure)))
+            elif caught.error is not None:
+                raise caught.error
+
+    async def _send_passes(self, run: int) -> None:
+        while True:
+            await self._send_pass(run)
+            if not self._setup.config.continuous:
+                break
+            await self._send((run, int(Word.END_OF_PASS), None))
+        await self._send((run, int(Word.END), None))
 
     async def _send_pass(self, run: int) -> None:
         word, count = int(Word.ITEM), 0

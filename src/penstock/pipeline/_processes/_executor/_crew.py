@@ -25,7 +25,7 @@ from penstock.concurrency._worker import Caught
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
 from penstock.pipeline._processes._executor._serve import keep
-from penstock.pipeline._processes._executor._worker import Died, Worker
+from penstock.pipeline._processes._executor._worker import DiedError, Worker
 from penstock.pipeline._processes._process import ChildProcess, StartMethod
 
 _MOST_ATTEMPTS: Final = 3
@@ -271,7 +271,7 @@ def _run(crew: Crew, worker: Worker, call: Call) -> bool:
     with Caught() as caught:
         function = crew.pickled(call.function)
         call.future.set_result(worker.call(*function, dump(call.args, "what a call is given")))
-    if isinstance(caught.error, Died):
+    if isinstance(caught.error, DiedError):
         crew.died(call, caught.error.death, caught.error.begun)
         return False
     if caught.error is not None:

@@ -11,6 +11,7 @@ Guarantees:
 import os
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 from penstock.concurrency._worker import Caught
@@ -110,7 +111,7 @@ class RemoteStage:
         if isinstance(self._executor, ProcessPoolExecutor):
             return self._executor.submit(run_in_process, call, cast("bytes", PackedItems(items, self._name)))
         # On threads nothing is pickled, and pools of others' have ways of their own to do that.
-        return self._executor.submit(run_in_pool, op, items, flatten, os.getpid())
+        return self._executor.submit(partial(run_in_pool, flatten=flatten), op, items, os.getpid())
 
 
 class PackedItems:
@@ -135,14 +136,14 @@ def run_in_process(call: ChunkCall, items: bytes) -> PackedOutcomes:
     return call(cast("Sequence[object]", load(items, "the items of a stage")))
 
 
-def run_in_pool(op: Op, items: Sequence[object], flatten: bool, home: int) -> list[Outcome]:  # noqa: FBT001 - sent by position
+def run_in_pool(op: Op, items: Sequence[object], home: int, *, flatten: bool) -> list[Outcome]:
     """Return the outcomes of a chunk in a pool of any kind.
 
     Args:
         op: the stage's function.
         items: what to call it with.
+        home: the process that sent this; there, nothing is seeded.
         flatten: whether it returns generators.
-        home: the process that sent this; here, nothing is seeded.
     """
     if os.getpid() != home:
         seed_process()

@@ -15,7 +15,7 @@ from penstock.pipeline._processes._process import ChildProcess, StartMethod
 _PROGRESS_BYTES: Final = 1 << 16  # what a pipe holds: a chunk has fewer items
 
 
-class Died(Exception):  # noqa: N818 - it goes no further than the thread
+class DiedError(Exception):
     """The process died in a call.
 
     Attributes:
@@ -81,7 +81,7 @@ class Worker:
         Raises:
             Exception: the function's.
             WorkerError: function, arguments or result can't be rebuilt, or the result not be pickled.
-            Died: the process did.
+            DiedError: the process did.
         """
         new = number not in self._known
         if new:
@@ -89,7 +89,7 @@ class Worker:
         answer = self._ask([pickle.dumps(Request(number, function if new else None)), arguments])
         begun = self._begun()
         if answer is None:
-            raise Died(self.process.death(), begun)
+            raise DiedError(self.process.death(), begun)
         head, result = answer
         if head.error is not None:
             error = unpack_error(head.error)
