@@ -61,7 +61,7 @@ class Pipeline:
         """Wrap an engine; users call `build_pipeline`."""
         self._engine = engine
         self._reading = Reading(engine)
-        weakref.finalize(self, _end_dropped, engine)
+        weakref.finalize(self._reading, _end_dropped, engine)  # which iterators hold, too
 
     # -- life
 

@@ -239,6 +239,11 @@ class Channel:
         self._putters.wake_one()
         return True
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether it ended with a failure, and everything before that was taken."""
+        return self.failure is not None and len(self._passes) == 1 and not self._passes[0]
+
     # -- both
 
     def adapt(self, pace: float) -> None:

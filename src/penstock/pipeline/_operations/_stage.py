@@ -120,7 +120,7 @@ class Stage(ABC):
             started = perf_counter()
             items = await self._input.take(most)
             self._probe.waited_for_input(perf_counter() - started)
-        if len(self._input):
+        if items:  # another lane waits for the next ones; who finds none at a pass's end must not grow the next pass
             self._grow()
         return items
 
