@@ -18,6 +18,7 @@ Guarantees:
   - Everything that was computed before a failure is read before it. The failure is raised once.
 """
 
+import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -38,6 +39,8 @@ from penstock.pipeline._ops import Item
 from penstock.pipeline._statistics._report import PipelineReport
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
+_ERROR_SECONDS: Final = 2.0  # and so long an error that leaves the scope of a pipeline
+_logger = logging.getLogger("penstock")
 
 
 class Pipeline:
@@ -115,7 +118,8 @@ class Pipeline:
 
         Returns:
             What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
-            unless the block itself raised something.
+            unless the block itself raised something; that waits two seconds for functions that run, unless a timeout
+            says otherwise, and tells in the log if one still does.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -247,9 +251,20 @@ class AutoStop:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         failure = self._pipeline.failure
+        if error is not None:
+            self._stop_after(error)
+            return
         self._pipeline.stop(timeout=self._timeout)
-        if error is None and failure is not None:
+        if failure is not None:
             raise failure
+
+    def _stop_after(self, error: BaseException) -> None:
+        """Stop while an error is on its way, which must not wait for ever behind a function that hangs."""
+        seconds = _ERROR_SECONDS if self._timeout is None else self._timeout
+        try:
+            self._pipeline.stop(timeout=seconds)
+        except TimeoutError:
+            _logger.warning("a function of %r still runs %s s after %r", self._pipeline, seconds, error)
 
 
 def build_pipeline(
@@ -267,7 +282,8 @@ def build_pipeline(
         num_threads: how many threads the plain functions share that have no executor; at least 1. A source that is not
             async has one more for itself.
         max_failures: how many items may be dropped because a stage failed on them: a number, -1 for any number, or a
-            `Fraction` of all. Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
+            `Fraction` of all, which is looked at whenever an item fails, from the 100th on, and at the end.
+            Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
         statistics: whether to count, for `report`. Default False, which costs nothing.
         observer: called with each event on the event loop's thread; must be quick. Default None.
 

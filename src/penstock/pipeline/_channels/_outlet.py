@@ -23,6 +23,7 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Waiters
 from penstock.pipeline._channels._size import size_of
 from penstock.pipeline._statistics._probe import Probe
+from penstock.transport._bell import Bell
 
 
 class Mark(Enum):
@@ -57,8 +58,9 @@ class Outlet:
         self._items: deque[object] = deque()
         self._wants_room = False  # the loop waits for it
         self._putters = Waiters()  # the loop's
-        self._lock = threading.Lock()  # over the four below
+        self._lock = threading.Lock()  # over what is below
         self._wakers: list[Callable[[], None]] = []  # of those who wait for an item
+        self._bell: Bell | None = None  # that nobody uses now
         self._ended = False
         self._failure: PipelineFailure | None = None
         self._bytes = 0
@@ -166,22 +168,26 @@ class Outlet:
         found = self.take_now()
         if found is not _NOTHING:
             return found
-        until = None if timeout is None else monotonic() + timeout
         started = perf_counter()
-        while True:
-            woken = threading.Lock()
-            woken.acquire()
-            found = self.take_or_wake(woken.release)
-            if found is not _NOTHING:
-                if self._probe is not None:
-                    self._probe.waited_for_input(perf_counter() - started)
-                return found
-            left = -1 if until is None else max(until - monotonic(), 0)
-            try:
-                if not woken.acquire(timeout=left) and until is not None and monotonic() >= until:
-                    raise TimeoutError(f"no item came within {timeout} s")
-            finally:
-                self.forget(woken.release)
+        bell, self._bell = self._bell or Bell(), None  # unlike a lock, it hears of every Ctrl-C
+        try:
+            found = self._take_when_rung(bell, None if timeout is None else monotonic() + timeout)
+        finally:
+            self.forget(bell.ring)
+            self._bell = bell
+        if self._probe is not None:
+            self._probe.waited_for_input(perf_counter() - started)
+        if found is _NOTHING:
+            raise TimeoutError(f"no item came within {timeout} s")
+        return found
+
+    def _take_when_rung(self, bell: Bell, until: float | None) -> object:
+        bell.clear()
+        while (found := self.take_or_wake(bell.ring)) is _NOTHING:
+            if not bell.wait(None if until is None else max(until - monotonic(), 0.0)):
+                break
+            bell.clear()
+        return found
 
     @property
     def failure(self) -> PipelineFailure | None:
