@@ -1,8 +1,8 @@
 """The last buffer: the loop puts items in, and the foreground takes them out, from any thread or any other loop.
 
 Guarantees:
-  - Items, ends of passes and the final end are taken in the order in which they were put, each once. A failure is
-    raised by one `take`; from then on there is only the end.
+  - Items, ends of passes and the final end are taken in the order in which they were put, each once; the end stays.
+    The failure that it came with is taken once.
   - At most `limit` items wait here, and at most `max_bytes` (but for one that is larger by itself).
   - A `take` that times out, or is interrupted while it waits, has taken nothing.
 
@@ -112,17 +112,14 @@ class Outlet:
                 return
             self._ended = True
             self._failure = failure
+            self._bell = None
         self._items.append(_END)
         self._wake()
 
     # -- the foreground's side
 
     def take_now(self) -> object:
-        """Return the next item or mark, or that there is nothing.
-
-        Raises:
-            PipelineFailure: how everything ended, once.
-        """
+        """Return the next item or mark, or that there is nothing."""
         try:
             item = self._items.popleft()
         except IndexError:
@@ -136,11 +133,7 @@ class Outlet:
         return item
 
     def take_or_wake(self, wake: Callable[[], None]) -> object:
-        """Return the next item or mark; or that there is nothing, and call `wake` once when there is.
-
-        Raises:
-            PipelineFailure: how everything ended, once.
-        """
+        """Return the next item or mark; or that there is nothing, and call `wake` once when there is."""
         found = self.take_now()
         if found is not _NOTHING:
             return found
@@ -163,7 +156,6 @@ class Outlet:
 
         Raises:
             TimeoutError: there was none for so many seconds.
-            PipelineFailure: how everything ended, once.
         """
         found = self.take_now()
         if found is not _NOTHING:
@@ -174,6 +166,7 @@ class Outlet:
             found = self._take_when_rung(bell, None if timeout is None else monotonic() + timeout)
         finally:
             self.forget(bell.ring)
+        if not self._ended:
             self._bell = bell
         if self._probe is not None:
             self._probe.waited_for_input(perf_counter() - started)
@@ -189,6 +182,12 @@ class Outlet:
             bell.clear()
         return found
 
+    def take_failure(self) -> PipelineFailure | None:
+        """Return the failure that ended everything, once."""
+        with self._lock:
+            failure, self._failure = self._failure, None
+        return failure
+
     @property
     def failure(self) -> PipelineFailure | None:
         """The failure that nobody has read yet."""
@@ -200,11 +199,8 @@ class Outlet:
         """Do what taking an item takes beyond the item itself."""
         if item is _END:
             self._items.appendleft(_END)  # it stays
+            self._bell = None
             self._wake()
-            with self._lock:
-                failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
         elif type(item) is not Mark:
             if self._max_bytes is not None:
                 with self._lock:

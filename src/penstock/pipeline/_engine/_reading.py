@@ -52,7 +52,7 @@ class Reading:
                 outlet = self._engine.outlet if self._engine.is_started else None
                 outlet = self._begin(timeout) if outlet is None else outlet
         self._fresh = False
-        return self.item_of(outlet.take(timeout))
+        return self.item_of(outlet.take(timeout), outlet)
 
     def begin_pass(self) -> int:
         """Return the number of the pass that is read from now on: the one that runs if it is fresh, else a new one."""
@@ -74,11 +74,12 @@ class Reading:
         self._fresh = False
         return self._engine.outlet if self._engine.is_started else None
 
-    def item_of(self, found: object) -> object:
+    def item_of(self, found: object, outlet: Outlet) -> object:
         """Return an item that was taken.
 
         Raises:
             EOFError: it was a mark: the pass is over.
+            PipelineFailure: how it ended, the first time.
         """
         if type(found) is not Mark:
             return found
@@ -86,6 +87,9 @@ class Reading:
             with self._lock:
                 self._pass += 1
                 self._fresh = True
+        failure = outlet.take_failure() if found is Mark.END else None
+        if failure is not None:
+            raise failure
         raise EOFError("the pass is over")
 
     def _begin(self, timeout: float | None) -> Outlet:
@@ -110,7 +114,7 @@ class PassIterator(Iterator[Item]):
             raise StopIteration
         try:
             found = outlet.take(self._timeout)
-            return found if type(found) is not Mark else self._reading.item_of(found)
+            return found if type(found) is not Mark else self._reading.item_of(found, outlet)
         except EOFError:
             self._ended = True
             raise StopIteration from None
@@ -135,7 +139,7 @@ class AsyncPassIterator(AsyncIterator[Item]):
         if outlet is None:
             raise StopAsyncIteration
         try:
-            return self._reading.item_of(await _taken(outlet))
+            return self._reading.item_of(await _taken(outlet), outlet)
         except EOFError:
             self._ended = True
             raise StopAsyncIteration from None
