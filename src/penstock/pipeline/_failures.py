@@ -78,7 +78,7 @@ class Dropped:
     """Lists what was dropped: the first thousand, and the number of all."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.first: list[DroppedItem] = []
 
     def add(self, dropped: DroppedItem) -> None:

@@ -51,7 +51,7 @@ class Outlet:
         self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.limit = buffer_size
-        self.pace = 0.0
+        self.pace: float = 0.0
         self._max_bytes = max_bytes
         self._probe = probe
         self._loop = loop

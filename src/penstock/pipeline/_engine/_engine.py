@@ -25,9 +25,9 @@ class Engine:
     def __init__(self, config: PipelineConfig, num_threads: int, max_failures: int | Fraction, probes: Probes) -> None:
         self.config = config
         self.num_threads = num_threads
-        self.names = config.names()
+        self.names: tuple[str, ...] = config.names()
         self.probes = probes
-        self.dropped = Dropped()
+        self.dropped: Dropped = Dropped()
         self.outlet: Outlet | None = None
         self._max_failures = max_failures
         self._background: Background | None = None

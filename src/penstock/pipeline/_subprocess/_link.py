@@ -42,16 +42,16 @@ class Link:
     """
 
     def __init__(self, make_setup: MakeSetup, start_method: StartMethod | None, timeout: float | None) -> None:
-        self.run = 0
-        self.ended = True
-        self.turn = threading.Lock()
+        self.run: int = 0
+        self.ended: bool = True
+        self.turn: threading.Lock = threading.Lock()
         self._owner = os.getpid()
         self._asking = threading.Lock()
         self._questions = 0
         self._closed = False
-        self.reader = TensorPipeReader(allow_pickle=True)
+        self.reader: TensorPipeReader = TensorPipeReader(allow_pickle=True)
         try:
-            self.process = ChildProcess(
+            self.process: ChildProcess = ChildProcess(
                 serve, make_setup(self.reader.address), name="pipeline's process", start_method=start_method
             )
         except BaseException:
