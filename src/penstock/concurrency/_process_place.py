@@ -15,13 +15,13 @@ import asyncio
 import os
 import pickle
 import signal
-import sys
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import connection, get_context, resource_tracker
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, TypeVar, cast
 
+from penstock.concurrency._child_ends import death_of, interrupts_blocked
 from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Caught, Worker
@@ -103,7 +103,7 @@ class _Process(Generic[Job, Result]):
         self._name = name
         self._context = get_context("spawn") if start_method == "spawn" else get_context("forkserver")
         # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
-        self._starting = _interrupts_blocked if start_method == "spawn" else nullcontext
+        self._starting = interrupts_blocked if start_method == "spawn" else nullcontext
         self._requests: Connection[bytes, bytes] | None = None
         self._started = False  # the worker's start has returned
         self._lock = threading.Lock()  # over the four below: the loop's thread kills, and asks for the exit code
@@ -221,38 +221,10 @@ class _Process(Generic[Job, Result]):
                     self._process.kill()
                 self._process.join()
                 # There is no exit code if someone else has waited for all children of this process.
-                self._death = self._describe(self._process.pid, self._process.exitcode)
+                self._death = death_of(
+                    f"process of {self._name}", self._process.pid, self._process.exitcode, started=self._started
+                )
             return self._death
-
-    def _describe(self, pid: int | None, exit_code: int | None) -> WorkerError:
-        if exit_code is not None and exit_code < 0:
-            how = f"was killed by {_signal_name(-exit_code)}"
-        else:
-            how = f"ended with exit code {'unknown' if exit_code is None else exit_code}"
-        when = (
-            ""
-            if self._started
-            else (
-                " before it had started. Its own output says why; a script must start what it does under "
-                "`if __name__ == '__main__':`, since each process imports it"
-            )
-        )
-        return WorkerError(f"the process of {self._name} (pid {pid}) {how}{when}", exit_code=exit_code)
-
-
-@contextmanager
-def _interrupts_blocked() -> Generator[None]:
-    """Block SIGINT in this thread, and so in the processes that it starts; the program's other threads get it."""
-    if sys.platform == "win32":
-        yield
-        return
-    # It would be started with the first process, and Python lets SIGINT through in this thread when it does so.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
@@ -270,10 +242,3 @@ def _refuse(what: str, value: object, cause: BaseException) -> NoReturn:
         f"{what} must be picklable where workers are processes; got {value!r:.200}. Define it at the top of a module, "
         f"or run the workers in place='thread'"
     ) from cause
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

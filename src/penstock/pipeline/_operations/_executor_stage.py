@@ -44,14 +44,14 @@ class ExecutorStage(Stage):
         self._op = op
         self._remote = remote
         self._flatten = flatten
-        self._order = InOrder(site.concurrency, self._deliver) if ordered and site.concurrency > 1 else None
+        self._order = InOrder(site.concurrency, self._put_judged) if ordered and site.concurrency > 1 else None
 
     async def _work(self) -> None:
         while items := await self._take(self._chunk_size()):
             number = 0 if self._order is None else self._order.number()
             results = await self._results(items)
             if self._order is None:
-                await self._protect(self._deliver(results))
+                await self._protect(self._put_judged(results))
             else:
                 await self._order.pass_on(number, results)
 
@@ -81,15 +81,6 @@ class ExecutorStage(Stage):
             return (Failed(0, item, cast("BaseException", value)),)
         values = cast("list[object]", value) if self._flatten else [value]
         return [each for each in values if each is not SKIP]
-
-    async def _deliver(self, results: list[object]) -> None:
-        start = 0
-        for index, result in enumerate(results):
-            if type(result) is Failed:
-                await self.output.put_all(results[start:index])
-                start = index + 1
-                self.tolerance.judge(self.name, result.item, result.error, fatal=result.step < 0)
-        await self.output.put_all(results[start:])
 
 
 async def _settled(sent: "Future[list[Outcome]]") -> list[Outcome]:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from penstock.concurrency._worker import Caught
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance
+from penstock.pipeline._operations._calls import Failed
 from penstock.pipeline._operations._threads import Halt
 from penstock.pipeline._statistics._probe import Probe
 
@@ -130,6 +131,16 @@ class Stage(ABC):
             return
         if values:
             await self._protect(self._put_slowly(values))
+
+    async def _put_judged(self, results: list[object]) -> None:
+        """Put out results, and judge those that failed when it is their turn."""
+        start = 0
+        for index, result in enumerate(results):
+            if type(result) is Failed:
+                await self._put(results[start:index])
+                start = index + 1
+                self.tolerance.judge(self.name, result.item, result.error, fatal=result.step < 0)
+        await self._put(results[start:])
 
     async def _protect(self, work: Awaitable[None]) -> None:
         lane = asyncio.current_task()

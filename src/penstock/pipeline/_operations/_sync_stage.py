@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from penstock.pipeline._channels._channel import Output, Waiters
 from penstock.pipeline._channels._order import InOrder
-from penstock.pipeline._operations._calls import Applied, Failed, Op
+from penstock.pipeline._operations._calls import Applied, Op
 from penstock.pipeline._operations._stage import GATHER_SECONDS, MOST_ITEMS, Site, Stage
 from penstock.pipeline._operations._threads import Threads
 
@@ -31,7 +31,7 @@ class SyncStage(Stage):
         self.op = op
         self._threads = threads
         in_order = ordered and site.concurrency > 1
-        self._order = InOrder(site.concurrency, self._deliver) if in_order else None
+        self._order = InOrder(site.concurrency, self._put_judged) if in_order else None
         self.following: Self | None = None
         self._busy = 0  # calls that apply the function: own ones, and those of the stages in front
         self._waiting = Waiters()
@@ -107,15 +107,6 @@ class SyncStage(Stage):
                 results.append(applied.failed)
             items = items[applied.used :]
         return results
-
-    async def _deliver(self, results: list[object]) -> None:
-        start = 0
-        for index, result in enumerate(results):
-            if type(result) is Failed:
-                await self.output.put_all(results[start:index])
-                start = index + 1
-                self.tolerance.judge(self.name, result.item, result.error)
-        await self.output.put_all(results[start:])
 
     # -- fused
 

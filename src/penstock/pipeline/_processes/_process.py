@@ -6,11 +6,12 @@ Linux gives a descriptor of the process (a pidfd), through which a signal can't 
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import connection, resource_tracker
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from penstock.concurrency._child_ends import death_of, interrupts_blocked
 from penstock.errors import UsageError, WorkerError
 from penstock.transport._process import watch_process
 
@@ -56,7 +57,7 @@ class ChildProcess:
         # A daemon, so that what was forgotten never keeps Python from ending.
         self._process: BaseProcess = context.Process(target=target, args=(theirs, *arguments), name=name, daemon=True)
         # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
-        starting = nullcontext if start_method == "forkserver" else _interrupts_blocked
+        starting = nullcontext if start_method == "forkserver" else interrupts_blocked
         try:
             with starting():
                 self._process.start()
@@ -103,7 +104,7 @@ class ChildProcess:
                     self._process.kill()
                 self._process.join()
                 # There is no exit code if someone else has waited for all children of this process.
-                self._death = _described(self._name, self.pid, self._process.exitcode, started=started)
+                self._death = death_of(self._name, self.pid, self._process.exitcode, started=started)
             return self._death
 
     def end(self, patience_seconds: float) -> None:
@@ -139,40 +140,3 @@ def check_start_method(start_method: object) -> None:
             f"start_method must be 'spawn', 'forkserver' or None, for 'spawn'; got start_method={start_method!r}. A "
             "forked process would inherit locks that threads hold"
         )
-
-
-def _described(name: str, pid: int, exit_code: int | None, *, started: bool) -> WorkerError:
-    if exit_code is not None and exit_code < 0:
-        how = f"was killed by {_signal_name(-exit_code)}"
-    else:
-        how = f"ended with exit code {'unknown' if exit_code is None else exit_code}"
-    if exit_code == -signal.SIGKILL:
-        how += " (by the system, if memory ran out)"
-    when = (
-        ""
-        if started
-        else (
-            " before it had started. Its own output says why; a script must start what it does under "
-            "`if __name__ == '__main__':`, since each process imports it"
-        )
-    )
-    return WorkerError(f"the {name} (pid {pid}) {how}{when}", exit_code=exit_code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-@contextmanager
-def _interrupts_blocked() -> Generator[None]:
-    """The child inherits that SIGINT is blocked in this thread, until it has said that it ignores it."""
-    # Started with the first process, it would let SIGINT through in this thread.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
