@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.leaks import nothing_leaks as nothing_leaks
 from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.leaks import settled_module as settled_module
 from tests.leaks import settled_process as settled_process
 
 # Whoever runs the tests in the background may have left SIGINT ignored, which every child would inherit.

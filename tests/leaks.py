@@ -65,8 +65,16 @@ def settled_process() -> Generator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def settled_module(settled_process: None) -> Generator[None]:  # noqa: ARG001 - started before the test
+    """Set aside what a module's imports and earlier tests made and keep, which no further test can leave behind."""
+    gc.collect()
+    gc.freeze()
+    yield
+
+
 @pytest.fixture(autouse=True)
-def nothing_leaks(request: pytest.FixtureRequest, settled_process: None) -> Generator[None]:  # noqa: ARG001 - started before the test
+def nothing_leaks(request: pytest.FixtureRequest, settled_module: None) -> Generator[None]:  # noqa: ARG001 - started before the test
     """Fail a test that leaves something behind, with the list of it."""
     before = held()
     yield

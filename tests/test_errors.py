@@ -21,6 +21,7 @@ TREE: dict[str, list[type]] = {
     "PeerError": [errors.PenstockError, ConnectionError],
     "MessageError": [errors.PenstockError, ValueError],
     "EndOfPipeError": [errors.PenstockError, EOFError],
+    "PipelineFailure": [errors.PenstockError, RuntimeError],
     "ClosedError": [errors.PenstockError, RuntimeError],
     "MissingDependencyError": [errors.PenstockError, ImportError],
     "InternalError": [errors.PenstockError, RuntimeError],

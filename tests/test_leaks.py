@@ -69,7 +69,7 @@ PLANTED = {
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A test run of its own, in another process, under the same leak check."""
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
-    names = "nothing_leaks, pytest_runtest_makereport, settled_process"
+    names = "nothing_leaks, pytest_runtest_makereport, settled_module, settled_process"
     pytester.makeconftest(f"import tests.leaks\ntests.leaks.PATIENCE_SECONDS = 0.1\nfrom tests.leaks import {names}")
     return pytester
 
