@@ -177,7 +177,9 @@ async def _attempted(source: AwaitedSource, keys: Keys) -> list[Record] | None:
     for seconds in (*RETRY_WAITS_SECONDS, None):
         try:
             return checked(source, await source.read_async(keys), keys)
-        except Exception as error:  # noqa: BLE001 - the worker meets it again, and says which key it is about
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the worker meets it again, and says which key it is about
             if seconds is None or not is_transient(error):
                 return None
         await asyncio.sleep(seconds)
