@@ -47,10 +47,8 @@ def test_resumes_exactly(dataset: ps.Dataset, workers: int, limits: ps.Limits, d
         pair.reverse()
     found: list[Any] = []
     with ps.Loader(pair[0], num_workers=workers, limits=limits) as loader:
-        for batch in loader if stop else []:
-            found.append(digest(batch))
-            if len(found) == stop:
-                break
+        batches = iter(loader)
+        found += [digest(next(batches)) for _ in range(stop)]
         state = loader.state_dict()
     with ps.Loader(pair[1], num_workers=workers, limits=limits) as loader:
         loader.load_state_dict(state, allow={"source"})

@@ -189,11 +189,13 @@ class ThreadReader:
         return all(queue.is_ready() for queue in self._queues.values())
 
     def _close(self, number: int) -> None:
-        queue, ahead = self._queues.pop(number, None), self._ahead.pop(number, None)
-        if queue is not None:
-            queue.close()
-        if ahead is not None:
-            ahead.close()
+        # Forgotten when they are closed: who is interrupted here comes again.
+        if number in self._queues:
+            self._queues[number].close()
+            del self._queues[number]
+        if number in self._ahead:
+            self._ahead[number].close()
+            del self._ahead[number]
 
     def close(self) -> None:
         """Give up what is computed ahead."""

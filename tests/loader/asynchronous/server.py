@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,7 +42,7 @@ class Server:
 
 
 @contextmanager
-def serving(together: int) -> Iterator[Server]:
+def serving(together: int) -> Generator[Server]:
     """Run a server in a thread of its own."""
     server = Server(together)
     loop = asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class OverHttp:
 
     async def read(self, keys: NDArray[np.int64]) -> list[Any]:
         """Ask for each key."""
-        return list(await asyncio.gather(*(self._ask(key) for key in keys.tolist())))
+        return [await self._ask(key) for key in keys.tolist()]
 
     async def _ask(self, key: int) -> Any:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

@@ -98,8 +98,8 @@ def test_a_record_is_handed_out_once() -> None:
 def test_mixtures_read_their_parts_together() -> None:
     """The records of several async sources and of others come into one batch; each source keeps its own loop."""
     parts = {"a": ps.read(Noting(40, None)), "b": ps.read(Noting(40, 3)), "c": ps.range(40)}
-    expected = ps.mix({name: ps.range(40) for name in parts}, {name: 1.0 for name in parts}, seed=5).batch(8)
-    mixed = ps.mix(parts, {name: 1.0 for name in parts}, seed=5).batch(8)
+    expected = ps.mix({name: ps.range(40) for name in parts}, dict.fromkeys(parts, 1.0), seed=5).batch(8)
+    mixed = ps.mix(parts, dict.fromkeys(parts, 1.0), seed=5).batch(8)
     with ps.Loader(mixed, num_workers=2) as loader:
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in expected]
 
@@ -121,3 +121,11 @@ def test_without_workers_nothing_is_read_ahead() -> None:
     assert not source.calls
     assert next(batches).tolist() == [0, 1, 2, 3]
     assert source.calls[0] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_explain_says_that_sources_are_read_ahead(kind: str) -> None:
+    """The plan of a dataset over an async source names the limit."""
+    plan = dict(dataset_of(Noting(8, None), kind).explain().sections)["plan"]
+    assert "async sources are read ahead of the workers: Limits(read_ahead=…)" in plan
+    assert "read_ahead" not in str(dataset_of(list(range(8)), kind).explain())

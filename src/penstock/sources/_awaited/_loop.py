@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock._storage._after_fork import renewed_after_fork
-from penstock.errors import UsageError
+from penstock.errors import ClosedError, UsageError
 from penstock.transport._interrupts import HeldInterrupts
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for coroutines to end
@@ -40,6 +40,8 @@ class _Home(NamedTuple):
     loop: asyncio.AbstractEventLoop
     group: asyncio.TaskGroup
     main: "asyncio.Task[None]"
+    ended: threading.Event
+    """Whether it takes no more coroutines."""
 
 
 class _Call:
@@ -51,6 +53,8 @@ class _Call:
         self._home = home
         self._work = work
         self._task: asyncio.Task[_Outcome] | None = None
+        if home.ended.is_set():
+            raise ClosedError("async sources can't be read any more: the program ends")
         home.loop.call_soon_threadsafe(self._begin)
 
     def cancel(self) -> None:
@@ -59,6 +63,9 @@ class _Call:
             self._home.loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
+        if self._home.ended.is_set():
+            self.outcome.set_result(_Outcome(None, CancelledError("read was cancelled")))
+            return
         self._task = self._home.group.create_task(_outcome(self._work))
         self._task.add_done_callback(self._settle)
 
@@ -98,6 +105,7 @@ class SourceLoop:
 
         Raises:
             UsageError: the calling thread is the loop's own.
+            ClosedError: the program ends.
         """
         if threading.current_thread() is self._thread:
             raise UsageError(
@@ -131,6 +139,7 @@ class SourceLoop:
         """Have the loop cancel what runs, and end; waits for that, for a moment, at the end of the program alone."""
         if os.getpid() != self.process:
             return  # a fork has no such thread, and shares what wakes it with its parent
+        self._home.ended.set()
         with suppress(RuntimeError):  # the loop is closed
             self._home.loop.call_soon_threadsafe(self._home.main.cancel)
         if not threading.main_thread().is_alive():
@@ -156,7 +165,7 @@ async def _main(started: "Future[_Home]") -> None:
     main = asyncio.current_task()
     assert main is not None
     async with asyncio.TaskGroup() as group:
-        started.set_result(_Home(asyncio.get_running_loop(), group, main))
+        started.set_result(_Home(asyncio.get_running_loop(), group, main, threading.Event()))
         await asyncio.get_running_loop().create_future()
 
 
@@ -188,8 +197,8 @@ class _Loops:
 
     def _forget(self, identity: int, loop: SourceLoop) -> None:
         # Without the lock: the garbage collector may call this while this very thread holds it.
-        if self._loops.get(identity) is loop:
-            del self._loops[identity]
+        if self._loops.get(identity) is loop and threading.main_thread().is_alive():
+            del self._loops[identity]  # at the end of the program the source is still there, and gets no other
         loop.stop()
 
 
