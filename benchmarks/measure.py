@@ -109,7 +109,7 @@ def reached(result: Result, comparison: Comparison | None) -> bool | None:
         return None
     if judged is None:
         return False
-    return judged.high >= goal.bound if goal.kind == "share" else judged.low <= goal.bound
+    return judged.high >= goal.bound if goal.is_at_least(result.contestant.unit) else judged.low <= goal.bound
 
 
 def median_reaches(result: Result, comparison: Comparison | None) -> bool:
@@ -117,7 +117,7 @@ def median_reaches(result: Result, comparison: Comparison | None) -> bool:
     goal, judged = result.contestant.goal, _judged(result, comparison)
     if goal is None or judged is None:
         return False
-    return judged.median >= goal.bound if goal.kind == "share" else judged.median <= goal.bound
+    return judged.median >= goal.bound if goal.is_at_least(result.contestant.unit) else judged.median <= goal.bound
 
 
 def _judged(result: Result, comparison: Comparison | None) -> Interval | None:

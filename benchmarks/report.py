@@ -80,7 +80,8 @@ def _goal(goal: Goal | None, unit: Unit) -> str:
         return ""
     if goal.kind == "share":
         return f"≥ {goal.bound:g}"
-    return f"≤ {_number(goal.bound)} {unit.name}" + (" beyond" if goal.kind == "difference" else "")
+    sign = "≥" if goal.is_at_least(unit) else "≤"
+    return f"{sign} {_number(goal.bound)} {unit.name}" + (" beyond" if goal.kind == "difference" else "")
 
 
 def _interval(interval: Interval) -> str:

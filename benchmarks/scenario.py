@@ -43,11 +43,16 @@ BYTES = Unit("bytes", lambda measurement: float(measurement.amount), more_is_bet
 class Goal:
     """What a contestant should reach: a bound on its value, on its share of the limit, or on its time beyond the limit.
 
-    `share` is at least `bound` (1 is the limit's speed); `value` and `difference` are at most `bound`, in the unit.
+    `share` is at least `bound` (1 is the limit's speed); `value` and `difference` are at most `bound`, in the unit, and
+    a `value` of which more is better, a rate, is at least that.
     """
 
     kind: Literal["share", "value", "difference"]
     bound: float
+
+    def is_at_least(self, unit: Unit) -> bool:
+        """Return whether what is judged must be at least the bound; else it must be at most that."""
+        return self.kind == "share" or (self.kind == "value" and unit.more_is_better)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from benchmarks.macro import (
     native_pool,
     ordered,
     packing,
+    pipeline_noop,
     random_map,
     resume,
     shuffle,
@@ -31,5 +32,6 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "resume": resume.build,
     "transport": transport.build,
     "native-pool": native_pool.build,
+    "pipeline-noop": pipeline_noop.build,
     "import": import_time.build,
 }

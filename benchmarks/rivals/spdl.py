@@ -20,7 +20,7 @@ from spdl.pipeline import PipelineBuilder, SharedMemoryRingBuffer, SharedMemoryS
 
 from benchmarks.carry.child import IN_FLIGHT
 from benchmarks.carry.messages import Message, first_message, numbered
-from benchmarks.macro import import_time, tiny, tokens, transport
+from benchmarks.macro import import_time, pipeline_noop, tiny, tokens, transport
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Batch, Contestant, Output
 from benchmarks.streams import passes
@@ -28,6 +28,7 @@ from benchmarks.usage import Usage, since, used
 
 PER_ITEM, PER_BATCH = "SPDL, 2 threads, per item", "SPDL, 2 threads, per batch"
 SLACK_BYTES = 1 << 16  # an arena's binaries are aligned
+NUM_NOOP = 2_000  # integers through stages that do nothing: about a millisecond each
 PREFIX = 8  # batches of a pass; per item it takes a fraction of a millisecond for each element
 
 
@@ -61,6 +62,46 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
         Contestant(PER_ITEM, "rival", passes(per_item), tokens.UNIT, against=against),
         Contestant(PER_BATCH, "rival", passes(per_batch), tokens.UNIT, against=against, output=output),
     )
+
+
+def _pipeline_noop(work: pipeline_noop.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    limit, async_limit = pipeline_noop.LIMIT, pipeline_noop.ASYNC_LIMIT
+    chains = (
+        ("SPDL, sync ops", limit, partial(_chain, pipeline_noop.no_op)),
+        ("SPDL, async ops", async_limit, partial(_chain, pipeline_noop.async_no_op)),
+        ("SPDL, async ops, concurrency 4", async_limit, partial(_chain, pipeline_noop.async_no_op, concurrency=4)),
+        (
+            "SPDL, async ops, concurrency 4, in order",
+            async_limit,
+            partial(_chain, pipeline_noop.async_no_op, concurrency=4, output_order="input"),
+        ),
+    )
+
+    def passing(chain: Callable[[int], Any], count: int) -> Iterator[int]:
+        made = chain(count)
+        with made.auto_stop():
+            yield from made
+
+    sync = partial(_chain, pipeline_noop.no_op)
+    return (
+        *(
+            pipeline_noop.rated(
+                pipeline_noop.Way(name, "rival", partial(passing, chain), against, compared="never"),
+                min(work.count, NUM_NOOP),
+            )
+            for name, against, chain in chains
+        ),
+        pipeline_noop.first_item("SPDL", "rival", sync),
+        pipeline_noop.stopped("SPDL", "rival", sync),
+        pipeline_noop.rebuilt("SPDL", "rival", sync, work),
+    )
+
+
+def _chain(op: Callable[[int], object], count: int, **options: object) -> Any:  # noqa: ANN401 - as below
+    builder = _builder().add_source(range(count))
+    for _ in range(pipeline_noop.NUM_STAGES):
+        builder = builder.pipe(op, **options)
+    return builder.add_sink(pipeline_noop.SINK).build(num_threads=pipeline_noop.NUM_THREADS)
 
 
 def _builder() -> Any:  # noqa: ANN401 - its type changes with every stage
@@ -153,4 +194,10 @@ def _open_arena(make_arena: Callable[[int], object], scope: ExitStack, num_bytes
     return carrier
 
 
-CONTESTANTS: dict[str, Contestants] = {"tiny": _tiny, "tokens": _tokens, "import": _import, "transport": _transport}
+CONTESTANTS: dict[str, Contestants] = {
+    "tiny": _tiny,
+    "tokens": _tokens,
+    "import": _import,
+    "transport": _transport,
+    "pipeline-noop": _pipeline_noop,
+}

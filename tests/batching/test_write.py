@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock._tree import Element, flatten
 from penstock.batching import Batch, Merge, stack
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._write import LayoutMismatch, fast_stack, write_rows
+from penstock.batching._write import LayoutMismatchError, fast_stack, write_rows
 from penstock.errors import UsageError
 from tests.batching.strategies import PADDED, element_lists, formed, is_array, numbered, odd_lists
 
@@ -87,7 +87,7 @@ def test_a_mismatch_names_the_lowest_row(elements: list[Element]) -> None:
         write_rows(layout, elements, columns, 0)
         assert_same(stack(elements), layout.batch(columns))
     else:
-        with pytest.raises(LayoutMismatch) as caught:
+        with pytest.raises(LayoutMismatchError) as caught:
             write_rows(layout, elements, columns, 0)
         assert caught.value.row == expected
 
@@ -123,7 +123,7 @@ def test_a_mismatch_names_the_lowest_row(elements: list[Element]) -> None:
 def test_what_nearly_fits_is_refused(good: object, bad: object) -> None:
     """A leaf of another type, dtype or shape is never cast, however much it looks alike."""
     layout = layout_of({"x": good})
-    with pytest.raises(LayoutMismatch) as caught:
+    with pytest.raises(LayoutMismatchError) as caught:
         write_rows(layout, [{"x": good}, {"x": good}, {"x": bad}, {"x": good}], layout.columns(4), 0)
     assert caught.value.row == 2
     with pytest.raises(UsageError, match="row 2"):
@@ -164,7 +164,7 @@ def test_writing_holds_no_references(bad: Element) -> None:
     before = [sys.getrefcount(array) for array in arrays], sys.getrefcount(np.dtype("f8"))
     layout = layout_of(elements[0])
     columns = layout.columns(6)
-    with pytest.raises(LayoutMismatch) as caught:
+    with pytest.raises(LayoutMismatchError) as caught:
         write_rows(layout, [*elements, bad], columns, 0)
     assert caught.value.row == 5
     del caught

@@ -78,6 +78,14 @@ def test_a_goal_beyond_the_limit_is_a_difference() -> None:
     assert reached(ours, comparison) is True
 
 
+@pytest.mark.parametrize(("best", "expected"), [(0.5, True), (1.0, False)])
+def test_a_goal_of_a_rate_is_at_least_that(best: float, *, expected: bool) -> None:
+    """A rate is better the higher it is: its best round reaches 2 items a second, or misses it."""
+    ours = result("ours", [1.0, best, 1.0], goal=Goal("value", 2))
+    assert reached(ours, None) is expected
+    assert not median_reaches(ours, None)
+
+
 def producing(name: str, *batches: list[int], ordered: bool = True) -> Contestant:
     """Return a contestant that claims to produce the same as others, and produces these batches."""
 

@@ -30,7 +30,7 @@ from penstock._runtime._batches import (
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
-from penstock.batching._write import LayoutMismatch, write_rows
+from penstock.batching._write import LayoutMismatchError, write_rows
 from penstock.errors import InternalError
 from penstock.transport._memory import Lease
 
@@ -155,7 +155,7 @@ class BatchJob:
         else:
             try:
                 write_rows(self._layout, evaluate_rows(self._program, spans, context), self._columns, start)
-            except LayoutMismatch:
+            except LayoutMismatchError:
                 self._learned.is_irregular = True
                 raise
         return stop - start

@@ -4,7 +4,7 @@ A batch that `stack` made has arrays with a row axis, and lists where elements h
 item is a str or bytes is such a column; any other list is a container.
 """
 
-from typing import Any, cast
+from typing import cast
 
 from penstock._tree import Element, flatten, leaf_paths, subject, unflatten
 from penstock.batching._merge import Batch
@@ -68,8 +68,9 @@ def _is_list_column(part: object) -> bool:
     return len(items) > 0 and isinstance(items[0], (str, bytes))
 
 
-def _leaf_rows(leaf: Any, path: str) -> int:  # noqa: ANN401, a user's merge may have put anything into a batch
-    shape: tuple[int, ...] = (len(leaf),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
+def _leaf_rows(leaf: object, path: str) -> int:
+    rows = (len(cast("list[object]", leaf)),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
+    shape: tuple[int, ...] = rows
     if len(shape) == 0:
         raise UsageError(
             f"every leaf of a batch must have a row axis; {subject(path)} is a {type(leaf).__qualname__} without one. "

@@ -1,8 +1,8 @@
 """Rows are written straight into their places, a block of elements at a time.
 
 `write_rows` accepts exactly the elements that `stack` would put into columns of this layout, and writes the same bytes.
-Where one doesn't fit it raises `LayoutMismatch`, and the caller merges the batch by `stack`, which finds the same fault
-or none: an element may still differ in the order of its keys, which are row 0's.
+Where one does not fit it raises `LayoutMismatchError`, and the caller merges the batch by `stack`, which finds the same
+fault or none: an element may still differ in the order of its keys, which are row 0's.
 
 Any number of threads may write disjoint rows of the same columns. A large copy releases the GIL.
 """
@@ -21,7 +21,7 @@ from penstock.batching._stack import split_dicts, split_sequences, write_run
 from penstock.errors import UsageError
 
 
-class LayoutMismatch(Exception):  # noqa: N818, it says to merge in the plain way and is no error by itself
+class LayoutMismatchError(Exception):
     """An element doesn't fit the layout.
 
     Attributes:
@@ -43,7 +43,7 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
         start: the row of the first element.
 
     Raises:
-        LayoutMismatch: an element doesn't fit; some of the rows may have been written.
+        LayoutMismatchError: an element doesn't fit; some of the rows may have been written.
 
     Example:
         >>> layout = layout_of((1, 2.0))
@@ -58,7 +58,7 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
         return
     for row, element in enumerate(block):
         if not _write_row(layout, element, columns, start + row):
-            raise LayoutMismatch(row)
+            raise LayoutMismatchError(row)
 
 
 class RowStacker:
@@ -82,7 +82,7 @@ class RowStacker:
             columns = layout.columns(len(elements))
             try:
                 write_rows(layout, elements, columns, 0)
-            except LayoutMismatch:
+            except LayoutMismatchError:
                 pass  # a layout that holds for these elements is looked for below
             else:
                 return layout.batch(columns)
@@ -105,7 +105,7 @@ def fast_stack(elements: Sequence[Element]) -> Batch:
         layout = layout_of(elements[0])
         columns = layout.columns(len(elements))
         write_rows(layout, elements, columns, 0)
-    except (LayoutMismatch, UsageError, IndexError):
+    except (LayoutMismatchError, UsageError, IndexError):
         return stack(elements)
     return layout.batch(columns)
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from penstock.pipeline._config import Merge, PipelineConfig, Source
     from penstock.pipeline._events import ItemDropped, ItemsDone, StageEnded, StageStarted
     from penstock.pipeline._pipeline import Pipeline, build_pipeline
+    from penstock.pipeline._processes import ProcessExecutor
     from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink
     from penstock.pipeline._statistics._report import PipelineReport
     from penstock.pipeline._statistics._stage_report import StageReport
+    from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
 else:
     # Event loops are loaded by those who use them.
     __getattr__ = _lazy.from_modules(
@@ -34,12 +36,15 @@ else:
         PipelineBuilder="penstock.pipeline._builder",
         PipelineConfig="penstock.pipeline._config",
         PipelineReport="penstock.pipeline._statistics._report",
+        ProcessExecutor="penstock.pipeline._processes",
         Sink="penstock.pipeline._stages",
         Source="penstock.pipeline._config",
         StageEnded="penstock.pipeline._events",
         StageReport="penstock.pipeline._statistics._stage_report",
         StageStarted="penstock.pipeline._events",
+        SubprocessPipeline="penstock.pipeline._subprocess",
         build_pipeline="penstock.pipeline._pipeline",
+        run_in_subprocess="penstock.pipeline._subprocess",
     )
 
 __all__ = [
@@ -58,10 +63,13 @@ __all__ = [
     "PipelineConfig",
     "PipelineFailure",
     "PipelineReport",
+    "ProcessExecutor",
     "Sink",
     "Source",
     "StageEnded",
     "StageReport",
     "StageStarted",
+    "SubprocessPipeline",
     "build_pipeline",
+    "run_in_subprocess",
 ]

@@ -3,6 +3,7 @@
 import asyncio
 import reprlib
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import Final
 
@@ -19,16 +20,21 @@ class Tolerance:
     Attributes:
         items: how many items were tried.
         failures: how many of them failed.
+        is_shared: whether it counts for several stages.
     """
 
-    def __init__(self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None]) -> None:
+    def __init__(
+        self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None], *, is_shared: bool = False
+    ) -> None:
         """Begin with nothing tried.
 
         Args:
             max_failures: how many failures are allowed: a number, -1 for any number, or a share of the items, which is
                 looked at from the 100th item on, and at the end.
             drop: told of each failure that is allowed.
+            is_shared: whether it is that of several stages, so that none of them can tell when all is over.
         """
+        self.is_shared = is_shared
         self._most = max_failures
         self._drop = drop
         self.items = 0
@@ -72,7 +78,7 @@ class Dropped:
     """Lists what was dropped: the first thousand, and the number of all."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.first: list[DroppedItem] = []
 
     def add(self, dropped: DroppedItem) -> None:
@@ -95,10 +101,9 @@ def source_failure(stage: str, error: BaseException) -> PipelineFailure:
 
 def shortened(item: object) -> str:
     """Return a short `repr`, whatever the item's own does."""
-    try:
+    with suppress(Exception):  # a broken repr must not hide the failure that it was asked for
         return reprlib.repr(item)
-    except Exception as error:  # noqa: BLE001 - a broken repr must not hide the failure that it was asked for
-        return f"<{type(item).__name__} whose repr raised {type(error).__name__}>"
+    return f"<{type(item).__name__} whose repr raises>"
 
 
 def is_cancelled() -> bool:

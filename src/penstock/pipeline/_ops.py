@@ -17,6 +17,10 @@ Kind: TypeAlias = Literal["sync", "async", "generator", "async generator", "look
 _DEEPEST: Final = 32
 
 
+Item: TypeAlias = Any
+"""What users' functions are given and return: anything, which only they know."""
+
+
 class Lookup(Protocol):
     """A container that items are keys of, whatever keys it takes: a dict, a list, an array, a dataset."""
 

@@ -18,13 +18,14 @@ Guarantees:
   - Everything that was computed before a failure is read before it. The failure is raised once.
 """
 
+import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
@@ -34,9 +35,12 @@ from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, Reading
 from penstock.pipeline._events import Observer
 from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._ops import Item
 from penstock.pipeline._statistics._report import PipelineReport
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
+_ERROR_SECONDS: Final = 2.0  # and so long an error that leaves the scope of a pipeline
+_logger = logging.getLogger("penstock")
 
 
 class Pipeline:
@@ -60,7 +64,7 @@ class Pipeline:
         """Wrap an engine; users call `build_pipeline`."""
         self._engine = engine
         self._reading = Reading(engine)
-        weakref.finalize(self, _end_dropped, engine)
+        weakref.finalize(self._reading, _end_dropped, engine)  # which iterators hold, too
 
     # -- life
 
@@ -114,7 +118,8 @@ class Pipeline:
 
         Returns:
             What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
-            unless the block itself raised something.
+            unless the block itself raised something; that waits two seconds for functions that run, unless a timeout
+            says otherwise, and tells in the log if one still does.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -126,7 +131,7 @@ class Pipeline:
 
     # -- reading
 
-    def get_item(self, *, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def get_item(self, *, timeout: float | None = None) -> Item:
         """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
 
         Args:
@@ -152,7 +157,7 @@ class Pipeline:
         """
         return self._reading.read(timeout)
 
-    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Any]:
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
@@ -174,11 +179,11 @@ class Pipeline:
         """
         return PassIterator(self._reading, timeout)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """Return an iterator over one pass."""
         return self.get_iterator()
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         """Return an async iterator over one pass, which lets the reader's own loop do other things while it waits."""
         return AsyncPassIterator(self._reading)
 
@@ -246,9 +251,20 @@ class AutoStop:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         failure = self._pipeline.failure
+        if error is not None:
+            self._stop_after(error)
+            return
         self._pipeline.stop(timeout=self._timeout)
-        if error is None and failure is not None:
+        if failure is not None:
             raise failure
+
+    def _stop_after(self, error: BaseException) -> None:
+        """Stop while an error is on its way, which must not wait for ever behind a function that hangs."""
+        seconds = _ERROR_SECONDS if self._timeout is None else self._timeout
+        try:
+            self._pipeline.stop(timeout=seconds)
+        except TimeoutError:
+            _logger.warning("a function of %r still runs %s s after %r", self._pipeline, seconds, error)
 
 
 def build_pipeline(
@@ -266,7 +282,8 @@ def build_pipeline(
         num_threads: how many threads the plain functions share that have no executor; at least 1. A source that is not
             async has one more for itself.
         max_failures: how many items may be dropped because a stage failed on them: a number, -1 for any number, or a
-            `Fraction` of all. Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
+            `Fraction` of all, which is looked at whenever an item fails, from the 100th on, and at the end.
+            Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
         statistics: whether to count, for `report`. Default False, which costs nothing.
         observer: called with each event on the event loop's thread; must be quick. Default None.
 
@@ -291,6 +308,6 @@ def build_pipeline(
 def _end_dropped(engine: Engine) -> None:
     """End what nobody reads any more; at the end of the program in good order, if that takes no time."""
     engine.abandon()
-    if not threading.main_thread().is_alive():
+    if not threading.main_thread().is_alive() and engine.is_here:
         with suppress(TimeoutError):
             engine.stop(_EXIT_SECONDS)

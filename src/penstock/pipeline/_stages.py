@@ -133,9 +133,11 @@ class Aggregator(Protocol[ItemT_contra]):
         >>> class Text:
         ...     def __init__(self, most):
         ...         self.most, self.held = most, ""
+        ...
         ...     def accumulate(self, item):
         ...         self.held += item
         ...         return self.flush() if len(self.held) >= self.most else None
+        ...
         ...     def flush(self):
         ...         full, self.held = self.held, ""
         ...         return full or None

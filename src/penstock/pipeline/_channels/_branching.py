@@ -84,23 +84,28 @@ class Turns:
     def __init__(self, inputs: Sequence[Channel], output: Output) -> None:
         self._inputs = inputs
         self._output = output
+        self._failure: PipelineFailure | None = None
 
     async def run(self) -> None:
         """Work until the inputs have ended, or one has failed."""
         while True:
             left = list(self._inputs)
             while left:
-                left = [each for each in left if await self._forward(each)]
-                if self.failure() is not None:
-                    return
+                for each in list(left):
+                    if await self._forward(each):
+                        continue
+                    if each.is_broken:  # told in its turn, whenever it happened
+                        self._failure = each.failure
+                        return
+                    left.remove(each)
             more = [each.next_pass() for each in self._inputs]
             if not all(more):
                 break
             await self._output.end_pass()
 
     def failure(self) -> PipelineFailure | None:
-        """Return why an input ended, if one has failed and all before that was put out."""
-        return next((each.failure for each in self._inputs if each.failure is not None and not len(each)), None)
+        """Return why an input ended, if one has failed and its turn has come."""
+        return self._failure
 
     async def _forward(self, channel: Channel) -> bool:
         items = await channel.take(1)

@@ -83,10 +83,10 @@ class Waiters(deque["asyncio.Future[None]"]):
         try:
             await future
         except asyncio.CancelledError:
-            if future.cancelled():
-                self.remove(future)
-            else:
+            if not future.cancelled():
                 self.wake_one()
+            elif future in self:
+                self.remove(future)
             raise
 
     def wake_one(self) -> None:
@@ -238,6 +238,11 @@ class Channel:
         self._passes.popleft()
         self._putters.wake_one()
         return True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it ended with a failure, and everything before that was taken."""
+        return self.failure is not None and len(self._passes) == 1 and not self._passes[0]
 
     # -- both
 

@@ -1,8 +1,8 @@
 """The last buffer: the loop puts items in, and the foreground takes them out, from any thread or any other loop.
 
 Guarantees:
-  - Items, ends of passes and the final end are taken in the order in which they were put, each once. A failure is
-    raised by one `take`; from then on there is only the end.
+  - Items, ends of passes and the final end are taken in the order in which they were put, each once; the end stays.
+    The failure that it came with is taken once.
   - At most `limit` items wait here, and at most `max_bytes` (but for one that is larger by itself).
   - A `take` that times out, or is interrupted while it waits, has taken nothing.
 
@@ -23,6 +23,7 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Waiters
 from penstock.pipeline._channels._size import size_of
 from penstock.pipeline._statistics._probe import Probe
+from penstock.transport._bell import Bell
 
 
 class Mark(Enum):
@@ -50,15 +51,16 @@ class Outlet:
         self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.limit = buffer_size
-        self.pace = 0.0
+        self.pace: float = 0.0
         self._max_bytes = max_bytes
         self._probe = probe
         self._loop = loop
         self._items: deque[object] = deque()
         self._wants_room = False  # the loop waits for it
         self._putters = Waiters()  # the loop's
-        self._lock = threading.Lock()  # over the four below
+        self._lock = threading.Lock()  # over what is below
         self._wakers: list[Callable[[], None]] = []  # of those who wait for an item
+        self._bell: Bell | None = None  # that nobody uses now
         self._ended = False
         self._failure: PipelineFailure | None = None
         self._bytes = 0
@@ -110,17 +112,14 @@ class Outlet:
                 return
             self._ended = True
             self._failure = failure
+            self._bell = None
         self._items.append(_END)
         self._wake()
 
     # -- the foreground's side
 
     def take_now(self) -> object:
-        """Return the next item or mark, or that there is nothing.
-
-        Raises:
-            PipelineFailure: how everything ended, once.
-        """
+        """Return the next item or mark, or that there is nothing."""
         try:
             item = self._items.popleft()
         except IndexError:
@@ -134,11 +133,7 @@ class Outlet:
         return item
 
     def take_or_wake(self, wake: Callable[[], None]) -> object:
-        """Return the next item or mark; or that there is nothing, and call `wake` once when there is.
-
-        Raises:
-            PipelineFailure: how everything ended, once.
-        """
+        """Return the next item or mark; or that there is nothing, and call `wake` once when there is."""
         found = self.take_now()
         if found is not _NOTHING:
             return found
@@ -161,27 +156,37 @@ class Outlet:
 
         Raises:
             TimeoutError: there was none for so many seconds.
-            PipelineFailure: how everything ended, once.
         """
         found = self.take_now()
         if found is not _NOTHING:
             return found
-        until = None if timeout is None else monotonic() + timeout
         started = perf_counter()
-        while True:
-            woken = threading.Lock()
-            woken.acquire()
-            found = self.take_or_wake(woken.release)
-            if found is not _NOTHING:
-                if self._probe is not None:
-                    self._probe.waited_for_input(perf_counter() - started)
-                return found
-            left = -1 if until is None else max(until - monotonic(), 0)
-            try:
-                if not woken.acquire(timeout=left) and until is not None and monotonic() >= until:
-                    raise TimeoutError(f"no item came within {timeout} s")
-            finally:
-                self.forget(woken.release)
+        bell, self._bell = self._bell or Bell(), None  # unlike a lock, it hears of every Ctrl-C
+        try:
+            found = self._take_when_rung(bell, None if timeout is None else monotonic() + timeout)
+        finally:
+            self.forget(bell.ring)
+        if not self._ended:
+            self._bell = bell
+        if self._probe is not None:
+            self._probe.waited_for_input(perf_counter() - started)
+        if found is _NOTHING:
+            raise TimeoutError(f"no item came within {timeout} s")
+        return found
+
+    def _take_when_rung(self, bell: Bell, until: float | None) -> object:
+        bell.clear()
+        while (found := self.take_or_wake(bell.ring)) is _NOTHING:
+            if not bell.wait(None if until is None else max(until - monotonic(), 0.0)):
+                break
+            bell.clear()
+        return found
+
+    def take_failure(self) -> PipelineFailure | None:
+        """Return the failure that ended everything, once."""
+        with self._lock:
+            failure, self._failure = self._failure, None
+        return failure
 
     @property
     def failure(self) -> PipelineFailure | None:
@@ -194,11 +199,8 @@ class Outlet:
         """Do what taking an item takes beyond the item itself."""
         if item is _END:
             self._items.appendleft(_END)  # it stays
+            self._bell = None
             self._wake()
-            with self._lock:
-                failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
         elif type(item) is not Mark:
             if self._max_bytes is not None:
                 with self._lock:

@@ -9,15 +9,12 @@ Guarantees:
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.pipeline._engine._resources import Resources
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 
 class Background:
@@ -30,6 +27,7 @@ class Background:
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resources: Resources | None = None
+        self._runs = asyncio.TaskGroup()
         self._current: asyncio.Task[None] | None = None  # the run; the loop's own
 
     @property
@@ -57,7 +55,9 @@ class Background:
 
     def begin(self, main: Coroutine[object, object, None]) -> "Future[None]":
         """Return what is done when `main` has run on the loop, after what ran there before has ended."""
-        return asyncio.run_coroutine_threadsafe(self._run(main), self.loop)
+        ended: Future[None] = Future()
+        self.loop.call_soon_threadsafe(self._begin, main, ended)
+        return ended
 
     def cancel(self) -> None:
         """Cancel what runs; returns at once."""
@@ -86,7 +86,7 @@ class Background:
         until = None if timeout is None else monotonic() + timeout
         self._thread.join(timeout)
         if not self._thread.is_alive() and self._resources is not None:
-            self._resources.threads.join(None if until is None else max(until - monotonic(), 0.0))
+            self._resources.join(None if until is None else max(until - monotonic(), 0.0))
         if self._thread.is_alive():
             raise TimeoutError(f"a stage of the pipeline still runs after {timeout} s: a function can't be interrupted")
 
@@ -100,19 +100,26 @@ class Background:
         self._stopped = asyncio.Event()
         self._resources = Resources(self._num_threads)
         self._loop = asyncio.get_running_loop()
-        self._ready.set()
         try:
-            await self._stopped.wait()
-            if self._current is not None:
-                await asyncio.wait([self._current])
+            async with asyncio.TaskGroup() as self._runs:
+                self._ready.set()
+                await self._stopped.wait()
         finally:
             self._resources.close()
 
-    async def _run(self, main: Coroutine[object, object, None]) -> None:
-        if self._current is not None and not self._current.done():
-            await asyncio.wait([self._current])
-        self._current = asyncio.current_task()
-        await main
+    def _begin(self, main: Coroutine[object, object, None], ended: "Future[None]") -> None:
+        assert self._stopped is not None
+        if self._stopped.is_set():
+            main.close()
+            ended.set_result(None)
+            return
+
+        def end(_: object) -> None:
+            main.close()  # if it never began
+            ended.set_result(None)
+
+        self._current = self._runs.create_task(_after(self._current, main))
+        self._current.add_done_callback(end)
 
     def _cancel(self) -> None:
         if self._current is not None:
@@ -120,5 +127,13 @@ class Background:
 
     def _end(self) -> None:
         self._cancel()
-        if self._stopped is not None:
+        if self._stopped is not None and self._resources is not None:
             self._stopped.set()
+            self._resources.interrupt()
+
+
+async def _after(previous: asyncio.Task[None] | None, main: Coroutine[object, object, None]) -> None:
+    """Run what is to run when the one before it, which was cancelled, has ended."""
+    while previous is not None and not previous.done():
+        await asyncio.wait([previous])
+    await main

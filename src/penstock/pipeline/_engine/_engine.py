@@ -25,15 +25,20 @@ class Engine:
     def __init__(self, config: PipelineConfig, num_threads: int, max_failures: int | Fraction, probes: Probes) -> None:
         self.config = config
         self.num_threads = num_threads
-        self.names = config.names()
+        self.names: tuple[str, ...] = config.names()
         self.probes = probes
-        self.dropped = Dropped()
+        self.dropped: Dropped = Dropped()
         self.outlet: Outlet | None = None
         self._max_failures = max_failures
         self._background: Background | None = None
         self._running: Future[None] | None = None
         self._process = os.getpid()
         self._has_run = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the pipeline's process, not a fork of it."""
+        return os.getpid() == self._process
 
     @property
     def is_started(self) -> bool:
@@ -51,7 +56,7 @@ class Engine:
         Raises:
             UsageError: it was forked from that one.
         """
-        if os.getpid() != self._process:
+        if not self.is_here:
             raise UsageError(
                 f"a pipeline stays in the process that made it; got one of process {self._process} in its fork "
                 f"{os.getpid()}, where its threads don't exist. Build the pipeline in the process that reads it"
@@ -80,8 +85,7 @@ class Engine:
         self.probes.begin()
         try:
             opening = Opening(background.resources, self.probes, self._max_failures, self._drop)
-            opening.pipeline(self.config, outlet)
-            await run(opening.nodes)
+            await run(opening.whole(self.config, outlet))
             failure = outlet.failure
         finally:
             outlet.end(None)
@@ -98,7 +102,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Ask for the end of everything: nobody will read it."""
-        if self._background is not None and os.getpid() == self._process:
+        if self._background is not None and self.is_here:
             self._background.abandon()
 
     def _drop(self, dropped: DroppedItem) -> None:

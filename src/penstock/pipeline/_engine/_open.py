@@ -19,7 +19,7 @@ from penstock.pipeline._operations._executor_stage import ExecutorStage
 from penstock.pipeline._operations._folding import AggregateStage, DisaggregateStage
 from penstock.pipeline._operations._pulling import GeneratorStage, Source
 from penstock.pipeline._operations._router import Router
-from penstock.pipeline._operations._stage import Site
+from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._sync_stage import SyncStage
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
@@ -64,8 +64,15 @@ class Opening:
         self._resources = resources
         self._probes = probes
         self._drop = drop
-        self._tolerance = Tolerance(max_failures, drop)  # of all stages that have none of their own
+        self._tolerance = Tolerance(max_failures, drop, is_shared=True)  # of all stages that have none of their own
         self.nodes: list[Node] = []
+
+    def whole(self, config: PipelineConfig, output: Output) -> list[Node]:
+        """Return the nodes of a pipeline that isn't part of another; its last stage judges the rate of all."""
+        nodes = self.pipeline(config, output)
+        if config.pipes and not isinstance(config.pipes[-1], PathVariants):
+            nodes[-1].run = partial(_run_and_check, nodes[-1], nodes[-1].run, self._tolerance)
+        return nodes
 
     def pipeline(self, config: PipelineConfig, output: Output, place: str = "") -> list[Node]:
         """Return the nodes of a pipeline that puts its items into `output`, in the order of the flow."""
@@ -77,7 +84,7 @@ class Opening:
         else:
             name = f"{place}source"
             probe = self._probes.probe(name, "source", 1)
-            source = Source(name, config.source.source, outputs[0], continuous=config.source.continuous, probe=probe)
+            source = Source(name, config.source, outputs[0], self._resources.source_threads(name), probe=probe)
             self._add(name, source.run, _no_failure, [outputs[0]], [])
         self._steps(config.pipes, channels, outputs[1:], place, self.nodes[begun:])
         return self.nodes[begun:]
@@ -129,7 +136,7 @@ class Opening:
             self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
         return [*above, *self.nodes[begun:]]
 
-    def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+    def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Stage:
         match step:
             case Aggregate():
                 return AggregateStage(site, step)
@@ -140,13 +147,13 @@ class Opening:
             case _:
                 assert_never(step)
 
-    def _pipe(self, pipe: Pipe, site: Site) -> Any:  # noqa: ANN401 - one of the stages
+    def _pipe(self, pipe: Pipe, site: Site) -> Stage:
         ordered = pipe.output_order == "input"
         op = cast("Any", pipe.op)
         if pipe.kind == "lookup":
             op = op.__getitem__
         if pipe.executor is not None:
-            remote = self._resources.remote(pipe)
+            remote = self._resources.remote(pipe, site.name)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
         match pipe.kind:
             case "async":
@@ -189,6 +196,12 @@ def _channel_before(step: Step) -> Channel:
     if isinstance(step, Pipe):
         return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
     return Channel()
+
+
+async def _run_and_check(node: Node, run: Callable[[], Awaitable[None]], tolerance: Tolerance) -> None:
+    await run()
+    if node.failure() is None:
+        tolerance.finish()
 
 
 def _failure_of(channel: Channel) -> PipelineFailure | None:

@@ -7,11 +7,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline._channels._outlet import Mark, Outlet
 from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._ops import Item
 
 
 class Reading:
@@ -51,7 +52,7 @@ class Reading:
                 outlet = self._engine.outlet if self._engine.is_started else None
                 outlet = self._begin(timeout) if outlet is None else outlet
         self._fresh = False
-        return self.item_of(outlet.take(timeout))
+        return self.item_of(outlet.take(timeout), outlet)
 
     def begin_pass(self) -> int:
         """Return the number of the pass that is read from now on: the one that runs if it is fresh, else a new one."""
@@ -73,11 +74,12 @@ class Reading:
         self._fresh = False
         return self._engine.outlet if self._engine.is_started else None
 
-    def item_of(self, found: object) -> object:
+    def item_of(self, found: object, outlet: Outlet) -> object:
         """Return an item that was taken.
 
         Raises:
             EOFError: it was a mark: the pass is over.
+            PipelineFailure: how it ended, the first time.
         """
         if type(found) is not Mark:
             return found
@@ -85,6 +87,9 @@ class Reading:
             with self._lock:
                 self._pass += 1
                 self._fresh = True
+        failure = outlet.take_failure() if found is Mark.END else None
+        if failure is not None:
+            raise failure
         raise EOFError("the pass is over")
 
     def _begin(self, timeout: float | None) -> Outlet:
@@ -94,7 +99,7 @@ class Reading:
         return outlet
 
 
-class PassIterator(Iterator[Any]):
+class PassIterator(Iterator[Item]):
     """The items of one pass."""
 
     def __init__(self, reading: Reading, timeout: float | None) -> None:
@@ -103,13 +108,13 @@ class PassIterator(Iterator[Any]):
         self._timeout = timeout
         self._ended = False
 
-    def __next__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    def __next__(self) -> Item:
         outlet = None if self._ended else self._reading.outlet_of(self._number)
         if outlet is None:
             raise StopIteration
         try:
             found = outlet.take(self._timeout)
-            return found if type(found) is not Mark else self._reading.item_of(found)
+            return found if type(found) is not Mark else self._reading.item_of(found, outlet)
         except EOFError:
             self._ended = True
             raise StopIteration from None
@@ -118,7 +123,7 @@ class PassIterator(Iterator[Any]):
             raise
 
 
-class AsyncPassIterator(AsyncIterator[Any]):
+class AsyncPassIterator(AsyncIterator[Item]):
     """The items of one pass, for `async for`. Cancelling a wait loses no item."""
 
     def __init__(self, reading: Reading) -> None:
@@ -129,12 +134,12 @@ class AsyncPassIterator(AsyncIterator[Any]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the last stage makes
+    async def __anext__(self) -> Item:
         outlet = None if self._ended else self._reading.outlet_of(self._number)
         if outlet is None:
             raise StopAsyncIteration
         try:
-            return self._reading.item_of(await _taken(outlet))
+            return self._reading.item_of(await _taken(outlet), outlet)
         except EOFError:
             self._ended = True
             raise StopAsyncIteration from None

@@ -1,19 +1,13 @@
 """What a pipeline keeps from pass to pass while its loop runs: threads for functions, and what sends to executors."""
 
-from typing import TYPE_CHECKING, Any, cast
-
-from penstock.pipeline._operations._calls import Op
-from penstock.pipeline._operations._executor_stage import Outcome, Remote
+from penstock.pipeline._operations._executor_stage import Remote
 from penstock.pipeline._operations._threads import Threads
+from penstock.pipeline._processes import Executors
 from penstock.pipeline._stages import Pipe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from concurrent.futures import Future
 
 
 class Resources:
-    """Owns the threads of a pipeline. Made, used and closed on its loop.
+    """Owns the threads and processes of a pipeline. Made, used and closed on its loop.
 
     Attributes:
         threads: what plain functions run on.
@@ -21,37 +15,29 @@ class Resources:
 
     def __init__(self, num_threads: int) -> None:
         self.threads = Threads(num_threads, "penstock-stage")
+        self._sources: dict[str, Threads] = {}
+        self._executors = Executors()
 
-    def remote(self, pipe: Pipe) -> Remote:
+    def remote(self, pipe: Pipe, name: str) -> Remote:
         """Return what sends the items of a stage to its executor."""
-        return _Executor(pipe.executor)
+        assert pipe.executor is not None
+        return self._executors.remote(pipe.executor, name, repeatable=pipe.repeatable)
+
+    def source_threads(self, name: str) -> Threads:
+        """Return the thread of a source, so that one that waits for data keeps no function waiting."""
+        return self._sources.setdefault(name, Threads(1, f"penstock-{name}"))
+
+    def interrupt(self) -> None:
+        """End the processes, whatever they do: nothing is wanted of them any more."""
+        self._executors.close()
 
     def close(self) -> None:
-        """Let the threads end."""
-        self.threads.close()
+        """Let the threads end, and end the processes."""
+        self._executors.close()
+        for threads in (self.threads, *self._sources.values()):
+            threads.close()
 
-
-class _Executor:
-    """Sends chunks to an executor of the user's."""
-
-    def __init__(self, executor: Any) -> None:  # noqa: ANN401 - anything that has `submit`
-        self._executor = executor
-
-    def send(self, op: Op, items: list[object], *, flatten: bool) -> "Future[list[Outcome]]":
-        found: Future[list[Outcome]] = self._executor.submit(apply_each, op, items, flatten)
-        return found
-
-    def explain(self, error: BaseException) -> BaseException:
-        return error
-
-
-def apply_each(op: Op, items: list[object], flatten: bool) -> list[Outcome]:  # noqa: FBT001 - sent by position
-    """Return the outcome of each item: (True, its value), or (False, what it raised)."""
-    outcomes: list[Outcome] = []
-    for item in items:
-        try:
-            value = op(item)
-            outcomes.append((True, [*cast("Iterable[object]", value)] if flatten else value))
-        except Exception as error:  # noqa: BLE001 - judged where it is sent back to
-            outcomes.append((False, error))
-    return outcomes
+    def join(self, timeout: float | None) -> None:
+        """Wait until the threads have ended, each at most so many seconds."""
+        for threads in (self.threads, *self._sources.values()):
+            threads.join(timeout)

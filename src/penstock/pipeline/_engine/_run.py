@@ -9,6 +9,7 @@ Guarantees:
 import asyncio
 from collections.abc import Sequence
 
+from penstock.concurrency._worker import Caught
 from penstock.errors import InternalError, PipelineFailure
 from penstock.pipeline._engine._open import Node
 
@@ -28,17 +29,23 @@ async def run(nodes: Sequence[Node]) -> None:
 
 async def _drive(node: Node, tasks: dict[int, asyncio.Task[None]]) -> None:
     failure: PipelineFailure | None = None
-    try:
+    with Caught() as caught:
         await node.run()
         failure = node.failure()
-    except PipelineFailure as error:
-        failure = error
-    except Exception as error:  # noqa: BLE001 - a bug of ours; whoever reads the pipeline must hear of it
-        failure = PipelineFailure(f"stage {node.name!r} failed in Penstock itself", stage=node.name)
-        failure.__cause__ = InternalError(f"{type(error).__name__}: {error}")
-        failure.__cause__.__cause__ = error
-    finally:
-        for end in node.ends:
-            end.end(failure)
-        for above in node.above:
-            tasks[id(above)].cancel()
+    if isinstance(caught.error, PipelineFailure):
+        failure = caught.error
+    elif caught.error is not None and not isinstance(caught.error, asyncio.CancelledError):
+        failure = _bug(node.name, caught.error)  # whoever reads the pipeline must hear of it
+    for end in node.ends:
+        end.end(failure)
+    for above in node.above:
+        tasks[id(above)].cancel()
+    if isinstance(caught.error, asyncio.CancelledError):
+        raise caught.error
+
+
+def _bug(stage: str, error: BaseException) -> PipelineFailure:
+    failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)
+    failure.__cause__ = InternalError(f"{type(error).__name__}: {error}")
+    failure.__cause__.__cause__ = error
+    return failure

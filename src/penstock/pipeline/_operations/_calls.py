@@ -5,6 +5,7 @@ from itertools import islice
 from time import perf_counter
 from typing import NamedTuple
 
+from penstock.concurrency._worker import Caught
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._threads import Call
 
@@ -55,7 +56,7 @@ class Applied:
     def _apply_one(self, call: Call, op: Op) -> None:
         append, halt = call.values.append, call.halt
         item: object = None
-        try:
+        with Caught() as caught:
             for item in self._items:
                 self.used += 1
                 value = op(item)
@@ -63,17 +64,17 @@ class Applied:
                     append(value)
                 if call.slow or halt.on:
                     break
-        except BaseException as error:  # noqa: BLE001 - judged by the stage
-            self.failed = Failed(0, item, error)
+        if caught.error is not None:
+            self.failed = Failed(0, item, caught.error)
 
     def _apply_all(self, call: Call) -> None:
         append, halt, steps = call.values.append, call.halt, self._steps
-        value: object = None
+        value: object = None  # through the steps, and where one raises, what it was given
         step = 0
-        try:
-            for value in self._items:
+        with Caught() as caught:
+            for item in self._items:
                 self.used += 1
-                step = 0
+                value, step = item, 0
                 for op in steps:
                     value = op(value)
                     if value is SKIP:
@@ -83,8 +84,8 @@ class Applied:
                     append(value)
                 if call.slow or halt.on:
                     break
-        except BaseException as error:  # noqa: BLE001 - judged by the stage
-            self.failed = Failed(step, value, error)
+        if caught.error is not None:
+            self.failed = Failed(step, value, caught.error)
 
 
 class Pulled:
@@ -111,7 +112,7 @@ class Pulled:
         """Pull; values are the items, without those that are SKIP."""
         started = perf_counter()
         append, halt = call.values.append, call.halt
-        try:
+        with Caught() as caught:
             for value in islice(self._iterator, self._most):
                 self.count += 1
                 if value is not SKIP:
@@ -122,6 +123,5 @@ class Pulled:
                     break
             else:
                 self.ended = self.count < self._most
-        except BaseException as error:  # noqa: BLE001 - judged by the stage
-            self.error = error
+        self.error = caught.error
         self.seconds = perf_counter() - started

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from penstock.concurrency._worker import Caught
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op
@@ -60,13 +61,12 @@ class ExecutorStage(Stage):
     async def _results(self, items: list[object]) -> list[object]:
         started = perf_counter()
         outcomes: list[Outcome] = []
-        try:
-            sent = self._remote.send(self._op, items, flatten=self._flatten)
-            outcomes = await _settled(sent)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - of the executor itself
-            explained = self._remote.explain(error)
+        with Caught() as caught:
+            outcomes = await _settled(self._remote.send(self._op, items, flatten=self._flatten))
+        if isinstance(caught.error, asyncio.CancelledError):
+            raise caught.error
+        if caught.error is not None:  # of the executor itself
+            explained = self._remote.explain(caught.error)
             return [Failed(-1, items[0] if len(items) == 1 else items, explained)]
         results = [each for item, outcome in zip(items, outcomes, strict=True) for each in self._each(item, outcome)]
         seconds = perf_counter() - started

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, cast
 
+from penstock.concurrency._worker import Caught
 from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed
 from penstock.pipeline._operations._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._ops import Item
 from penstock.pipeline._stages import Aggregate, Aggregator
 
 
@@ -17,7 +19,7 @@ class FoldStage(Stage):
     """A stage of one lane, whose items give any number of values each."""
 
     @abstractmethod
-    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+    def _add(self, item: Item) -> Iterable[object]:
         """Return the values that are complete with this item."""
 
     async def _work(self) -> None:
@@ -54,19 +56,21 @@ class AggregateStage(FoldStage):
         self._aggregate = aggregate
         self._aggregator: Aggregator[Any] | None = None
 
-    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+    def _add(self, item: Item) -> Iterable[object]:
         batch = self._opened().accumulate(item)
         return () if batch is None else (batch,)
 
-    async def _finish_pass(self) -> None:
-        try:
+    def _rest(self) -> list[object]:
+        batch: object = None
+        with Caught() as caught:
             batch = None if self._aggregate.drop_last else self._opened().flush()
-        except BaseException as error:
-            raise source_failure(self.name, error) from error
+        if caught.error is not None:
+            raise source_failure(self.name, caught.error)
         self._aggregator = None
-        if batch is not None:
-            self.count(0, 1, 0, 0.0)
-            await self._put([batch])
+        if batch is None:
+            return []
+        self.count(0, 1, 0, 0.0)
+        return [batch]
 
     def _opened(self) -> Aggregator[Any]:
         if self._aggregator is None:
@@ -77,13 +81,11 @@ class AggregateStage(FoldStage):
 class DisaggregateStage(FoldStage):
     """The items of each item."""
 
-    def _add(self, item: Any) -> Iterable[object]:  # noqa: ANN401 - what items are is the user's
+    def _add(self, item: Item) -> Iterable[object]:
         return cast("Iterable[object]", item)  # says whoever builds the pipeline; else it fails
 
 
 def _attempt(step: Callable[[object], Iterable[object]], item: object, values: list[object]) -> Failed | None:
-    try:
+    with Caught() as caught:
         values.extend(value for value in step(item) if value is not SKIP)
-    except BaseException as error:  # noqa: BLE001 - judged by the stage
-        return Failed(0, item, error)
-    return None
+    return None if caught.error is None else Failed(0, item, caught.error)

@@ -1,7 +1,6 @@
 """Stages that pull items out of iterators: sources, and functions that are generators.
 
-An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens. A sync source has
-a thread of its own, so that one that waits for data keeps no function waiting.
+An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from typing import TypeGuard, cast
 
 from penstock.pipeline._channels._channel import Output
 from penstock.pipeline._channels._order import InOrder
+from penstock.pipeline._config import Source as Described
 from penstock.pipeline._failures import is_cancelled, source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Pulled
@@ -30,36 +30,41 @@ async def pull(iterator: Iterator[object], output: Output, threads: Threads, hal
 
 
 class Source:
-    """The first stage: an iterable, sync or async, once or again and again."""
+    """The first stage: an iterable, sync or async, once or again and again.
 
-    def __init__(self, name: str, iterable: object, output: Output, *, continuous: bool, probe: Probe | None) -> None:
+    Args:
+        name: the stage's.
+        source: what is iterated over, and whether again and again.
+        output: where items are put.
+        threads: of which one pulls an iterable that is not async.
+        probe: counts, if statistics are kept.
+    """
+
+    def __init__(self, name: str, source: Described, output: Output, threads: Threads, *, probe: Probe | None) -> None:
         self._name = name
-        self._iterable = iterable
-        self.output = output
-        self._continuous = continuous
+        self._source = source
+        self._output = output
+        self._threads = threads
         self._halt = Halt()
         self._probe = probe
 
     async def run(self) -> None:
         """Put out the items of one pass, or of one after the other."""
-        threads = Threads(1, f"penstock-{self._name}")
-        try:
-            while True:
-                if _is_async(self._iterable):
-                    await self._pass_async(self._iterable)
-                else:
-                    await self._pass(cast("Iterable[object]", self._iterable), threads)
-                if not self._continuous:
-                    break
-                await self.output.end_pass()
-        finally:
-            threads.close()
+        while True:
+            iterable: object = self._source.source
+            if _is_async(iterable):
+                await self._pass_async(iterable)
+            else:
+                await self._pass(cast("Iterable[object]", iterable), self._threads)
+            if not self._source.continuous:
+                break
+            await self._output.end_pass()
 
     async def _pass(self, iterable: Iterable[object], threads: Threads) -> None:
         iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
         try:
             while True:
-                pulled = await pull(iterator, self.output, threads, self._halt, self._put)
+                pulled = await pull(iterator, self._output, threads, self._halt, self._put)
                 self._count(pulled)
                 if pulled.error is not None:
                     raise source_failure(self._name, pulled.error)
@@ -96,24 +101,24 @@ class Source:
             now = perf_counter()
             if self._probe is not None:
                 self._probe.done(1, 0, now - started)
-            if item is not SKIP and not self.output.offer(item):
+            if item is not SKIP and not self._output.offer(item):
                 await self._put([item])
             if now - rested > GATHER_SECONDS:
-                self.output.pace = now - started
+                self._output.pace = now - started
                 await asyncio.sleep(0)
                 rested = perf_counter()
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:
-            await self.output.put_all(items)
+            await self._output.put_all(items)
         else:
             started = perf_counter()
-            await self.output.put_all(items)
+            await self._output.put_all(items)
             self._probe.waited_for_output(perf_counter() - started)
 
     def _count(self, pulled: Pulled) -> None:
         if pulled.count:
-            self.output.pace = pulled.seconds / pulled.count
+            self._output.pace = pulled.seconds / pulled.count
         if self._probe is not None:
             self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import Final, NamedTuple
 
+from penstock.concurrency._worker import Caught
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._operations._threads import Halt
@@ -70,19 +71,20 @@ class Stage(ABC):
             self._in_pass = False
             if self._failure is not None:
                 raise self._failure
-            await self._finish_pass()
+            await self._put(self._rest())
             if not self._input.next_pass():
                 break
             await self.output.end_pass()
-        if self._input.failure is None:
+        if self._input.failure is None and not self.tolerance.is_shared:
             self.tolerance.finish()
 
     @abstractmethod
     async def _work(self) -> None:
         """Be a lane: take items and put out what comes of them, until `_take` gives none."""
 
-    async def _finish_pass(self) -> None:  # noqa: B027 - most stages have nothing left
-        """Put out what is left at the end of a pass."""
+    def _rest(self) -> list[object]:
+        """Return what is left at the end of a pass."""
+        return []
 
     # -- lanes
 
@@ -94,15 +96,16 @@ class Stage(ABC):
             lane.add_done_callback(self._lanes.discard)
 
     async def _guarded(self) -> None:
-        """Be a lane whose failure is the stage's."""
-        try:
+        """Be a lane whose failure is the stage's, raised when all lanes have ended."""
+        with Caught() as caught:
             await self._work()
-        except Exception as error:  # noqa: BLE001 - raised by `run`, when all lanes have ended
-            if self._failure is None:
-                self._failure = error
-                self._halt.on = True
-                for other in self._lanes - self._protected:
-                    other.cancel()
+        if isinstance(caught.error, asyncio.CancelledError):
+            raise caught.error
+        if caught.error is not None and self._failure is None:
+            self._failure = caught.error
+            self._halt.on = True
+            for other in self._lanes - self._protected:
+                other.cancel()
 
     # -- for the lanes
 
@@ -117,7 +120,7 @@ class Stage(ABC):
             started = perf_counter()
             items = await self._input.take(most)
             self._probe.waited_for_input(perf_counter() - started)
-        if len(self._input):
+        if items:  # another lane waits for the next ones; who finds none at a pass's end must not grow the next pass
             self._grow()
         return items
 

@@ -16,6 +16,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
+from penstock.concurrency._worker import Caught
+
 SLOW_SECONDS: Final = 0.002
 
 
@@ -58,10 +60,9 @@ class Call:
 
     def run(self) -> None:
         """Run the function and tell the loop of its end."""
-        try:
+        with Caught() as caught:
             self.function(self)
-        except BaseException as error:  # noqa: BLE001 - the stage that waits for it will tell
-            self.error = error
+        self.error = caught.error
         with suppress(RuntimeError):  # the loop was closed over a call that was stuck
             self._loop.call_soon_threadsafe(self._finish)
 

@@ -1,0 +1,322 @@
+"""What a pipeline costs by itself: integers through three stages that do nothing, and starting, stopping, going on.
+
+Rates are of a whole pass, with the pipeline built, started and stopped in it. The limit for functions hands lists of 64
+items from thread to thread; the limit for coroutines is a chain of bounded queues in one loop, which nobody reads from
+outside. The other times are of single moments, for which there is no limit: a first item, a stop, a short pass.
+"""
+
+import asyncio
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from queue import Queue
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bench import Bench
+from benchmarks.scenario import MILLISECONDS, Contestant, Goal, Measurement, Output, Role, Scenario, per_second
+from benchmarks.usage import used
+from penstock.pipeline import Pipeline, PipelineBuilder
+
+UNIT = per_second("items")
+CLAIM = "the integers that went in"
+LIMIT, ASYNC_LIMIT = "64-item chunks over threads", "asyncio.Queue(2) chain"
+NUM_STAGES = 3
+NUM_THREADS = 4
+SINK = 100  # items
+CHUNK = 64  # items
+ENDLESS = 10**12  # items that nobody waits for
+SYNC_GOAL, ASYNC_GOAL = 300_000, 60_000  # items a second
+STOP_GOAL, EPOCH_GOAL = 5, 10  # milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How many integers go through for a rate, and how many in a short pass, whose time is told."""
+
+    count: int
+    few: int
+
+
+Items = Callable[[int], Iterator[int]]  # so many integers, after they went through the stages
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of sending integers through the stages.
+
+    Attributes:
+        name: unique in the scenario.
+        role: as a contestant's.
+        items: what is timed.
+        limit: the name of the limit that it is compared with.
+        goal: items a second, if there is one.
+        compared: how what comes out is compared with what others give; not at all if not all of the integers go in.
+    """
+
+    name: str
+    role: Role
+    items: Items
+    limit: str | None = None
+    goal: int | None = None
+    compared: Literal["in order", "as a set", "never"] = "in order"
+
+
+class Runnable(Protocol):
+    """A pipeline that was built: ours, or another library's with the same names."""
+
+    def start(self) -> None:
+        """Begin to compute."""
+
+    def stop(self) -> None:
+        """Stop, whatever is on its way."""
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
+Make = Callable[[int], Runnable]  # a new pipeline of so many integers
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: limits, ours and rivals by their rates, then the single moments."""
+    work = Work(1_000, 10) if bench.smoke else Work(100_000, 100)
+    concurrent, in_order = partial(piped_async, concurrency=4), partial(piped_async, concurrency=4, in_order=True)
+    ways = (
+        Way(LIMIT, "limit", partial(over_threads, chunk=CHUNK)),
+        Way(ASYNC_LIMIT, "limit", queue_chain),
+        Way("4 threads, item by item", "reference", partial(over_threads, chunk=1), LIMIT),
+        Way("penstock, sync ops", "ours", piped, LIMIT, SYNC_GOAL),
+        Way("penstock, sync ops, with statistics", "ours", partial(piped, with_statistics=True), LIMIT),
+        Way("penstock, async ops", "ours", piped_async, ASYNC_LIMIT, ASYNC_GOAL),
+        Way("penstock, async ops, concurrency 4", "ours", concurrent, ASYNC_LIMIT, ASYNC_GOAL, "as a set"),
+        Way("penstock, async ops, concurrency 4, in order", "ours", in_order, ASYNC_LIMIT),
+    )
+    return Scenario(
+        "pipeline-noop",
+        f"{work.count:,} ints through {NUM_STAGES} no-op stages, sink of {SINK}; rates of a pass, times of a moment",
+        (
+            *(rated(way, work.count) for way in ways),
+            first_item("penstock", "ours", pipeline),
+            stopped("penstock", "ours", pipeline),
+            *_short_passes(work),
+            *bench.rivals("pipeline-noop", work),
+        ),
+    )
+
+
+def no_op(item: int) -> int:
+    """Return what came."""
+    return item
+
+
+async def async_no_op(item: int) -> int:
+    """Return what came, without waiting for anything."""
+    return item
+
+
+def rated(way: Way, count: int) -> Contestant:
+    """Return a contestant whose number is how many integers a second come out of a way, with the CPU time of each."""
+    cpu_seconds: list[float] = []
+
+    def run(repeats: int) -> Measurement:
+        before, started = used().cpu_seconds, time.perf_counter()
+        for _ in range(repeats):
+            for _item in way.items(count):
+                pass
+        measured = Measurement(repeats * count, time.perf_counter() - started)
+        cpu_seconds.append((used().cpu_seconds - before) / measured.amount)
+        return measured
+
+    def batches() -> list[NDArray[np.int64]]:
+        return [np.fromiter(way.items(count), np.int64)]
+
+    return Contestant(
+        way.name,
+        way.role,
+        run,
+        UNIT,
+        against=(way.limit,) if way.limit else (),
+        goal=Goal("value", way.goal) if way.goal else None,
+        output=None if way.compared == "never" else Output(CLAIM, batches, ordered=way.compared == "in order"),
+        facts=lambda: {"CPU us an item": 1e6 * statistics.median(cpu_seconds)},
+    )
+
+
+def pipeline(count: int, *, with_statistics: bool = False) -> Pipeline:
+    """Return our pipeline of functions."""
+    builder = PipelineBuilder().add_source(range(count))
+    for _ in range(NUM_STAGES):
+        builder.pipe(no_op)
+    return builder.add_sink(SINK).build(num_threads=NUM_THREADS, statistics=with_statistics)
+
+
+def piped(count: int, *, with_statistics: bool = False) -> Iterator[int]:
+    """Yield what comes out of our pipeline of functions."""
+    with pipeline(count, with_statistics=with_statistics).auto_stop() as running:
+        yield from running
+
+
+def piped_async(count: int, *, concurrency: int = 1, in_order: bool = False) -> Iterator[int]:
+    """Yield what comes out of our pipeline of coroutines."""
+    builder = PipelineBuilder().add_source(range(count))
+    for _ in range(NUM_STAGES):
+        builder.pipe(async_no_op, concurrency=concurrency, output_order="input" if in_order else "completion")
+    with builder.add_sink(SINK).build(num_threads=NUM_THREADS).auto_stop() as running:
+        yield from running
+
+
+def over_threads(count: int, *, chunk: int) -> Iterator[int]:
+    """Yield what comes through a thread for the source and one for each stage, which hand each other lists of items.
+
+    A queue holds `SINK` lists, so with large ones more items are on their way than in a pipeline: that is the limit.
+    """
+    queues: list[Queue[list[int]]] = [Queue(SINK) for _ in range(NUM_STAGES + 1)]
+
+    def source() -> None:
+        for start in range(0, count, chunk):
+            queues[0].put(list(range(start, min(start + chunk, count))))
+        queues[0].put([])
+
+    def stage(number: int) -> None:
+        while items := queues[number].get():
+            queues[number + 1].put([no_op(item) for item in items])
+        queues[number + 1].put([])
+
+    threads = [threading.Thread(target=source)]
+    threads += [threading.Thread(target=stage, args=(number,)) for number in range(NUM_STAGES)]
+    for thread in threads:
+        thread.start()
+    while items := queues[-1].get():
+        yield from items
+    for thread in threads:
+        thread.join()
+
+
+def queue_chain(count: int) -> Iterator[int]:
+    """Return what came through a chain of bounded queues in one event loop, after it did."""
+    return iter(asyncio.run(_queue_chain(count)))
+
+
+async def _queue_chain(count: int) -> list[int]:
+    queues: list[asyncio.Queue[int | None]] = [asyncio.Queue(2) for _ in range(NUM_STAGES + 1)]
+    came: list[int] = []
+
+    async def source() -> None:
+        for item in range(count):
+            await queues[0].put(item)
+        await queues[0].put(None)
+
+    async def stage(number: int) -> None:
+        while (item := await queues[number].get()) is not None:
+            await queues[number + 1].put(await async_no_op(item))
+        await queues[number + 1].put(None)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(source())
+        for number in range(NUM_STAGES):
+            tasks.create_task(stage(number))
+        while (item := await queues[-1].get()) is not None:
+            came.append(item)
+    return came
+
+
+def first_item(name: str, role: Role, make: Make) -> Contestant:
+    """Return a contestant whose number is the time from starting a new pipeline to its first item."""
+
+    def seconds() -> float:
+        made = make(ENDLESS)
+        started = time.perf_counter()
+        made.start()
+        next(iter(made))
+        elapsed = time.perf_counter() - started
+        made.stop()
+        return elapsed
+
+    return moment(f"first item: {name}", role, seconds)
+
+
+def stopped(name: str, role: Role, make: Make) -> Contestant:
+    """Return a contestant whose number is the time that it takes to stop a pipeline in full run."""
+
+    def seconds() -> float:
+        made = make(ENDLESS)
+        made.start()
+        items = iter(made)
+        for _ in range(SINK):
+            next(items)
+        started = time.perf_counter()
+        made.stop()
+        return time.perf_counter() - started
+
+    return moment(f"stop: {name}", role, seconds, STOP_GOAL if role == "ours" else None)
+
+
+def rebuilt(name: str, role: Role, make: Make, work: Work) -> Contestant:
+    """Return a contestant whose number is the time of a short pass, for which a pipeline is built and stopped."""
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        _run_once(make(work.few))
+        return time.perf_counter() - started
+
+    return moment(f"{work.few} items: {name}, rebuilt", role, seconds)
+
+
+def _short_passes(work: Work) -> tuple[Contestant, ...]:
+    """Return our own ways to make a short pass: a new pipeline, one that was stopped, and one that goes on."""
+    ours = pipeline(work.few)
+
+    def restarted() -> float:
+        started = time.perf_counter()
+        _run_once(ours)
+        return time.perf_counter() - started
+
+    def going_on(repeats: int) -> Measurement:
+        with ours.auto_stop():
+            started = time.perf_counter()
+            for _ in range(repeats):
+                for _item in ours:
+                    pass
+            return Measurement(repeats, time.perf_counter() - started)
+
+    named, goal = f"{work.few} items: penstock", Goal("value", EPOCH_GOAL)
+    return (
+        rebuilt("penstock", "ours", pipeline, work),
+        moment(f"{named}, restarted", "ours", restarted, EPOCH_GOAL),
+        Contestant(f"{named}, going on", "ours", going_on, MILLISECONDS, goal=goal),
+    )
+
+
+def _run_once(made: Runnable) -> None:
+    made.start()
+    for _ in made:
+        pass
+    made.stop()
+
+
+def moment(name: str, role: Role, seconds: Callable[[], float], goal: int | None = None) -> Contestant:
+    """Return a contestant whose number is a time in milliseconds, and which tells the longest one.
+
+    Args:
+        name: unique in the scenario.
+        role: as a contestant's.
+        seconds: does it once and returns how long that took.
+        goal: milliseconds, if there is one.
+    """
+    slowest = 0.0
+
+    def run(repeats: int) -> Measurement:
+        nonlocal slowest
+        times = [seconds() for _ in range(repeats)]
+        slowest = max(slowest, *times)
+        return Measurement(repeats, sum(times))
+
+    def facts() -> Mapping[str, float]:
+        return {"slowest ms": 1e3 * slowest}
+
+    return Contestant(name, role, run, MILLISECONDS, goal=Goal("value", goal) if goal else None, facts=facts)

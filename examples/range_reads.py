@@ -1,0 +1,186 @@
+"""Read ranges of remote files, many at once, and decode what lies in them on threads: a pipeline over HTTP.
+
+    python examples/range_reads.py
+
+Archives lie on a server, here one of this script's own, which takes 20 ms for an answer. Each holds compressed images,
+one behind the other, and a table says where each one ends. A request asks for the range of 16 neighbours. What comes is
+written once, into memory of the range's own size; from there on handles of `penstock.transport.Bytes` cut it into
+images, and decompression reads them where they are. Needed: pip install penstock aiohttp
+"""
+
+import asyncio
+import tempfile
+import threading
+import zlib
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from penstock.pipeline import PipelineBuilder
+from penstock.transport import Bytes
+
+SHAPE = (32, 32, 3)
+NUM_IMAGES = 512  # in each archive
+TOGETHER = 16  # neighbouring images that one request asks for
+AT_ONCE = 32  # requests
+
+
+@dataclass(frozen=True)
+class Range:
+    """Neighbouring images of an archive: where the first one begins, and where each one ends."""
+
+    archive: str
+    start: int
+    ends: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        """Where the last one ends."""
+        return self.ends[-1]
+
+
+class Archives:
+    """The ranges to read, as a source of a pipeline, and the stage that reads them.
+
+    The HTTP session belongs to a pass over the source: it is open until the last range was read, or the pass is left.
+    """
+
+    def __init__(self, url: str, ranges: list[Range]) -> None:
+        self.url = url
+        self.ranges = ranges
+
+    async def __aiter__(self) -> AsyncIterator[Range]:
+        """Yield the ranges; then wait for those that are still being read."""
+        self.unread = len(self.ranges)
+        self.all_read = asyncio.Event()
+        connector = aiohttp.TCPConnector(limit=AT_ONCE)
+        async with aiohttp.ClientSession(connector=connector) as self.session:
+            for wanted in self.ranges:
+                yield wanted
+            await self.all_read.wait()
+
+    async def read(self, wanted: Range) -> tuple[Range, Bytes]:
+        """Return a range with its bytes."""
+        body = await self.fetch(wanted)
+        self.unread -= 1
+        if self.unread == 0:
+            self.all_read.set()
+        return wanted, body
+
+    async def fetch(self, wanted: Range) -> Bytes:
+        """Return a range's bytes, written as they come from the socket into memory that is as large as the range.
+
+        Raises:
+            ValueError: the server sent something else.
+        """
+        body = memoryview(bytearray(wanted.stop - wanted.start))
+        headers = {"Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
+        async with self.session.get(f"{self.url}/{wanted.archive}", headers=headers) as response:
+            response.raise_for_status()
+            if response.status != 206:
+                raise ValueError(f"a server must answer a range by 206; this one answered {response.status}")
+            end = 0
+            async for piece in response.content.iter_any():
+                start, end = end, end + len(piece)
+                body[start:end] = piece
+        if end != len(body):
+            raise ValueError(f"{headers['Range']} of {wanted.archive} has {len(body)} bytes; the server sent {end}")
+        return Bytes(body)
+
+
+def cut(read: tuple[Range, Bytes]) -> Iterator[Bytes]:
+    """Yield the handles of the images in a range: parts of its memory, and no copies."""
+    wanted, body = read
+    start = wanted.start
+    for end in wanted.ends:
+        yield body[start - wanted.start : end - wanted.start]
+        start = end
+
+
+def decode(compressed: Bytes) -> np.ndarray:
+    """Return an image. Decompression lets other threads run meanwhile."""
+    return np.frombuffer(zlib.decompress(compressed), np.uint8).reshape(SHAPE)
+
+
+def write_archives(folder: Path) -> tuple[np.ndarray, list[Range]]:
+    """Return the images of two archives that are written, and the ranges to ask for."""
+    rows, columns, channels = np.indices(SHAPE)
+    pictures = [(rows * number + columns * (channels + 1)) % 251 for number in range(2 * NUM_IMAGES)]
+    images = np.stack(pictures).astype(np.uint8)
+    ranges = []
+    for first in (0, NUM_IMAGES):
+        records = [zlib.compress(image.tobytes()) for image in images[first : first + NUM_IMAGES]]
+        ends = np.cumsum([len(record) for record in records]).tolist()
+        (folder / f"{first}.archive").write_bytes(b"".join(records))
+        starts = [0, *ends]
+        for at in range(0, NUM_IMAGES, TOGETHER):
+            ranges += [Range(f"{first}.archive", starts[at], tuple(ends[at : at + TOGETHER]))]
+    return images, ranges
+
+
+async def serve(folder: Path, address: "Future[str]", stopped: "Future[None]") -> None:
+    """Serve the folder's files, each answer 20 ms late, until stopped."""
+
+    @web.middleware
+    async def late(request: web.Request, handler: Handler) -> web.StreamResponse:
+        await asyncio.sleep(0.02)
+        return await handler(request)
+
+    application = web.Application(middlewares=[late])
+    application.router.add_static("/", folder)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        address.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        await asyncio.wrap_future(stopped)
+    finally:
+        await runner.cleanup()
+
+
+@contextmanager
+def server_of(folder: Path) -> Generator[str]:
+    """Yield the address of a server that runs in a thread of its own."""
+    address: Future[str] = Future()
+    stopped: Future[None] = Future()
+    thread = threading.Thread(target=lambda: asyncio.run(serve(folder, address, stopped)))
+    thread.start()
+    try:
+        yield address.result(timeout=10)
+    finally:
+        stopped.set_result(None)
+        thread.join()
+
+
+def main() -> None:
+    """Read, decode and stack all images, and compare them with those that were written."""
+    with tempfile.TemporaryDirectory() as folder, server_of(Path(folder)) as url:
+        images, ranges = write_archives(Path(folder))
+        archives = Archives(url, ranges)
+        pipeline = (
+            PipelineBuilder()
+            .add_source(archives)
+            .pipe(archives.read, concurrency=AT_ONCE, output_order="input")
+            .pipe(cut)
+            .pipe(decode, concurrency=2, output_order="input")
+            .aggregate(128)
+            .pipe(np.stack)
+            .add_sink()
+            .build(num_threads=2)
+        )
+        with pipeline.auto_stop():
+            batches = list(pipeline)
+    print(f"ranges:  {len(ranges)} of {TOGETHER} images, {sum(each.stop - each.start for each in ranges):,} bytes")
+    print(f"batches: {len(batches)} of {batches[0].dtype} {batches[0].shape}")
+    print(f"equal:   {np.array_equal(np.concatenate(batches), images)}")
+
+
+if __name__ == "__main__":
+    main()

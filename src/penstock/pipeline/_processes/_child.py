@@ -1,0 +1,38 @@
+"""What each of our processes does first: Ctrl-C is the parent's to handle, and the parent's end is its own.
+
+Guarantees:
+  - SIGINT, which reaches all processes of a terminal, is ignored.
+  - When the parent has gone, however it went, the process ends at once, in the middle of a call too.
+  - The global random generators are seeded, each process's differently.
+  - What runs in it may start processes of its own.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing import connection
+
+from penstock.pipeline._processes._seeding import seed_process
+
+
+def begin_process() -> None:
+    """Make this process, which `ChildProcess` has started, what the module says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
+    threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
+    # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
+    multiprocessing.current_process().daemon = False
+    seed_process()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    watched: list[int] = [parent.sentinel]
+    with suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
+        # A process that the parent forked holds what the sentinel is made of, and may outlive it.
+        watched.append(os.pidfd_open(parent.pid or 0))
+    connection.wait(watched)
+    os._exit(1)

@@ -1,0 +1,82 @@
+"""An exception goes to another process: as itself where pickle can rebuild it there, else in words."""
+
+import os
+import pickle
+import traceback
+from typing import Final
+
+from penstock._frozen import frozen
+from penstock.concurrency._worker import Caught
+from penstock.errors import WorkerError
+
+_TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book
+_WORDS_CHARACTERS: Final = 2_000
+
+
+@frozen
+class PackedError:
+    """An exception on its way.
+
+    Attributes:
+        pickled: the exception; empty where it can't be pickled and rebuilt.
+        description: its type and words.
+        traceback: where it was raised, as text; empty where its cause tells.
+        pid: the process that it was raised in.
+        cause: the exception's cause, where that is sent too.
+    """
+
+    pickled: bytes
+    description: str
+    traceback: str
+    pid: int
+    cause: "PackedError | None" = None
+
+
+def pack_error(error: BaseException, *, with_cause: bool = False) -> PackedError:
+    """Return an exception as it is sent.
+
+    Args:
+        error: the exception.
+        with_cause: whether its cause is sent as an exception too, and not only as a part of the traceback.
+
+    Returns:
+        The packed exception.
+    """
+    pickled = b""
+    with Caught():  # it may refuse in any way; it is told in words then
+        tried = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
+        # Exceptions often pickle well, and then can't be built again, or become something else.
+        if type(pickle.loads(tried)) is type(error):
+            pickled = tried
+    words = "(its __str__ failed)"
+    with Caught():
+        words = str(error)[:_WORDS_CHARACTERS]
+    cause = error.__cause__ if with_cause else None
+    text = ""
+    if cause is None:
+        with Caught():  # formatting calls __str__, too
+            text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:].rstrip()
+    packed_cause = None if cause is None else pack_error(cause)
+    return PackedError(pickled, f"{type(error).__qualname__}: {words}", text, os.getpid(), packed_cause)
+
+
+def unpack_error(packed: PackedError) -> Exception:
+    """Return the exception to raise for what was packed in another process.
+
+    Returns:
+        The exception itself, with the traceback there as a note; a WorkerError with its description where it can't be
+        rebuilt, and where it is none that functions should raise, such as SystemExit.
+    """
+    original: object = None
+    if packed.pickled:
+        with Caught():  # its class may not exist here
+            original = pickle.loads(packed.pickled)
+    if isinstance(original, Exception):
+        error: Exception = original
+    else:
+        error = WorkerError(f"process {packed.pid} raised {packed.description}")
+    if packed.cause is not None:
+        error.__cause__ = unpack_error(packed.cause)
+    if packed.traceback:
+        error.add_note(f"In process {packed.pid}:\n{packed.traceback}")
+    return error

@@ -1,0 +1,214 @@
+"""How a stage sends its items to an executor: to processes of ours, or to a pool of the user's.
+
+Guarantees:
+  - Each item has an outcome of its own, whatever becomes of the processes. An item that had not been begun when its
+    process died is done by another one.
+  - In each process that is not this one, global generators are seeded by the first call, each process's differently.
+  - Nothing that can't be pickled breaks a pool: it is an error of the call that it belongs to.
+  - A pool of the user's whose process died is a WorkerError that names the stage.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from functools import partial
+from typing import Any, cast
+
+from penstock.concurrency._worker import Caught
+from penstock.errors import WorkerError
+from penstock.pipeline._processes._executor._chunks import (
+    ChunkCall,
+    Op,
+    Outcome,
+    PackedOutcomes,
+    as_exception,
+    dump,
+    load,
+    run_chunk,
+)
+from penstock.pipeline._processes._executor._running import ProcessExecutor, RunningProcesses, open_processes
+from penstock.pipeline._processes._seeding import seed_process
+from penstock.pipeline._stages import StageExecutor, Submits
+
+
+class Executors:
+    """Owns the processes that the stages of a pipeline run in: those of one `ProcessExecutor` are shared by its stages.
+
+    Its methods are called by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
+
+    def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
+        """Return what sends the items of a stage to its executor; start the processes, if they are ours.
+
+        Args:
+            executor: what the stage was given.
+            name: of the stage, for errors.
+            repeatable: whether an item may be done again where its process died.
+
+        Returns:
+            What sends the items.
+
+        Raises:
+            UsageError: an initializer can't be pickled.
+        """
+        if not isinstance(executor, ProcessExecutor):
+            return RemoteStage(cast("Submits", executor), name)
+        if id(executor) not in self._running:
+            self._running[id(executor)] = executor, open_processes(executor, f"executor of stage {name!r}")
+        return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
+
+    def close(self) -> None:
+        """End the processes that are ours, when nothing is wanted of them any more; what they do still is dropped."""
+        for _, running in self._running.values():
+            running.kill()
+        self._running.clear()
+
+
+class RemoteStage:
+    """Sends a stage's items to an executor.
+
+    Args:
+        executor: processes of ours, or a pool of the user's.
+        name: of the stage, for errors.
+        repeatable: whether items may be done again where a process of ours died.
+    """
+
+    def __init__(self, executor: RunningProcesses | Submits, name: str, *, repeatable: bool = False) -> None:
+        self._executor = executor
+        self._name = name
+        self._repeatable = repeatable
+        self._call: ChunkCall | None = None
+
+    def send(self, op: Op, items: Sequence[object], *, flatten: bool) -> Future[list[Outcome]]:
+        """Have a function called for items, elsewhere.
+
+        Args:
+            op: the function; always the same.
+            items: what to call it with; at most 60,000.
+            flatten: whether it returns generators, whose values are collected in lists.
+
+        Returns:
+            The future of the outcomes, one for each item. It raises what keeps the call from being made at all.
+            Cancelling it cancels what has not begun.
+        """
+        if self._call is None:
+            self._call = ChunkCall(op, self._name, flatten=flatten)
+        sending = _Sending(self, op, items, self._call, flatten=flatten)
+        sending.go_on()
+        return sending.outcomes
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return what an executor raised, as the error to tell."""
+        return explain_death(error, self._name)
+
+    def submit(self, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> Future[Any]:
+        """Return the future of outcomes that may be fewer than the items."""
+        if isinstance(self._executor, RunningProcesses):
+            return self._executor.submit(call, items, repeatable=self._repeatable)
+        if isinstance(self._executor, ProcessPoolExecutor):
+            return self._executor.submit(run_in_process, call, cast("bytes", PackedItems(items, self._name)))
+        # On threads nothing is pickled, and pools of others' have ways of their own to do that.
+        return self._executor.submit(partial(run_in_pool, flatten=flatten), op, items, os.getpid())
+
+
+class PackedItems:
+    """Items on their way: pickled when the pool sends them, off the caller's thread, and read by `run_in_process`."""
+
+    def __init__(self, items: Sequence[object], name: str) -> None:
+        self._items = items
+        self._name = name
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (dump(self._items, f"the items of stage {self._name!r}"),)
+
+
+def run_in_process(call: ChunkCall, items: bytes) -> PackedOutcomes:
+    """Return the outcomes of a chunk in a process of a `ProcessPoolExecutor`.
+
+    Args:
+        call: the stage's function.
+        items: the `PackedItems`, as they arrive.
+    """
+    seed_process()
+    return call(cast("Sequence[object]", load(items, "the items of a stage")))
+
+
+def run_in_pool(op: Op, items: Sequence[object], home: int, *, flatten: bool) -> list[Outcome]:
+    """Return the outcomes of a chunk in a pool of any kind.
+
+    Args:
+        op: the stage's function.
+        items: what to call it with.
+        home: the process that sent this; there, nothing is seeded.
+        flatten: whether it returns generators.
+    """
+    if os.getpid() != home:
+        seed_process()
+    return run_chunk(op, items, flatten=flatten)
+
+
+def explain_death(error: BaseException, name: str) -> BaseException:
+    """Return what a pool raised, as the error to tell: a WorkerError that names the stage, if the pool is broken."""
+    if not isinstance(error, BrokenExecutor):
+        return error
+    told = WorkerError(
+        f"a process of the executor of stage {name!r} died, and with it the calls of the whole pool ({error}). Memory "
+        "that ran out and crashes in native code are the usual causes. With executor=ProcessExecutor(...) the pipeline "
+        "says how a process died, and goes on with others"
+    )
+    told.__cause__ = error
+    return told
+
+
+class _Sending:
+    """Items on their way, submitted again and again until each has an outcome.
+
+    Attributes:
+        outcomes: the future of all of them.
+    """
+
+    def __init__(self, stage: RemoteStage, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> None:
+        self.outcomes: Future[list[Outcome]] = Future()
+        self.outcomes.add_done_callback(self._cancel)
+        self._stage = stage
+        self._op = op
+        self._items = items
+        self._call = call
+        self._flatten = flatten
+        self._done: list[Outcome] = []
+        self._submitted: Future[Any] | None = None
+
+    def go_on(self) -> None:
+        """Submit what has no outcome yet."""
+        rest = self._items if not self._done else self._items[len(self._done) :]
+        with Caught() as submitting:
+            submitted = self._stage.submit(self._op, rest, self._call, flatten=self._flatten)
+            self._submitted = submitted
+            submitted.add_done_callback(self._came)
+        if submitting.error is not None:
+            self._fail(submitting.error)
+
+    def _came(self, submitted: Future[Any]) -> None:
+        if submitted.cancelled():
+            self.outcomes.cancel()
+            return
+        with Caught() as caught:
+            result: PackedOutcomes | list[Outcome] = submitted.result()
+            self._done += result.unpack() if isinstance(result, PackedOutcomes) else result
+        if caught.error is not None:
+            self._fail(caught.error)
+        elif len(self._done) < len(self._items) and not self.outcomes.cancelled():
+            self.go_on()
+        elif self.outcomes.set_running_or_notify_cancel():
+            self.outcomes.set_result(self._done)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.outcomes.set_running_or_notify_cancel():
+            self.outcomes.set_exception(as_exception(error))
+
+    def _cancel(self, outcomes: Future[list[Outcome]]) -> None:
+        if outcomes.cancelled() and self._submitted is not None:
+            self._submitted.cancel()

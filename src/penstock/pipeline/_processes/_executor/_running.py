@@ -1,0 +1,131 @@
+"""Processes that run the calls of pipeline stages, as a value, and while they run."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import KW_ONLY
+from multiprocessing.util import Finalize
+from types import TracebackType
+from typing import Any, Self
+
+from penstock._frozen import frozen
+from penstock.errors import UsageError
+from penstock.pipeline._processes._executor._chunks import dump
+from penstock.pipeline._processes._executor._crew import Call, Crew
+from penstock.pipeline._processes._process import StartMethod, check_start_method
+
+
+@frozen
+class ProcessExecutor:
+    """Processes that a stage of a pipeline runs in: `pipe(op, executor=ProcessExecutor(4), concurrency=4)`.
+
+    A value: the processes start and end with the pipeline. Stages that are given the same executor share them. `op`,
+    items and results are pickled. An `op` is sent once to each process, and keeps there what it changes in itself.
+
+    A process that dies is replaced; the item that it worked on is a failure with a WorkerError, or is tried again on a
+    stage with `repeatable=True`. The global generators of `random`, NumPy and torch are seeded differently in each
+    process, before the initializer. For reproducible draws take seeds from the items instead.
+
+    Args:
+        max_workers: how many processes; at least 1. The stage's `concurrency` should be as large.
+        start_method: "spawn" or "forkserver"; None, the default, for "spawn". Both import the main module.
+        initializer: called in each process as it starts, with `initargs`.
+        initargs: the initializer's arguments, as a tuple.
+
+    Raises:
+        UsageError: fewer than one worker, or an unknown start method.
+
+    Example:
+        >>> import math
+        >>> from penstock.pipeline import PipelineBuilder, ProcessExecutor
+        >>> builder = PipelineBuilder().add_source([4, 9])
+        >>> builder = builder.pipe(math.sqrt, executor=ProcessExecutor(2), concurrency=2, output_order="input")
+        >>> def main():
+        ...     with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        ...         print(list(pipeline))
+        >>> main()  # in a script under `if __name__ == "__main__":`, since each process imports it
+        [2.0, 3.0]
+    """
+
+    max_workers: int
+    _: KW_ONLY
+    start_method: StartMethod | None = None
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_workers < 1:
+            raise UsageError(f"max_workers must be at least 1; got {self.max_workers!r}")
+        check_start_method(self.start_method)
+
+
+def open_processes(executor: ProcessExecutor, name: str = "executor") -> "RunningProcesses":
+    """Start an executor's processes.
+
+    Args:
+        executor: how many, and how.
+        name: what they are called in messages.
+
+    Returns:
+        The processes, to be closed.
+
+    Raises:
+        UsageError: the initializer or its arguments can't be pickled.
+    """
+    setup = dump((executor.initializer, executor.initargs), "the initializer of a ProcessExecutor")
+    return RunningProcesses(Crew(setup, executor.start_method, name), executor.max_workers)
+
+
+class RunningProcesses:
+    """An executor's processes while they run; a context manager, which is left by `close`, or, by an error, `kill`."""
+
+    def __init__(self, crew: Crew, max_workers: int) -> None:
+        self._crew = crew
+        # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for its processes.
+        self._finalizer = Finalize(self, crew.abandon, exitpriority=0)
+        for number in range(max_workers):
+            crew.start(number)
+
+    def submit(self, function: Callable[..., object], /, *args: object, repeatable: bool = False) -> Future[object]:
+        """Have a function called in one of the processes, as soon as one is free.
+
+        The function is pickled when it is first submitted, sent to each process once, and kept there.
+
+        Args:
+            function: what to call.
+            *args: its arguments.
+            repeatable: whether it may be called again, in another process, where one died in it.
+
+        Returns:
+            The future of its result. It raises what the function raised; a WorkerError if the process died, or what
+            the function returned can't be pickled; a UsageError if function or arguments can't. Cancelling it drops the
+            call if that has not begun.
+
+        Raises:
+            ClosedError: these processes are closed, or belong to the process that this one was forked from.
+        """
+        call = Call(function, args, repeatable=repeatable)
+        self._crew.put(call)
+        return call.future
+
+    def close(self) -> None:
+        """Wait for the calls that were submitted, then end the processes; harmless when repeated."""
+        self._crew.finish(killed=False)
+        self._crew.join()
+        self._finalizer.cancel()
+
+    def kill(self) -> None:
+        """End the processes at once: calls that run fail with a ClosedError, those that wait are cancelled."""
+        self._crew.finish(killed=True)
+        self._crew.join()
+        self._finalizer.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.kill()

@@ -1,0 +1,336 @@
+"""A pipeline that runs in one process of its own, read like one that runs here.
+
+Its states are those of `Pipeline`, with a process in the place of the thread. Guarantees:
+  - `start` returns when the process is ready and has begun a run. New passes begin in the same process.
+  - Everything that was computed before a failure is read before it; the failure is raised once, with the user's own
+    exception as its cause.
+  - A process that dies is a WorkerError with pid and exit code, within a second, also for who waits; the next start
+    makes a new one.
+  - `stop` returns when the process has ended. It ends too when this object is dropped, when Python ends, and when the
+    parent dies, however it does. A fork of the parent can't use it, nor harm it.
+  - At most two items are on their way, besides those that wait in the sink, ahead of the reader.
+"""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from fractions import Fraction
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.concurrency._worker import Caught
+from penstock.errors import UsageError
+from penstock.pipeline._config import Merge, PipelineConfig
+from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._ops import Item
+from penstock.pipeline._pipeline import build_pipeline
+from penstock.pipeline._processes._errors import unpack_error
+from penstock.pipeline._processes._process import StartMethod, check_start_method
+from penstock.pipeline._statistics._report import PipelineReport
+from penstock.pipeline._subprocess._link import Link
+from penstock.pipeline._subprocess._messages import Setup, Word
+from penstock.pipeline._subprocess._runs import Runs
+
+_ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it is read
+
+
+def run_in_subprocess(
+    config: PipelineConfig,
+    *,
+    num_threads: int,
+    max_failures: int | Fraction = 0,
+    statistics: bool = False,
+    start_method: StartMethod | None = None,
+    initializer: Callable[[], object] | None = None,
+) -> "SubprocessPipeline":
+    """Make a pipeline that runs in one process of its own, so that this one only receives. Nothing starts yet.
+
+    Large arrays and tensors arrive as views of shared memory, which is used again when they are dropped; copy what you
+    keep. The config is pickled at each start of the process. The global generators of `random`, NumPy and torch are
+    seeded differently in each process, before the initializer.
+
+    Args:
+        config: what it does: from `PipelineBuilder.get_config`. Its source and ops are pickled; a stage that needs
+            processes takes a `ProcessExecutor`.
+        num_threads: as in `build_pipeline`.
+        max_failures: as in `build_pipeline`. Default 0.
+        statistics: as in `build_pipeline`. Default False.
+        start_method: "spawn" or "forkserver"; None, the default, for "spawn". Both import the main module.
+        initializer: called in the process before the config is unpickled. Default None.
+
+    Returns:
+        The pipeline.
+
+    Raises:
+        UsageError: an argument is wrong.
+
+    Example:
+        >>> import math
+        >>> from penstock.pipeline import PipelineBuilder, run_in_subprocess
+        >>> config = PipelineBuilder().add_source([1, 4, 9]).pipe(math.sqrt).add_sink().get_config()
+        >>> def main():
+        ...     with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        ...         print(list(pipeline), list(pipeline))
+        >>> main()  # in a script under `if __name__ == "__main__":`, since the process imports it
+        [1.0, 2.0, 3.0] [1.0, 2.0, 3.0]
+    """
+    check_start_method(start_method)
+    here = build_pipeline(config, num_threads=num_threads, max_failures=max_failures, statistics=statistics)
+
+    def make_setup(address: str) -> tuple[bytes, bytes]:
+        setup = Setup(config, num_threads, max_failures, statistics, address, _ON_THEIR_WAY)
+        return _pickled(initializer, "the initializer"), _pickled_setup(setup)
+
+    return SubprocessPipeline(
+        Runs(lambda timeout: Link(make_setup, start_method, timeout)), config.names(), here.report
+    )
+
+
+class SubprocessPipeline:
+    """A pipeline in one process of its own, whose items are read here: by `for`, `async for`, or one by one.
+
+    One `for` is one pass over the source. Leaving it early ends that pass, and the next `for` begins a new one; an
+    iterator that is kept goes on. All passes run in the same process, until a stop, or its death.
+
+    It is made by `run_in_subprocess`, and may be started again after each end, stop, failure or death. Any thread may
+    call any method; coroutines and threads don't read at the same time.
+
+    Example:
+        >>> from penstock.pipeline import PipelineBuilder, run_in_subprocess
+        >>> config = PipelineBuilder().add_source(range(10**9)).add_sink().get_config()
+        >>> def main():
+        ...     pipeline = run_in_subprocess(config, num_threads=1)
+        ...     print(pipeline.get_item(), pipeline.get_item())
+        ...     for item in pipeline.get_iterator(timeout=60):  # the next pass
+        ...         print(item)
+        ...         break
+        ...     pipeline.stop()
+        >>> main()  # in a script under `if __name__ == "__main__":`
+        0 1
+        0
+    """
+
+    def __init__(self, runs: Runs, names: tuple[str, ...], report: Callable[[], PipelineReport]) -> None:
+        """Wrap the runs; users call `run_in_subprocess`."""
+        self._runs = runs
+        self._names = names
+        self._report = report  # of a pipeline that never ran
+
+    # -- life
+
+    def start(self, *, timeout: float | None = None) -> None:
+        """Start the process if none lives, and begin a run; items are computed from now on, as far as there is room.
+
+        Args:
+            timeout: how many seconds the process may take to start; None, the default, means any time.
+
+        Raises:
+            UsageError: the pipeline is running, or its config can't be pickled.
+            WorkerError: the process died before it was ready.
+            TimeoutError: it was not ready in time, and was ended.
+        """
+        self._runs.start(timeout)
+
+    def stop(self, *, timeout: float | None = None) -> None:
+        """End the process, in whatever state it is; what was not read is dropped. Harmless when repeated.
+
+        Args:
+            timeout: how many seconds stages have to end before the process is killed; None, the default, means 5.
+        """
+        self._runs.stop(timeout)
+
+    def auto_stop(self, *, timeout: float | None = None) -> "AutoStop":
+        """Return a context manager that starts the pipeline and stops it.
+
+        Args:
+            timeout: for `start` and `stop`, in seconds; None, the default, means theirs.
+
+        Returns:
+            What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
+            unless the block itself raised something.
+        """
+        return AutoStop(self, self._runs, timeout)
+
+    # -- reading
+
+    def get_item(self, *, timeout: float | None = None) -> Item:
+        """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
+
+        Args:
+            timeout: how many seconds to wait for it; None, the default, means any time.
+
+        Returns:
+            The item.
+
+        Raises:
+            EOFError: the pass is over. If the source is continuous, the next call gives the next pass's first item.
+            TimeoutError: no item came in time. None is lost.
+            PipelineFailure: a stage failed; what it raised is the cause.
+            WorkerError: the process died.
+        """
+        link = self._runs.current()
+        return self._runs.judge(link, *link.receive(link.run, timeout))
+
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
+        """Return an iterator over one pass, as `iter` does.
+
+        Args:
+            timeout: how many seconds to wait for each item; None, the default, means any time.
+
+        Returns:
+            The iterator: over a new pass, unless nothing was read of the one that runs.
+
+        Raises:
+            UsageError: the config can't be pickled.
+            WorkerError: the process died before it was ready.
+        """
+        return PassIterator(self._runs, self._runs.begin_pass(), timeout)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Return an iterator over one pass."""
+        return self.get_iterator()
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        """Return an async iterator over one pass; a process that must be started for it is started in a thread."""
+        self._runs.check_process()
+        return AsyncPassIterator(self._runs)
+
+    # -- looking
+
+    def dropped(self) -> list[DroppedItem]:
+        """Return the items that stages failed on and that were dropped, over all passes: the first thousand.
+
+        Those that a process had seen when it died are not known.
+
+        Returns:
+            A list of its own, oldest first.
+        """
+        return [DroppedItem(stage, item, unpack_error(error)) for stage, item, error in self._runs.look().dropped]
+
+    def report(self) -> PipelineReport:
+        """Return what each stage did with its time, over all passes of the process that ran last, and what to do.
+
+        Returns:
+            The report; `print` it.
+
+        Raises:
+            UsageError: the pipeline was made without `statistics=True`.
+        """
+        seen = self._runs.look()
+        return self._report() if seen.report is None else seen.report
+
+    def __repr__(self) -> str:
+        pid = self._runs.pid
+        state = "not running" if pid is None else f"in process {pid}"
+        return f"<SubprocessPipeline {' > '.join(self._names)}, {state}>"
+
+
+class AutoStop:
+    """The scope in which a pipeline runs."""
+
+    def __init__(self, pipeline: SubprocessPipeline, runs: Runs, timeout: float | None) -> None:
+        self._pipeline = pipeline
+        self._runs = runs
+        self._timeout = timeout
+
+    def __enter__(self) -> SubprocessPipeline:
+        self._pipeline.start(timeout=self._timeout)
+        return self._pipeline
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        failure = self._runs.stop(self._timeout)
+        if error is None and failure is not None:
+            raise failure
+
+
+class PassIterator(Iterator[Item]):
+    """The items of one pass."""
+
+    def __init__(self, runs: Runs, number: int, timeout: float | None) -> None:
+        self._runs = runs
+        self._number = number
+        self._timeout = timeout
+        self._ended = False
+
+    def __next__(self) -> Item:
+        link = None if self._ended else self._runs.link_of(self._number)
+        if link is None:
+            raise StopIteration
+        word, content = link.receive(link.run, self._timeout)
+        if word is Word.ITEM:
+            return content
+        self._ended = True
+        try:
+            return self._runs.judge(link, word, content)
+        except EOFError:
+            raise StopIteration from None
+
+
+class AsyncPassIterator(AsyncIterator[Item]):
+    """The items of one pass, for `async for`. Cancelling a wait loses no item."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._number: int | None = None
+        self._beginning: asyncio.Future[int] | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._number is None:
+            self._number = await self._begin()
+        link = None if self._ended else self._runs.link_of(self._number)
+        if link is None:
+            raise StopAsyncIteration
+        word, content = await link.areceive(link.run)
+        if word is Word.ITEM:
+            return content
+        self._ended = True
+        try:
+            return self._runs.judge(link, word, content)
+        except EOFError:
+            raise StopAsyncIteration from None
+
+    async def _begin(self) -> int:
+        if self._beginning is None:
+            self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
+        beginning = self._beginning
+        try:
+            return await asyncio.shield(beginning)  # cancelled, it is not begun again
+        finally:
+            if beginning.done():
+                self._beginning = None
+
+
+def _pickled_setup(setup: Setup) -> bytes:
+    with Caught():
+        return pickle.dumps(setup, protocol=pickle.HIGHEST_PROTOCOL)
+    _find_unpicklable(setup.config)
+    return _pickled(setup, "the config")
+
+
+def _find_unpicklable(config: PipelineConfig) -> None:
+    """Raise for the part of a pipeline that can't be pickled.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if isinstance(config.source, Merge):
+        for merged in config.source.pipelines:
+            _find_unpicklable(merged)
+    else:
+        _pickled(config.source.source, "the source")
+    for stage in config.pipes:
+        _pickled(stage, f"stage {stage!r:.200}")
+
+
+def _pickled(value: object, what: str) -> bytes:
+    with Caught() as pickling:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    raise UsageError(
+        f"{what} must be picklable to go to the pipeline's process; got {value!r:.200}, and {pickling.error!r:.500}. "
+        "Define functions at the top of a module, give ProcessExecutor(...) for a pool, or run the pipeline here: "
+        "build_pipeline"
+    ) from pickling.error

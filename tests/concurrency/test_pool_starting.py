@@ -1,0 +1,84 @@
+"""Ctrl-C while the process of a worker is starting: real signals, at moments that the program itself holds on to."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+STARTING = """
+import asyncio, multiprocessing.util, os, signal, sys
+from penstock.concurrency import WorkerPool
+from tests.concurrency import workers
+
+async def main():
+    async with WorkerPool(workers.Plain, 1, place="process", start_method=sys.argv[1]) as pool:
+        print(await (await pool.assign(3)))
+
+def interrupt(_):
+    signal.raise_signal(signal.SIGINT)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+elif sys.argv[2] == "importing":
+    with open(sys.argv[3], "w") as arrived:
+        arrived.write(str(os.getpid()))
+    with open(sys.argv[4]) as release:
+        release.readline()
+else:  # Python itself calls it, after it has unpickled what the process is to run, and before it runs that
+    multiprocessing.util.register_after_fork(multiprocessing, interrupt)
+"""
+
+
+def start_in_steps(tmp_path: Path, start_method: str, moment: str) -> "tuple[subprocess.Popen[str], Path, Path]":
+    """Run STARTING in a group of its own; return it, and the two pipes through which its child's import goes on."""
+    script, arrived, release = tmp_path / "starting.py", tmp_path / "arrived", tmp_path / "release"
+    script.write_text(STARTING)
+    os.mkfifo(arrived)
+    os.mkfifo(release)
+    program = subprocess.Popen(
+        [sys.executable, script, start_method, moment, arrived, release],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])},
+    )
+    return program, arrived, release
+
+
+def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
+    """SIGINT to a process that is spawned, and still imports the program, is not noticed there."""
+    program, arrived, release = start_in_steps(tmp_path, "spawn", "importing")
+    with program:
+        os.kill(int(arrived.read_text()), signal.SIGINT)
+        with release.open("r+b", buffering=0) as going_on:  # so that it blocks nobody if the process has died
+            going_on.write(b"go on\n")
+            assert program.communicate(timeout=20) == ("3\n", "")
+        assert program.returncode == 0
+
+
+def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
+    """SIGINT to a process that has imported everything, and is in Python's own part of its start, is not noticed."""
+    program, _, _ = start_in_steps(tmp_path, "forkserver", "imported")
+    with program:
+        assert program.communicate(timeout=20) == ("3\n", "")
+        assert program.returncode == 0
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path, start_method: str) -> None:
+    """SIGINT to the whole group while a process imports the program ends all, and only the parent's own is printed."""
+    program, arrived, _ = start_in_steps(tmp_path, start_method, "importing")
+    with program:
+        child = psutil.Process(int(arrived.read_text()))
+        os.killpg(program.pid, signal.SIGINT)
+        _, errors = program.communicate(timeout=20)
+        assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
+        assert "spawn_main" not in errors
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert program.returncode == -signal.SIGINT
+        assert not child.is_running()

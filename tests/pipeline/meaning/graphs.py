@@ -1,0 +1,357 @@
+"""Random stage graphs: plain descriptions that Hypothesis can draw, show and shrink, and that are built into pipelines.
+
+Every leaf of an item is None or a number that tells by its last three digits which of the source's items it came from.
+Functions work on leaves, whatever lists they lie in, so that batches which an order by completion composes differently
+are still equal once they are flattened.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from penstock.pipeline import SKIP, Aggregate, Disaggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
+
+Kind = Literal["sync", "async", "generator", "async generator", "lookup"]
+MOST_ITEMS = 1000
+
+
+class BrokenError(ValueError):
+    """What the random functions and sources raise."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function for each item: it adds, and may leave some out, give several, or fail on some."""
+
+    number: int
+    kind: Kind
+    concurrency: int
+    order: Literal["input", "completion"]
+    leaves_out: bool = False
+    fails_at: frozenset[int] = frozenset()
+    max_items: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the pipeline."""
+        return f"step {self.number}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Batches of a count, or by an aggregator that closes one after each multiple of it."""
+
+    count: int
+    drop_last: bool = False
+    by_aggregator: bool = False
+
+
+@dataclass(frozen=True)
+class Ungroup:
+    """Each list becomes its items."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Several ways, chosen by where the item came from."""
+
+    number: int
+    paths: tuple["tuple[StageValue, ...]", ...]
+    fails_at: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Its name in the pipeline."""
+        return f"branch {self.number}"
+
+
+StageValue = Step | Group | Ungroup | Branch
+
+
+@dataclass(frozen=True)
+class Items:
+    """A source: so many numbers from `first` on, the ones given replaced by None, which may fail before one of them."""
+
+    first: int
+    count: int
+    form: Literal["list", "iterable", "async"]
+    nones: frozenset[int] = frozenset()
+    fails_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole pipeline."""
+
+    sources: tuple[Items, ...]
+    stages: tuple[StageValue, ...]
+    merge: Literal["turns", "arrival"] = "turns"
+    buffer_size: int = 3
+    continuous: bool = False
+
+    def is_ordered(self) -> bool:
+        """Whether what comes out comes in the order of what went in."""
+        merged = len(self.sources) == 1 or self.merge == "turns"
+        return merged and all(map(_keeps_order, self.stages))
+
+    def may_fail(self) -> bool:
+        """Whether something can raise."""
+        return any(source.fails_at is not None for source in self.sources) or any(
+            stage.fails_at for stage in all_stages(self.stages) if isinstance(stage, Step | Branch)
+        )
+
+    def drops_last(self) -> bool:
+        """Whether an aggregation drops what doesn't fill a batch."""
+        return any(isinstance(stage, Group) and stage.drop_last for stage in all_stages(self.stages))
+
+    def intact(self) -> "Graph":
+        """Return the same where nothing fails and no batch is dropped."""
+        sources = tuple(replace(source, fails_at=None) for source in self.sources)
+        return replace(self, sources=sources, stages=tuple(map(_intact, self.stages)))
+
+
+def all_stages(stages: Iterable[StageValue]) -> Iterator[StageValue]:
+    """Give every stage, those on paths included."""
+    for stage in stages:
+        yield stage
+        if isinstance(stage, Branch):
+            for path in stage.paths:
+                yield from all_stages(path)
+
+
+def flattened(item: Any) -> Iterator[Any]:
+    """Give the leaves of nested lists."""
+    if isinstance(item, list):
+        for inner in item:  # pyright: ignore[reportUnknownVariableType] - lists of lists of what there is
+            yield from flattened(inner)
+    else:
+        yield item
+
+
+def _keeps_order(stage: StageValue) -> bool:
+    match stage:
+        case Step():
+            return stage.order == "input" or stage.concurrency == 1
+        case Branch():
+            return len(stage.paths) == 1 and all(map(_keeps_order, stage.paths[0]))
+        case _:
+            return True
+
+
+def _intact(stage: StageValue) -> StageValue:
+    match stage:
+        case Step():
+            return replace(stage, fails_at=frozenset())
+        case Group():
+            return replace(stage, drop_last=False)
+        case Branch():
+            paths = tuple(tuple(map(_intact, path)) for path in stage.paths)
+            return replace(stage, fails_at=frozenset(), paths=paths)
+        case Ungroup():
+            return stage
+
+
+# How descriptions become pipelines.
+
+
+def configured(graph: Graph) -> PipelineConfig:
+    """Return the pipeline that a description describes."""
+    sources = [Source(source_of(items), continuous=graph.continuous) for items in graph.sources]
+    stages = tuple(map(_built, graph.stages))
+    sink = Sink(graph.buffer_size)
+    if len(sources) == 1:
+        return PipelineConfig(sources[0], stages, sink)
+    parts = tuple(PipelineConfig(source, (), Sink(2)) for source in sources)
+    return PipelineConfig(Merge(parts, order=graph.merge), stages, sink)
+
+
+def source_of(items: Items) -> Any:
+    """Return what can be iterated again and again."""
+    if items.form == "list" and items.fails_at is None:
+        return list(_numbers(items))
+    return _AsyncNumbers(items) if items.form == "async" else _Numbers(items)
+
+
+def _numbers(items: Items) -> Iterator[int | None]:
+    for number in range(items.first, items.first + items.count):
+        if number == items.fails_at:
+            raise BrokenError(number)
+        yield None if number in items.nones else number
+
+
+class _Numbers:
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[int | None]:
+        return _numbers(self._items)
+
+
+class _AsyncNumbers:
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    async def __aiter__(self) -> AsyncIterator[int | None]:
+        for number, item in enumerate(_numbers(self._items)):
+            if number % 3 == 1:
+                await asyncio.sleep(0)
+            yield item
+
+
+def _built(stage: StageValue) -> Any:
+    match stage:
+        case Step():
+            return Pipe(
+                function_of(stage),
+                concurrency=stage.concurrency,
+                name=stage.name,
+                output_order=stage.order,
+                max_items=stage.max_items,
+            )
+        case Group():
+            return Aggregate(_UpTo(stage.count) if stage.by_aggregator else stage.count, drop_last=stage.drop_last)
+        case Ungroup():
+            return Disaggregate()
+        case Branch():
+            paths = tuple(tuple(map(_built, path)) for path in stage.paths)
+            return PathVariants(_Router(len(paths), stage.fails_at), paths, name=stage.name)
+
+
+class _UpTo:
+    """An aggregator whose batches end with an item that came from a multiple of a number."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._items: list[Any] = []
+
+    def accumulate(self, item: Any) -> list[Any] | None:
+        self._items.append(item)
+        return self.flush() if _origin(item) % self._number == 0 else None
+
+    def flush(self) -> list[Any] | None:
+        items, self._items = self._items, []
+        return items or None
+
+
+@dataclass(frozen=True)
+class _Router:
+    count: int
+    fails_at: frozenset[int]
+
+    def __call__(self, item: Any) -> int:
+        if _origin(item) in self.fails_at:
+            raise BrokenError(item)
+        return _origin(item) % self.count
+
+
+def _origin(item: Any) -> int:
+    return item % MOST_ITEMS if isinstance(item, int) else 0
+
+
+def function_of(step: Step) -> Any:
+    """Return a function of the kind that the step has."""
+    return _FUNCTIONS[step.kind](step)
+
+
+def _check(item: Any, step: Step) -> None:
+    for leaf in flattened(item):
+        if leaf is not None and _origin(leaf) in step.fails_at:
+            raise BrokenError(leaf)
+
+
+def _sync(step: Step) -> Callable[[Any], Any]:
+    def apply(item: Any) -> Any:
+        _check(item, step)
+        return changed(item, step)
+
+    return apply
+
+
+def _async(step: Step) -> Any:
+    async def apply(item: Any) -> Any:
+        for _ in range(_origin(item) * 7 % 5):
+            await asyncio.sleep(0)
+        _check(item, step)
+        return changed(item, step)
+
+    return apply
+
+
+def _generator(step: Step) -> Callable[[Any], Iterator[Any]]:
+    def generate(item: Any) -> Iterator[Any]:
+        copies = 2 if isinstance(item, list) else _origin(item) % 3
+        output = changed(item, step)
+        if copies == 2 and output is not SKIP:
+            yield output
+        _check(item, step)
+        if copies > 0 and output is not SKIP:
+            yield output
+
+    return generate
+
+
+def _async_generator(step: Step) -> Any:
+    async def generate(item: Any) -> AsyncIterator[Any]:
+        for output in _generator(step)(item):
+            yield output
+            for _ in range(_origin(item) * 5 % 3):
+                await asyncio.sleep(0)
+
+    return generate
+
+
+class _Lookup:
+    def __init__(self, step: Step) -> None:
+        self._apply = _sync(step)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._apply(item)
+
+
+_FUNCTIONS: dict[Kind, Callable[[Step], Any]] = {
+    "sync": _sync,
+    "async": _async,
+    "generator": _generator,
+    "async generator": _async_generator,
+    "lookup": _Lookup,
+}
+KINDS = [*_FUNCTIONS]
+
+
+def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:
+    """Return an op of that kind which calls the function for each item."""
+
+    async def run_async(item: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(item)
+
+    def generate(item: Any) -> Iterator[Any]:
+        yield function(item)
+
+    async def generate_async(item: Any) -> AsyncIterator[Any]:
+        await asyncio.sleep(0)
+        yield function(item)
+
+    class Lookup:
+        def __getitem__(self, item: Any) -> Any:
+            return function(item)
+
+    kinds: dict[Kind, Any] = {
+        "sync": function,
+        "async": run_async,
+        "generator": generate,
+        "async generator": generate_async,
+        "lookup": Lookup(),
+    }
+    return kinds[kind]
+
+
+def changed(item: Any, step: Step) -> Any:
+    """Return what a step makes of an item: other leaves, fewer if some are left out, or SKIP."""
+    if isinstance(item, list):
+        inner = [changed(leaf, step) for leaf in item]  # pyright: ignore[reportUnknownVariableType] - as above
+        return [leaf for leaf in inner if leaf is not SKIP]
+    if step.leaves_out and _origin(item) % 4 == 1:
+        return SKIP
+    return item if item is None else item + MOST_ITEMS * (step.number + 1)

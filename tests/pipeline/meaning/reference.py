@@ -1,0 +1,322 @@
+"""What a pipeline means: the same stages run one item at a time, in plain Python, with no threads.
+
+`evaluate` says which items come out, in the order in which the source's items went in, and how it ends.
+"""
+
+import asyncio
+import copy
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Protocol
+
+from penstock.pipeline import (
+    SKIP,
+    Aggregate,
+    Disaggregate,
+    Merge,
+    PathVariants,
+    Pipe,
+    PipelineConfig,
+    Source,
+)
+
+RATE_FROM = 100  # a rate of failures is looked at once a stage has seen so many items
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a pipeline: the stage's name (None: a source), which item it was given, and what was raised."""
+
+    stage: str | None
+    item: object
+    error: BaseException
+
+
+def evaluate(
+    config: PipelineConfig, max_failures: int | Fraction = 0, dropped: list[Failure] | None = None
+) -> tuple[list[Any], Failure | None]:
+    """Return one pass: the items that come out in input order, and the failure that ended it, if one did.
+
+    What is dropped by failures that are allowed is added to `dropped`.
+    """
+    outputs: list[Any] = []
+    with closing(asyncio.new_event_loop()) as loop:
+        run = _Run(loop, max_failures, [] if dropped is None else dropped)
+        try:
+            for item in _pipeline(config, run):
+                outputs.append(item)  # noqa: PERF402 - what came before a failure stays
+            run.end()
+        except _FailedError as failed:
+            return outputs, failed.failure
+    return outputs, None
+
+
+class _FailedError(Exception):
+    """Carries the failure that ends the pipeline up to `evaluate`."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+@dataclass
+class _Budget:
+    """How many of a stage's, or of all stages', items may be dropped."""
+
+    allowed: int | Fraction
+    seen: int = 0
+    failed: int = 0
+
+    def is_spent(self, *, at_the_end: bool = False) -> bool:
+        """Whether more failed than may."""
+        if isinstance(self.allowed, Fraction):
+            return (at_the_end or self.seen >= RATE_FROM) and self.failed > self.allowed * self.seen
+        return 0 <= self.allowed < self.failed
+
+
+@dataclass
+class _Run:
+    """What the stages of one evaluation share: an event loop, and what may fail."""
+
+    loop: asyncio.AbstractEventLoop
+    max_failures: int | Fraction
+    dropped: list[Failure]
+    budget: _Budget = field(init=False)
+    budgets: list[_Budget] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.budget = _Budget(self.max_failures)
+        self.budgets.append(self.budget)
+
+    def budget_of(self, stage: Pipe | None) -> _Budget:
+        """Return what a stage may drop: its own share, or a part of everyone's."""
+        if stage is None or stage.max_failures is None:
+            return self.budget
+        self.budgets.append(_Budget(stage.max_failures))
+        return self.budgets[-1]
+
+    def drop(self, failure: Failure, budget: _Budget) -> None:
+        """Go without an item, or end the pipeline."""
+        budget.failed += 1
+        if budget.is_spent():
+            raise _FailedError(failure) from failure.error
+        self.dropped.append(failure)
+
+    def end(self) -> None:
+        """Look at the rates for the last time."""
+        if any(budget.is_spent(at_the_end=True) for budget in self.budgets):
+            raise _FailedError(self.dropped[-1])
+
+
+class _Stage(Protocol):
+    """A stage: what comes out for each item that goes in, and what comes out when no more follow."""
+
+    def push(self, item: Any, /) -> Iterator[Any]: ...
+
+    def finish(self) -> Iterator[Any]: ...
+
+
+def _pipeline(config: PipelineConfig, run: _Run) -> Iterator[Any]:
+    stream = _turns(config.source, run) if isinstance(config.source, Merge) else _source(config.source, run)
+    for stage in _stages(config.pipes, run, prefix=""):
+        stream = _through(stage, stream)
+    return stream
+
+
+def _turns(merge: Merge, run: _Run) -> Iterator[Any]:
+    streams = [_pipeline(config, run) for config in merge.pipelines]
+    while streams:
+        for stream in [*streams]:
+            try:
+                yield next(stream)
+            except StopIteration:
+                streams.remove(stream)
+
+
+def _source(source: Source, run: _Run) -> Iterator[Any]:
+    given: Any = source.source
+    items: Iterator[Any] = _in_loop(aiter(given), run) if hasattr(given, "__aiter__") else iter(given)
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _FailedError(Failure(None, None, error)) from error
+        yield item
+
+
+def _in_loop(items: AsyncIterator[Any], run: _Run) -> Iterator[Any]:
+    async def one() -> Any:
+        return await anext(items)
+
+    while True:
+        try:
+            item = run.loop.run_until_complete(one())
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def _through(stage: _Stage, items: Iterator[Any]) -> Iterator[Any]:
+    failed = None
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            break
+        except _FailedError as error:  # from above: what is held here was computed before
+            failed = error
+            break
+        yield from stage.push(item)
+    yield from stage.finish()
+    if failed is not None:
+        raise failed
+
+
+def _stages(stages: Sequence[Any], run: _Run, prefix: str) -> list[_Stage]:
+    return [_stage(stage, run, prefix) for stage in stages]
+
+
+def _stage(stage: Any, run: _Run, prefix: str) -> _Stage:
+    match stage:
+        case Pipe():
+            return _Call(f"{prefix}{stage.name}", _outputs_of(stage.op, run), run, run.budget_of(stage))
+        case Disaggregate():
+            return _Call(None, iter, run, run.budget_of(None))
+        case Aggregate():
+            return _Collect(stage, run)
+        case PathVariants():
+            return _Branch(stage, run, prefix)
+        case _:
+            raise AssertionError(stage)
+
+
+def _outputs_of(op: Any, run: _Run) -> Callable[[Any], Iterator[Any]]:
+    """Return what makes an item's outputs, whichever kind of function it was."""
+    code: Any = getattr(op, "func", op)  # a partial is what it calls
+    if callable(code) and not inspect.isroutine(code):
+        code = code.__call__
+    if inspect.isasyncgenfunction(code):
+        return lambda item: _in_loop(op(item), run)
+    if inspect.isgeneratorfunction(code):
+        return lambda item: op(item)
+    if inspect.iscoroutinefunction(code):
+        return lambda item: iter([run.loop.run_until_complete(op(item))])
+    if callable(code):
+        return lambda item: iter([op(item)])
+    return lambda item: iter([op[item]])
+
+
+class _Call:
+    """One item after another is given to a function."""
+
+    def __init__(
+        self, name: str | None, outputs_of: Callable[[Any], Iterator[Any]], run: _Run, budget: _Budget
+    ) -> None:
+        self._name = name
+        self._outputs_of = outputs_of
+        self._run = run
+        self._budget = budget
+
+    def push(self, item: Any) -> Iterator[Any]:
+        """Give what the function makes of the item, up to where it fails."""
+        self._budget.seen += 1
+        try:
+            outputs = self._outputs_of(item)
+            for output in outputs:
+                if output is not SKIP:
+                    yield output
+        except Exception as error:  # noqa: BLE001 - whatever the function raises
+            self._run.drop(Failure(self._name, item, error), self._budget)
+
+    def finish(self) -> Iterator[Any]:
+        """Nothing is kept."""
+        return iter(())
+
+
+class _Collect:
+    """Items are collected by count, or by an aggregator."""
+
+    def __init__(self, stage: Aggregate, run: _Run) -> None:
+        self._aggregator = _aggregator_of(stage)
+        self._drop_last = stage.drop_last
+        self._run = run
+
+    def push(self, item: Any) -> Iterator[Any]:
+        """Give the batch that this item fills."""
+        return self._batches(lambda: self._aggregator.accumulate(item), item)
+
+    def finish(self) -> Iterator[Any]:
+        """Give the batch that nothing fills any more."""
+        return iter(()) if self._drop_last else self._batches(self._aggregator.flush, None)
+
+    def _batches(self, call: Callable[[], Any], item: object) -> Iterator[Any]:
+        try:
+            batch = call()
+        except Exception as error:  # noqa: BLE001 - whatever the aggregator raises
+            self._run.drop(Failure(None, item, error), self._run.budget)
+            return
+        if batch is not None:
+            yield batch
+
+
+def _aggregator_of(stage: Aggregate) -> Any:
+    given = stage.size_or_aggregator
+    if isinstance(given, int):
+        return _Count(given)
+    return given() if isinstance(given, type) else copy.deepcopy(given)
+
+
+class _Count:
+    """Collects lists of so many items."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: list[Any] = []
+
+    def accumulate(self, item: Any) -> list[Any] | None:
+        """Return a full list, once there is one."""
+        self._items.append(item)
+        return self.flush() if len(self._items) == self._size else None
+
+    def flush(self) -> list[Any] | None:
+        """Return what there is, if there is something."""
+        items, self._items = self._items, []
+        return items or None
+
+
+class _Branch:
+    """Each item takes the path that the router says."""
+
+    def __init__(self, stage: PathVariants, run: _Run, prefix: str) -> None:
+        self._router = stage.router
+        self._name = f"{prefix}{stage.name}"
+        self._paths = [_stages(path, run, f"{self._name}[{number}]/") for number, path in enumerate(stage.paths)]
+        self._run = run
+
+    def push(self, item: Any) -> Iterator[Any]:
+        """Send an item along its path."""
+        try:
+            path = self._paths[self._router(item)]
+        except Exception as error:  # noqa: BLE001 - whatever the router raises
+            self._run.drop(Failure(self._name, item, error), self._run.budget)
+            return iter(())
+        return _push_along(path, iter([item]))
+
+    def finish(self) -> Iterator[Any]:
+        """End the paths, one after another."""
+        for path in self._paths:
+            for number, stage in enumerate(path):
+                yield from _push_along(path[number + 1 :], stage.finish())
+
+
+def _push_along(path: Sequence[_Stage], items: Iterator[Any]) -> Iterator[Any]:
+    if not path:
+        yield from items
+        return
+    for item in items:
+        yield from _push_along(path[1:], path[0].push(item))

@@ -1,0 +1,11 @@
+"""Processes can be started in each way without a test being blamed for what Python starts once for all of them."""
+
+import multiprocessing.forkserver
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def settled_fork_server() -> None:
+    """Start the server that forks, which Python keeps to its end."""
+    multiprocessing.forkserver.ensure_running()

@@ -1,0 +1,320 @@
+"""Processes of a stage: outcomes, deaths and retries, random numbers, ends."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
+from penstock.pipeline import PipelineBuilder
+from penstock.pipeline._processes import Executors, ProcessExecutor, RunningProcesses, open_processes
+from tests.pipeline.processes import ops
+
+SECONDS = 1.0  # in which a death must be told
+
+
+def told(path: Path) -> int:
+    """Return what is told through a pipe in the file system."""
+    with path.open() as pipe:
+        return int(pipe.readline())
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Path:
+    """Return a pipe in the file system."""
+    os.mkfifo(tmp_path / "ready")
+    return tmp_path / "ready"
+
+
+@pytest.fixture
+def executors() -> Any:
+    """Return what opens executors; closed in the end."""
+    opened = Executors()
+    yield opened
+    opened.close()
+
+
+def test_each_item_has_its_outcome(executors: Executors) -> None:
+    """Values, lists of generators' values, and the user's own exceptions with their traceback come back in place."""
+    executor = ProcessExecutor(2)
+    good = executors.remote(executor, "double").send(ops.double, [1, 2, 3], flatten=False)
+    many = executors.remote(executor, "up_to").send(ops.up_to, [2, 0], flatten=True)
+    bad = executors.remote(executor, "refuse").send(ops.refuse_odd, [2, 3, 4], flatten=False)
+    assert good.result() == [(True, 2), (True, 4), (True, 6)]
+    assert many.result() == [(True, [0, 1]), (True, [])]
+    outcomes = bad.result()
+    assert [outcome for outcome, _ in outcomes] == [True, False, True]
+    error = outcomes[1][1]
+    assert isinstance(error, ops.OddError)
+    assert error.number == 3
+    assert any("in refuse_odd" in note for note in error.__notes__)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.one_of(st.integers(), st.text(), st.none(), st.lists(st.booleans()))))
+def test_as_a_plain_call(items: list[object]) -> None:
+    """What comes back is what the function gives here, whatever the items are."""
+    call = executor_of_the_module().submit(repr, items)
+    assert call.result() == repr(items)
+
+
+_opened: list[RunningProcesses] = []
+
+
+def executor_of_the_module() -> RunningProcesses:
+    """Return processes that all examples of a property share."""
+    if not _opened:
+        _opened.append(open_processes(ProcessExecutor(1)))
+    return _opened[0]
+
+
+@pytest.fixture(autouse=True)
+def closed_after_each_test() -> Any:
+    """Close what a property opened."""
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+@pytest.mark.parametrize(
+    ("op", "error", "words"),
+    [
+        (ops.refuse_stubbornly, WorkerError, "StubbornError: stubborn 1"),
+        (ops.exit_program, WorkerError, r"SystemExit\(1\)"),
+        (ops.lambda_of, WorkerError, "got function, which can't be"),
+    ],
+)
+def test_what_can_not_come_back(executors: Executors, op: Any, error: type[Exception], words: str) -> None:
+    """What can't be pickled or rebuilt is an error of its item, in words; the others of the chunk are whole."""
+    outcomes = executors.remote(ProcessExecutor(1), "op").send(op, [1], flatten=False).result()
+    assert len(outcomes) == 1
+    with pytest.raises(error, match=words):
+        raise ops.error_of(outcomes[0])
+    if op is ops.lambda_of:
+        stage = executors.remote(ProcessExecutor(1), "op")
+        assert [good for good, _ in stage.send(op, [2, 1, 4], flatten=False).result()] == [True, False, True]
+
+
+def test_what_can_not_be_sent(executors: Executors) -> None:
+    """A function or item that can't be pickled is a UsageError that names the stage."""
+    executor = ProcessExecutor(1)
+    with pytest.raises(UsageError, match="stage 'first' must be picklable"):
+        executors.remote(executor, "first").send(lambda item: item, [1], flatten=False).result()
+    with pytest.raises(UsageError, match="given must be picklable"):
+        executors.remote(executor, "second").send(ops.double, [lambda: 1], flatten=False).result()
+
+
+def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
+    """A function is sent once to a process, and what it changes in itself stays there."""
+    stage = executors.remote(ProcessExecutor(1), "counter")
+    counter = ops.Counter()
+    counts = [stage.send(counter, [None, None], flatten=False).result() for _ in range(3)]
+    assert counts == [[(True, 1), (True, 2)], [(True, 3), (True, 4)], [(True, 5), (True, 6)]]
+
+
+def test_stages_share_an_executor(executors: Executors) -> None:
+    """Stages with one executor run in the same processes; another one, though equal, has its own."""
+    one, other = ProcessExecutor(1), ProcessExecutor(1)
+    pids = [
+        executors.remote(each, "pid").send(ops.pid_of, [0], flatten=False).result()[0][1] for each in (one, one, other)
+    ]
+    assert pids[0] == pids[1] != pids[2]
+
+
+def test_killed_in_a_call(ready: Path) -> None:
+    """A process killed in a call is a WorkerError with pid and signal, within a second; calls elsewhere go on."""
+    with open_processes(ProcessExecutor(2)) as running:
+        stuck = running.submit(ops.wait_for_ever, str(ready))
+        pid = told(ready)
+        others = [running.submit(ops.double, number) for number in range(20)]
+        assert [other.result() for other in others] == [2 * number for number in range(20)]
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        error = stuck.exception()
+        assert time.monotonic() - began < SECONDS
+        assert isinstance(error, WorkerError)
+        assert error.exit_code == -signal.SIGKILL
+        assert str(pid) in str(error)
+        assert "SIGKILL" in str(error)
+        pids = {running.submit(os.getpid).result() for _ in range(20)}
+        assert pid not in pids
+
+
+def test_killed_while_idle() -> None:
+    """A process killed while it does nothing is replaced, and nobody is told."""
+    with open_processes(ProcessExecutor(1)) as running:
+        pid = running.submit(os.getpid).result()
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert running.submit(os.getpid).result() != pid
+
+
+def test_the_item_that_kills_is_told_alone(executors: Executors, tmp_path: Path) -> None:
+    """Of a chunk, what had been begun is lost with the process, and what had not is done once, by another one."""
+    stage = executors.remote(ProcessExecutor(1), "noted")
+    outcomes = stage.send(ops.Noted(tmp_path, 3), list(range(6)), flatten=False).result()
+    assert [good for good, _ in outcomes] == [False, False, False, False, True, True]
+    assert all("its result lost" in str(error) for _, error in outcomes[:3])
+    assert "its result lost" not in str(outcomes[3][1])
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_repeatable_items_are_done_again(executors: Executors, tmp_path: Path) -> None:
+    """Where items may be repeated, a death that doesn't come again costs nothing."""
+    stage = executors.remote(ProcessExecutor(2), "once", repeatable=True)
+    outcomes = stage.send(ops.KillsOnce(tmp_path, 3), list(range(6)), flatten=False).result()
+    assert outcomes == [(True, number) for number in range(6)]
+
+
+def test_an_item_that_kills_again_and_again(executors: Executors) -> None:
+    """After three processes that died in it, a repeatable item is an error that says so, and the others are whole."""
+    stage = executors.remote(ProcessExecutor(2), "kills", repeatable=True)
+    outcomes = stage.send(ops.kill_at, list(range(5)), flatten=False).result()
+    assert [good for good, _ in outcomes] == [True, True, True, False, True]
+    with pytest.raises(WorkerError, match="this item kills processes: 3 of them died"):
+        raise ops.error_of(outcomes[3])
+
+
+def test_processes_draw_differently() -> None:
+    """Global generators differ between processes; an initializer may seed them in its own way."""
+    with open_processes(ProcessExecutor(2)) as running:
+        drawn: set[Any] = set()
+        while len({pid for pid, *_ in drawn}) < 2:
+            drawn.add(running.submit(ops.draws, None).result())
+        assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
+    first: list[Any] = []
+    for _ in range(2):
+        with open_processes(ProcessExecutor(1, initializer=ops.seed_all, initargs=(7,))) as running:
+            first.append(running.submit(ops.draws, None).result())
+    assert first[0][1:] == first[1][1:]
+
+
+@pytest.mark.parametrize(
+    ("initializer", "error", "words"),
+    [(ops.fail_to_start, ops.OddError, "start"), (ops.die_at_start, WorkerError, "exit code 7 before it had started")],
+)
+def test_a_start_that_fails(initializer: Any, error: type[Exception], words: str) -> None:
+    """An initializer that raises, or ends the process, is the error of all calls."""
+    with open_processes(ProcessExecutor(2, initializer=initializer)) as running:
+        calls = [running.submit(os.getpid) for _ in range(3)]
+        for call in calls:
+            with pytest.raises(error, match=words):
+                call.result()
+
+
+def test_kill_ends_calls(ready: Path) -> None:
+    """`kill` ends what runs, cancels what waits, and leaves no process; afterwards nothing is taken."""
+    running = open_processes(ProcessExecutor(1))
+    stuck = running.submit(ops.wait_for_ever, str(ready))
+    waiting = running.submit(os.getpid)
+    pid = told(ready)
+    running.kill()
+    assert not psutil.pid_exists(pid)
+    assert isinstance(stuck.exception(), ClosedError)
+    assert waiting.cancelled()
+    with pytest.raises(ClosedError, match="closed"):
+        running.submit(os.getpid)
+
+
+def test_close_waits_for_calls() -> None:
+    """Leaving the scope waits for what was submitted."""
+    calls: list[Future[object]] = []
+    with open_processes(ProcessExecutor(2)) as running:
+        calls += [running.submit(ops.double, number) for number in range(50)]
+    assert not wait(calls, timeout=0).not_done
+    assert [call.result() for call in calls] == [2 * number for number in range(50)]
+
+
+def test_dropped() -> None:
+    """Processes that nobody closes end when they are dropped."""
+    running = open_processes(ProcessExecutor(1))
+    pid = running.submit(os.getpid).result()
+    assert isinstance(pid, int)
+    watched = os.pidfd_open(pid)
+    del running
+    assert select.select([watched], [], [], 10)[0]
+    os.close(watched)
+
+
+def test_arguments_are_checked() -> None:
+    """Wrong arguments are refused when the value is made."""
+    with pytest.raises(UsageError, match="max_workers"):
+        ProcessExecutor(0)
+    with pytest.raises(UsageError, match="start_method"):
+        ProcessExecutor(1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # what is refused
+
+
+PARENT = """
+import os, sys, threading
+from penstock.pipeline._processes import ProcessExecutor, open_processes
+from tests.pipeline.processes import ops
+
+if __name__ == "__main__":
+    running = open_processes(ProcessExecutor(2, start_method=sys.argv[1]))
+    running.submit(ops.wait_for_ever, sys.argv[2])
+    for line in open(sys.argv[2]):
+        print(line, end="", flush=True)
+    if sys.argv[3] == "waits":
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
+def test_nothing_outlives_the_parent(
+    start_method: str, end: signal.Signals | None, ready: Path, tmp_path: Path
+) -> None:
+    """However the program ends, its processes end within a second, in the middle of a call; they print nothing."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), start_method, str(ready), "ends" if end is None else "waits"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=here, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        if end is signal.SIGKILL:
+            parent.kill()
+        elif end is not None:
+            os.killpg(parent.pid, end)
+        _, errors = parent.communicate(timeout=30)
+        assert select.select([child], [], [], SECONDS)[0]
+        os.close(child)
+        assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
+
+
+def test_in_a_pipeline() -> None:
+    """A stage with processes gives what the function gives here, in the same processes for all passes."""
+    builder = PipelineBuilder().add_source(range(40))
+    builder.pipe(ops.pid_and_double, executor=ProcessExecutor(2), concurrency=4, output_order="input")
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        passes = [list(pipeline) for _ in range(2)]
+        pids = {pid for each in passes for pid, _ in each}
+    assert [[number for _, number in each] for each in passes] == [[2 * number for number in range(40)]] * 2
+    assert len(pids) <= 2
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_a_death_in_a_pipeline() -> None:
+    """The item that killed its process is the failure, or dropped where that is allowed; no other one is lost."""
+    builder = PipelineBuilder().add_source(range(6)).pipe(ops.kill_at, executor=ProcessExecutor(1), max_items=1)
+    pipeline = builder.add_sink().build(num_threads=1)
+    with pytest.raises(PipelineFailure, match=r"kill_at.* failed on 3.*SIGKILL"):
+        list(pipeline)
+    pipeline.stop()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        received = list(pipeline)
+        assert [item for item in range(6) if item not in received] == [int(each.item) for each in pipeline.dropped()]
+        assert received[-1] == 5

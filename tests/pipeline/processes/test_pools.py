@@ -1,0 +1,96 @@
+"""Stages in pools of the user's own."""
+
+import os
+import random  # noqa: TID251 - what must not be seeded here
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+
+from penstock.errors import UsageError, WorkerError
+from penstock.pipeline._processes import Executors
+from tests.pipeline.processes import ops
+
+
+@pytest.fixture
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Return a pool of two processes that are forked, and so have this one's generators."""
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as made:
+        yield made
+
+
+def test_outcomes(pool: ProcessPoolExecutor) -> None:
+    """Values, lists of generators' values, and exceptions with their traceback come back as from processes of ours."""
+    executors = Executors()
+    assert executors.remote(pool, "up_to").send(ops.up_to, [2, 0], flatten=True).result() == [
+        (True, [0, 1]),
+        (True, []),
+    ]
+    outcomes = executors.remote(pool, "refuse").send(ops.refuse_odd, [2, 3, 4], flatten=False).result()
+    assert [good for good, _ in outcomes] == [True, False, True]
+    assert isinstance(outcomes[1][1], ops.OddError)
+    assert any("in refuse_odd" in note for note in outcomes[1][1].__notes__)
+
+
+def test_what_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
+    """What can't be pickled is an error that says so, and the pool lives on."""
+    executors = Executors()
+    with pytest.raises(UsageError, match="stage 'first' must be picklable"):
+        executors.remote(pool, "first").send(lambda item: item, [1], flatten=False).result()
+    with pytest.raises(UsageError, match="items of stage 'second' must be picklable"):
+        executors.remote(pool, "second").send(ops.double, [lambda: 1], flatten=False).result()
+    for op, words in ((ops.refuse_stubbornly, "StubbornError"), (ops.lambda_of, "got function")):
+        outcomes = executors.remote(pool, "third").send(op, [1], flatten=False).result()
+        with pytest.raises(WorkerError, match=words):
+            raise ops.error_of(outcomes[0])
+    assert executors.remote(pool, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
+
+
+def test_a_death_names_the_stage() -> None:
+    """A broken pool is a WorkerError that names the stage and says what would help."""
+    with ProcessPoolExecutor(1) as pool:
+        stage = Executors().remote(pool, "decode")
+        error = stage.send(ops.kill_at, [3], flatten=False).exception()
+        assert error is not None
+        told = stage.explain(error)
+        assert isinstance(told, WorkerError)
+        assert "stage 'decode'" in str(told)
+        assert "ProcessExecutor" in str(told)
+        error = stage.send(ops.double, [1], flatten=False).exception()
+        assert error is not None
+        assert isinstance(stage.explain(error), WorkerError)
+
+
+def test_forked_processes_draw_differently(pool: ProcessPoolExecutor) -> None:
+    """Global generators, which forked processes share with their parent, differ in each."""
+    stage = Executors().remote(pool, "draws")
+    drawn: set[Any] = set()
+    while len({pid for pid, *_ in drawn}) < 2:
+        sent = [stage.send(ops.draws, [None], flatten=False) for _ in range(2)]
+        drawn |= {each.result()[0][1] for each in sent}
+    assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
+
+
+def test_threads_share_what_is_here() -> None:
+    """In a pool of threads nothing is pickled, and this process's generators are left alone."""
+    with ThreadPoolExecutor(1) as pool:
+        before = random.getstate()
+        stage = Executors().remote(pool, "here")
+        assert stage.send(lambda _: os.getpid(), [None], flatten=False).result() == [(True, os.getpid())]
+        assert random.getstate() == before
+
+
+def test_cancelling() -> None:
+    """What has not begun can be cancelled."""
+    with ThreadPoolExecutor(1) as pool:
+        gate = threading.Event()
+        stage = Executors().remote(pool, "here")
+        first = stage.send(lambda _: gate.wait(), [None], flatten=False)
+        second = Executors().remote(pool, "there").send(lambda _: 1, [None], flatten=False)
+        assert second.cancel()
+        gate.set()
+        assert first.result() == [(True, True)]
+        assert second.cancelled()

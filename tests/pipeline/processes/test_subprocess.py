@@ -1,0 +1,246 @@
+"""A pipeline in a process of its own: items, passes, failures, and what it reports."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
+from penstock.pipeline import PipelineBuilder, PipelineConfig
+from penstock.pipeline._processes import ProcessExecutor
+from penstock.pipeline._subprocess import run_in_subprocess
+from tests.pipeline.processes import ops
+
+
+def config_of(source: Any, *functions: Any, continuous: bool = False) -> PipelineConfig:
+    """Return a pipeline of plain functions."""
+    builder = PipelineBuilder().add_source(source, continuous=continuous)
+    for function in functions:
+        builder.pipe(function)
+    return builder.add_sink().get_config()
+
+
+def _not_at_the_top() -> Any:
+    def found(number: int) -> int:
+        return number
+
+    return found
+
+
+def test_passes_in_one_process() -> None:
+    """Each `for` is a pass, also after one that was left early, and all of them run in the same process."""
+    with run_in_subprocess(config_of(range(10), ops.double), num_threads=1).auto_stop() as pipeline:
+        state = repr(pipeline)
+        assert list(pipeline) == [2 * number for number in range(10)]
+        for item in pipeline:
+            if item == 6:
+                break
+        kept = iter(pipeline)
+        assert [next(kept), next(kept)] == [0, 2]
+        assert list(kept) == [2 * number for number in range(2, 10)]
+        assert next(kept, None) is None
+        second = iter(pipeline)
+        next(second)
+        assert repr(pipeline) == state
+        assert list(pipeline) == [2 * number for number in range(10)]
+        with pytest.raises(ClosedError, match="this pass has ended"):
+            next(second)
+    assert "not running" in repr(pipeline)
+
+
+def test_items_one_by_one() -> None:
+    """`get_item` starts the pipeline, and raises at the end of the pass; a stop allows another start."""
+    pipeline = run_in_subprocess(config_of("ab"), num_threads=1)
+    assert [pipeline.get_item(), pipeline.get_item()] == ["a", "b"]
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            pipeline.get_item()
+    pipeline.stop()
+    pipeline.stop()
+    assert pipeline.get_item(timeout=60) == "a"
+    with pytest.raises(UsageError, match="while it runs"):
+        pipeline.start()
+    pipeline.stop()
+
+
+def test_continuous() -> None:
+    """The passes of a continuous source follow each other, and each ends."""
+    with run_in_subprocess(config_of(range(3), continuous=True), num_threads=1).auto_stop() as pipeline:
+        assert [list(pipeline) for _ in range(3)] == [[0, 1, 2]] * 3
+        assert [pipeline.get_item() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(EOFError):
+            pipeline.get_item()
+        assert pipeline.get_item() == 0
+
+
+def test_large_arrays() -> None:
+    """Large arrays arrive whole, as views that nobody overwrites while they are kept."""
+    with run_in_subprocess(config_of(range(20), ops.image), num_threads=1).auto_stop() as pipeline:
+        element: Any = None
+        before: Any = None
+        count = 0
+        for element in pipeline:
+            assert (element["image"] == element["number"]).all()
+            assert element["image"].shape == (3, 100, 100)
+            if before is not None:
+                assert (before["image"] == before["number"]).all()
+            before = element
+            count += 1
+        del element, before
+    assert count == 20
+
+
+_LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary())
+_ITEMS = st.recursive(
+    _LEAVES, lambda inner: st.one_of(st.lists(inner), st.tuples(inner), st.dictionaries(st.text(), inner)), max_leaves=8
+)
+
+
+@settings(max_examples=5)
+@given(st.lists(_ITEMS, max_size=30))
+def test_items_of_any_kind(items: list[object]) -> None:
+    """Items arrive as they were, None and nested ones included, in order."""
+    with run_in_subprocess(config_of(items), num_threads=1).auto_stop() as pipeline:
+        assert list(pipeline) == items
+
+
+def test_a_failure_comes_after_what_was_made() -> None:
+    """What was computed before comes first; then the failure, once, with the user's own exception as its cause."""
+    with run_in_subprocess(config_of([0, 2, 3, 4], ops.refuse_odd), num_threads=1).auto_stop() as pipeline:
+        for _ in range(2):
+            received: list[int] = []
+            with pytest.raises(PipelineFailure) as failed:
+                ops.into(received, pipeline)
+            assert received == [0, 2]
+            assert (failed.value.stage, failed.value.item) == ("refuse_odd", "3")
+            cause = failed.value.__cause__
+            assert isinstance(cause, ops.OddError)
+            assert cause.number == 3
+            assert any("in refuse_odd" in note for note in cause.__notes__)
+        with pytest.raises(EOFError):
+            pipeline.get_item()
+
+
+def test_a_failure_that_nobody_reads() -> None:
+    """Leaving the scope raises a failure that was not read, and not one that was."""
+
+    def leave() -> None:
+        with run_in_subprocess(config_of([0, 2, 3, 4], ops.refuse_odd), num_threads=1).auto_stop() as pipeline:
+            pipeline.get_item()
+            while not pipeline.dropped() and "not running" not in repr(pipeline):
+                pipeline.get_item()
+
+    with pytest.raises(PipelineFailure, match="refuse_odd"):
+        leave()
+
+
+@pytest.mark.parametrize(("op", "words"), [(ops.refuse_stubbornly, "StubbornError: stubborn 1")])
+def test_causes_that_can_not_be_sent(op: Any, words: str) -> None:
+    """An exception that can't be rebuilt here is told in words."""
+    pipeline = run_in_subprocess(config_of([1], op), num_threads=1)
+    with pytest.raises(PipelineFailure) as failed:
+        list(pipeline)
+    pipeline.stop()
+    assert isinstance(failed.value.__cause__, WorkerError)
+    assert words in str(failed.value.__cause__)
+
+
+def test_items_that_can_not_be_sent() -> None:
+    """An item that can't be pickled is a failure that says so, after those before it."""
+    received: list[Any] = []
+    pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1)
+    with pytest.raises(PipelineFailure, match="can't be sent") as failed:
+        ops.into(received, pipeline)
+    pipeline.stop()
+    assert received == [0, 2]
+    assert failed.value.stage == "sink"
+
+
+def test_configs_that_can_not_be_sent() -> None:
+    """What can't be pickled is named when the pipeline starts, and nothing has started."""
+    with pytest.raises(UsageError, match=r"stage .* must be picklable"):
+        run_in_subprocess(config_of(range(3), _not_at_the_top()), num_threads=1).start()
+    with pytest.raises(UsageError, match="the source must be picklable"):
+        run_in_subprocess(config_of(number for number in range(3)), num_threads=1).start()
+
+
+def test_dropped_items_and_reports() -> None:
+    """Items that were dropped, and the report, are known here: while it runs, and after it was stopped."""
+    config = config_of(range(6), ops.refuse_odd)
+    pipeline = run_in_subprocess(config, num_threads=1, max_failures=3, statistics=True)
+    assert pipeline.dropped() == []
+    assert pipeline.report().stages == ()
+    for times in (1, 2):
+        with pipeline.auto_stop():
+            assert list(pipeline) == [0, 2, 4]
+            while_running = pipeline.dropped()
+            stages = pipeline.report().stages
+        for dropped in (while_running, pipeline.dropped()):
+            assert [(each.stage, each.item) for each in dropped] == [("refuse_odd", item) for item in "135"] * times
+            assert all(isinstance(each.error, ops.OddError) for each in dropped)
+        assert stages[-1].items == pipeline.report().stages[-1].items == 3
+    with pytest.raises(UsageError, match="statistics"):
+        run_in_subprocess(config, num_threads=1).report()
+
+
+def test_async_iteration() -> None:
+    """`async for` is a pass; cancelling a wait loses no item."""
+
+    async def main() -> list[int]:
+        received: list[int] = []
+        pipeline = run_in_subprocess(config_of(range(50), ops.double), num_threads=1)
+        items = aiter(pipeline)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(0.002):
+                        received.append(await anext(items))
+                except TimeoutError:
+                    pass
+        except StopAsyncIteration:
+            pass
+        finally:
+            pipeline.stop()
+        return received
+
+    assert asyncio.run(main()) == [2 * number for number in range(50)]
+
+
+def test_timeouts() -> None:
+    """A read that times out has taken nothing."""
+    with run_in_subprocess(config_of(range(5)), num_threads=1).auto_stop() as pipeline:
+        received: list[int] = []
+        while len(received) < 5:
+            try:
+                received.append(pipeline.get_item(timeout=0))
+            except TimeoutError:
+                continue
+        assert received == list(range(5))
+
+
+def test_processes_inside() -> None:
+    """A stage of it may run in processes of its own."""
+    builder = PipelineBuilder().add_source(range(6)).pipe(ops.double, executor=ProcessExecutor(2), concurrency=2)
+    config = builder.add_sink().get_config()
+    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        assert sorted(pipeline) == [2 * number for number in range(6)]
+
+
+def test_random_state() -> None:
+    """Each process draws other numbers; an initializer may seed them in its own way."""
+    drawn: list[tuple[int, int, int]] = []
+    for _ in range(2):
+        with run_in_subprocess(config_of([None], ops.draws), num_threads=1).auto_stop() as pipeline:
+            drawn += pipeline
+    assert drawn[0][1] != drawn[1][1]
+    assert drawn[0][2] != drawn[1][2]
+
+
+def test_arguments_are_checked() -> None:
+    """Wrong arguments are refused before anything starts."""
+    with pytest.raises(UsageError, match="num_threads"):
+        run_in_subprocess(config_of("ab"), num_threads=0)
+    with pytest.raises(UsageError, match="start_method"):
+        run_in_subprocess(config_of("ab"), num_threads=1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # what is refused

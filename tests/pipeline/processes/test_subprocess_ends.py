@@ -1,0 +1,241 @@
+"""How a pipeline in a process of its own ends: stops, deaths, forks, and programs that end."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import UsageError, WorkerError
+from penstock.pipeline import PipelineBuilder, PipelineConfig
+from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
+from tests.pipeline.processes import ops
+
+SECONDS = 1.0  # in which a death must be told
+
+
+def config_of(source: Any, op: Callable[[Any], object] = ops.pid_of) -> PipelineConfig:
+    """Return a pipeline of a function."""
+    return PipelineBuilder().add_source(source).pipe(op).add_sink().get_config()
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Path:
+    """Return a pipe in the file system."""
+    os.mkfifo(tmp_path / "ready")
+    return tmp_path / "ready"
+
+
+def test_killed_while_it_is_read() -> None:
+    """A process that is killed is a WorkerError with pid and signal; the next `for` starts another one."""
+    pipeline = run_in_subprocess(config_of(range(1000)), num_threads=1)
+    items = iter(pipeline)
+    pid = next(items)
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=rf"pid {pid}.*SIGKILL") as died:
+        list(items)
+    assert time.monotonic() - began < SECONDS
+    assert died.value.exit_code == -signal.SIGKILL
+    assert list(items) == []
+    others = set(pipeline)
+    assert len(others) == 1
+    assert pid not in others
+    pipeline.stop()
+
+
+def test_killed_while_somebody_waits(ready: Path) -> None:
+    """Who waits for an item is told within a second."""
+    config = PipelineBuilder().add_source([str(ready)]).pipe(ops.wait_for_ever).add_sink().get_config()
+    pipeline = run_in_subprocess(config, num_threads=1)
+    told: list[BaseException | float] = []
+
+    def read() -> None:
+        try:
+            pipeline.get_item()
+        except WorkerError as error:
+            told.extend((error, time.monotonic()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with ready.open() as pipe:
+        pid = int(pipe.readline())
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    reader.join()
+    assert isinstance(told[0], WorkerError)
+    assert str(pid) in str(told[0])
+    assert isinstance(told[1], float)
+    assert told[1] - killed < SECONDS
+    pipeline.stop()
+
+
+def test_killed_while_nobody_reads() -> None:
+    """A process that died unnoticed is an error of the pass that is read, and no more."""
+    with run_in_subprocess(config_of(range(1000)), num_threads=1).auto_stop() as pipeline:
+        items = iter(pipeline)
+        pid = next(items)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(WorkerError, match=str(pid)):
+            list(items)
+
+
+def test_a_start_that_fails() -> None:
+    """What the initializer raises, or how the process ended, is raised by the start; the next one tries again."""
+    failing = run_in_subprocess(config_of("ab"), num_threads=1, initializer=ops.fail_to_start)
+    for _ in range(2):
+        with pytest.raises(ops.OddError):
+            failing.start()
+    dying = run_in_subprocess(config_of("ab"), num_threads=1, initializer=ops.die_at_start)
+    with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
+        dying.get_item()
+
+
+def test_a_start_that_takes_too_long(ready: Path) -> None:
+    """A start that isn't over in time is a TimeoutError, and the process is gone."""
+    slow = run_in_subprocess(config_of("ab"), num_threads=1, initializer=partial(ops.wait_for_ever, str(ready)))
+    with pytest.raises(TimeoutError, match="did not start within"):
+        slow.start(timeout=0.01)
+
+
+def test_stop_ends_what_does_not_end(ready: Path) -> None:
+    """A function that never returns is ended with its process when the time is over; who waits sees the end."""
+    config = PipelineBuilder().add_source([str(ready)]).pipe(ops.wait_for_ever).add_sink().get_config()
+    pipeline = run_in_subprocess(config, num_threads=1)
+    seen: list[Any] = []
+    reader = threading.Thread(target=lambda: seen.append(list(pipeline)))
+    reader.start()
+    with ready.open() as pipe:
+        process = os.pidfd_open(int(pipe.readline()))
+    pipeline.stop(timeout=0.1)
+    assert select.select([process], [], [], 0)[0]
+    os.close(process)
+    reader.join()
+    assert seen == [[]]
+
+
+def test_stop_lets_the_process_end_by_itself(tmp_path: Path) -> None:
+    """A process that is stopped runs what it has registered for its end."""
+    config = config_of("ab", ops.double)
+    mark = tmp_path / "mark"
+    with run_in_subprocess(config, num_threads=1, initializer=partial(ops.touch_at_exit, mark)).auto_stop() as pipeline:
+        assert list(pipeline) == ["aa", "bb"]
+    assert mark.exists()
+
+
+def test_dropped() -> None:
+    """A pipeline that is dropped while it runs ends its process."""
+    pipeline = run_in_subprocess(config_of(range(10**9)), num_threads=1)
+    process = os.pidfd_open(pipeline.get_item())
+    del pipeline
+    assert select.select([process], [], [], 10)[0]
+    os.close(process)
+
+
+def test_iterators_keep_it() -> None:
+    """An iterator keeps the pipeline that it reads."""
+    assert len(list(run_in_subprocess(config_of(range(10)), num_threads=1))) == 10
+
+
+def test_prefetch_is_bounded(tmp_path: Path) -> None:
+    """No more is computed ahead than the pipe and the sink hold, and what the stages have in hand."""
+    builder = PipelineBuilder().add_source(range(100)).pipe(partial(ops.note, tmp_path), max_items=1)
+    pipeline = run_in_subprocess(builder.add_sink(2).get_config(), num_threads=1)
+    assert pipeline.get_item() == 0
+    noted = len(list(tmp_path.iterdir()))
+    assert noted <= 3 + 2 + 6
+    pipeline.stop()
+
+
+def test_a_fork_of_the_parent() -> None:
+    """A forked child is refused, and its end leaves the pipeline as it is."""
+    with run_in_subprocess(config_of(range(10)), num_threads=1).auto_stop() as pipeline:
+        first = pipeline.get_item()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                pipeline.get_item()
+            except UsageError:
+                code = 0
+            del pipeline
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert pipeline.get_item() == first
+
+
+PARENT = """
+import sys, threading
+from penstock.pipeline import PipelineBuilder
+from penstock.pipeline._subprocess import run_in_subprocess
+from penstock.pipeline._processes import ProcessExecutor
+from tests.pipeline.processes import ops
+
+if __name__ == "__main__":
+    config = PipelineBuilder().add_source(range(10**9)).pipe(ops.pid_of).add_sink().get_config()
+    pipeline = run_in_subprocess(config, num_threads=1, start_method=sys.argv[1])
+    print(pipeline.get_item(), flush=True)
+    if sys.argv[2] == "reads":
+        for item in pipeline:
+            pass
+    if sys.argv[2] == "waits":
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("end", "doing"), [(signal.SIGKILL, "waits"), (signal.SIGKILL, "reads"), (signal.SIGINT, "reads"), (None, "ends")]
+)
+def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | None, doing: str, tmp_path: Path) -> None:
+    """However the program ends, the process ends within a second, and prints nothing."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, script, start_method, doing],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=here,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        line = parent.stdout.readline()
+        child = os.pidfd_open(int(line))
+        if end is signal.SIGKILL:
+            parent.kill()
+        elif end is not None:
+            os.killpg(parent.pid, end)
+        _, errors = parent.communicate(timeout=30)
+        assert select.select([child], [], [], SECONDS)[0]
+        os.close(child)
+        assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
+
+
+def test_killed_again_and_again() -> None:
+    """Killed at random moments, a process leaves nothing, and what was received before is whole."""
+    pipeline: SubprocessPipeline = run_in_subprocess(config_of(range(10**9), ops.double), num_threads=1)
+    received: list[int] = []
+
+    def read_and_kill(after: int) -> None:
+        for item in pipeline:
+            received.append(item)
+            if len(received) == after:
+                os.kill(int(repr(pipeline).split()[-1].rstrip(">")), signal.SIGKILL)
+
+    for attempt in range(8):
+        received.clear()
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            read_and_kill(3 * attempt + 1)
+        assert received == [2 * number for number in range(len(received))]
+    pipeline.stop()

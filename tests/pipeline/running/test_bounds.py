@@ -1,0 +1,254 @@
+"""How much happens at once and ahead: never more calls than asked for, and never more items than there is room for."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+
+from penstock.pipeline import SKIP, PipelineBuilder
+from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
+
+Order = Literal["input", "completion"]
+ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
+OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+MOST_IN_A_CHANNEL = 1024  # of items that cost nothing, where the user gives no bound
+FEW_AHEAD = 64  # generous for a few channels of at most two items, and what is between them
+MOST_AHEAD = 3 * 4 * MOST_IN_A_CHANNEL  # channels and what is between them, where items are lists of up to four
+
+
+def can_be(kind: Kind, order: Order) -> bool:
+    """Whether a stage may be both."""
+    return not (kind == "async generator" and order == "input")
+
+
+@ORDERS
+@pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 3, 6])
+def test_as_many_calls_as_asked_for(order: Order, kind: Kind, concurrency: int, threads: int) -> None:
+    """With threads enough a stage has as many items in its op as it was told, and never more; else one a thread."""
+    with gate() as calls:
+
+        def wait(item: int) -> int:
+            calls.pass_through()
+            return item
+
+        builder = PipelineBuilder().add_source(range(60))
+        builder.pipe(of_kind(kind, wait), concurrency=concurrency, output_order=order)
+        with builder.add_sink().build(num_threads=threads).auto_stop() as pipeline:
+            expected = min(concurrency, threads)
+            calls.wait_until(lambda now: now.inside == expected)
+            calls.open()
+            found = [*pipeline]
+    assert calls.most <= expected
+    assert sorted(found) == [*range(60)]
+    if order == "input" or concurrency == 1:
+        assert found == [*range(60)]
+
+
+@ORDERS
+@pytest.mark.parametrize("kind", ["async", "async generator"])
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+def test_as_many_coroutines_as_asked_for(order: Order, kind: Kind, concurrency: int) -> None:
+    """An async stage has as many items in its op as it was told, once there are so many, and never more."""
+    if not can_be(kind, order):
+        return
+    calls = Gate()
+
+    async def wait(item: int) -> int:
+        with calls:
+            for _ in range(1 + item % 7):
+                await asyncio.sleep(0)
+        return item
+
+    async def generate(item: int) -> AsyncIterator[int]:
+        yield await wait(item)
+
+    builder = PipelineBuilder().add_source(range(200))
+    builder.pipe(wait if kind == "async" else generate, concurrency=concurrency, output_order=order)
+    with builder.add_sink(5).build(num_threads=1).auto_stop() as pipeline:
+        found = [*pipeline]
+    assert calls.most == concurrency
+    assert sorted(found) == [*range(200)]
+    if order == "input" or concurrency == 1:
+        assert found == [*range(200)]
+
+
+@OF_EACH_KIND
+@ORDERS
+def test_one_at_a_time(kind: Kind, order: Order) -> None:
+    """With concurrency 1 calls follow one another, in the order of the items, however many threads there are."""
+    if not can_be(kind, order):
+        return
+    calls = Gate()
+    called: list[int] = []
+
+    def note(item: int) -> int:
+        with calls:
+            called.append(item)
+        return item
+
+    builder = PipelineBuilder().add_source(range(500)).pipe(of_kind(kind, note), output_order=order)
+    with builder.add_sink(4).build(num_threads=4).auto_stop() as pipeline:
+        assert [*pipeline] == [*range(500)]
+    assert called == [*range(500)]
+    assert calls.most == 1
+
+
+def test_a_slow_item_holds_back_only_what_comes_after_it() -> None:
+    """In completion order others overtake a slow item; in input order they wait for it, and none is lost."""
+    for order in ("completion", "input"):
+        with gate() as slow:
+
+            def wait_at_zero(item: int, slow: Gate = slow) -> int:
+                if item == 0:
+                    slow.pass_through()
+                return item
+
+            builder = PipelineBuilder().add_source(range(20))
+            builder.pipe(wait_at_zero, concurrency=2, output_order=order, max_items=2)
+            with builder.add_sink(1).build(num_threads=2).auto_stop() as pipeline:
+                slow.wait_until(lambda now: now.inside == 1)
+                if order == "completion":
+                    assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5)] == [1, 2, 3, 4, 5]
+                    slow.open()
+                    rest = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(15)]
+                    assert sorted(rest) == [0, *range(6, 20)]
+                else:
+                    slow.open()
+                    assert [*pipeline] == [*range(20)]
+
+
+@OF_EACH_KIND
+@ORDERS
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_none_and_skip(kind: Kind, order: Order, concurrency: int) -> None:
+    """None is an item like any other, whereas SKIP leaves its item out, and the order stays."""
+    if not can_be(kind, order):
+        return
+    given: list[Any] = [None, 1, None, 2, 3, None, 4]
+    op = of_kind(kind, lambda item: SKIP if item == 1 else (None if item in {2, None} else item))
+    builder = PipelineBuilder().add_source(given).pipe(op, output_order=order, concurrency=concurrency)
+    with (
+        builder.pipe(lambda item: item)
+        .aggregate(2)
+        .disaggregate()
+        .add_sink()
+        .build(num_threads=3)
+        .auto_stop() as pipeline
+    ):
+        found = [*pipeline]
+    expected = [None, None, None, 3, None, 4]
+    assert found == expected if order == "input" or concurrency == 1 else len(found) == len(expected)
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+class Counting:
+    """An endless source that tells how many items were taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[int]:
+        """Count."""
+        for number in itertools.count():
+            self.taken = number + 1
+            yield number
+
+
+class CountingAsync(Counting):
+    """The same, asynchronously."""
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        """Count."""
+        for number in Counting.__iter__(self):
+            yield number
+
+
+SHAPES: dict[str, Callable[[PipelineBuilder], PipelineBuilder]] = {
+    "plain": lambda builder: builder,
+    "sync": lambda builder: builder.pipe(lambda item: item, concurrency=2, max_items=2),
+    "ordered": lambda builder: builder.pipe(lambda item: item, concurrency=3, output_order="input", max_items=2),
+    "async": lambda builder: builder.pipe(of_kind("async", lambda item: item), concurrency=3, max_items=2),
+    "async ordered": lambda builder: builder.pipe(
+        of_kind("async", lambda item: item), concurrency=3, output_order="input", max_items=2
+    ),
+    "generator": lambda builder: builder.pipe(of_kind("generator", lambda item: item), concurrency=2, max_items=2),
+    "flat": lambda builder: builder.aggregate(4).disaggregate(),
+    "paths": lambda builder: builder.path_variants(lambda item: item % 2, [[], []]),
+}
+
+
+UNBOUNDED = {"flat", "paths"}  # stages that can't be told how much may wait before them
+
+
+def run_something_else(count: int = 2000) -> None:
+    """Take the time that another pipeline needs for so many items."""
+    other = PipelineBuilder().add_source(range(count)).pipe(abs).add_sink(8).build(num_threads=2)
+    with other.auto_stop():
+        assert sum(1 for _ in other) == count
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("source", [Counting, CountingAsync])
+def test_nobody_reads(shape: str, source: type[Counting]) -> None:
+    """A pipeline that isn't read takes some items from its source and then no more, however long it is left alone."""
+    counting = source()
+    with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
+        first = pipeline.get_item(timeout=PATIENCE_SECONDS)
+        assert isinstance(first, int)
+        run_something_else()
+        before = counting.taken
+        run_something_else()
+        assert counting.taken == before
+        assert before <= (MOST_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_slow_reader(shape: str) -> None:
+    """However many items are read, the source is ahead by no more than at the beginning."""
+    counting = Counting()
+    with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
+        for number in range(2_000):
+            pipeline.get_item(timeout=PATIENCE_SECONDS)
+            assert counting.taken - number <= (MOST_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
+
+
+def test_slow_items_are_not_taken_far_ahead() -> None:
+    """Of items that an op takes long for only a few wait: those in the op, and a chunk of what is quick to make."""
+    counting = Counting()
+    with gate() as calls:
+
+        def wait(item: int) -> int:
+            calls.pass_through()
+            return item
+
+        builder = PipelineBuilder().add_source(counting).pipe(wait, concurrency=2, max_items=4)
+        with builder.add_sink(1).build(num_threads=2).auto_stop():
+            calls.wait_until(lambda now: now.inside == 2)
+            run_something_else()
+            assert calls.entered == 2
+            assert counting.taken <= 2 + 4 + 1
+            calls.open()
+
+
+def test_items_of_two_pipelines_keep_apart() -> None:
+    """Two pipelines of one config run side by side, each with its own aggregates and order."""
+    config = PipelineBuilder().add_source(range(101)).pipe(abs).aggregate(10).add_sink()
+    first, second = config.build(num_threads=1), config.build(num_threads=2)
+    found: list[list[Any]] = []
+
+    def read() -> None:
+        with second.auto_stop():
+            found.append([*second])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with first.auto_stop():
+        found.append([*first])
+    thread.join(PATIENCE_SECONDS)
+    assert found[0] == found[1] == [[*range(start, min(start + 10, 101))] for start in range(0, 101, 10)]

@@ -1,0 +1,366 @@
+"""What fails is told where it is read: which stage, on which item, and the user's own exception as the cause."""
+
+import asyncio
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import pytest
+
+from penstock.errors import PipelineFailure
+from penstock.pipeline import Pipeline, PipelineBuilder, StageEnded
+from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
+from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Pass, read_by_for
+
+Order = Literal["input", "completion"]
+ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
+CONCURRENCIES = pytest.mark.parametrize("concurrency", [1, 4])
+OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def broken_at(number: int, error: BaseException) -> Callable[[Any], Any]:
+    """Return a function that gives its item, and raises for one."""
+
+    def raise_at_one(item: Any) -> Any:
+        if item == number:
+            raise error
+        return item
+
+    return raise_at_one
+
+
+def run(builder: PipelineBuilder, *, max_failures: int | Fraction = 0) -> Pass:
+    """Read one pass of what was built."""
+    pipeline = builder.add_sink().build(num_threads=3, max_failures=max_failures)
+    try:
+        return read_by_for(pipeline)
+    finally:
+        pipeline.stop()
+
+
+@OF_EACH_KIND
+@ORDERS
+@CONCURRENCIES
+@pytest.mark.parametrize("number", [0, 20, 39])
+def test_an_op_raises(kind: Kind, order: Order, concurrency: int, number: int) -> None:
+    """The failure names stage and item, and is caused by the very exception, with the frame it was raised in."""
+    if kind == "async generator" and order == "input":
+        return
+    error = BrokenError("mine")
+    op = of_kind(kind, broken_at(number, error))
+    builder = PipelineBuilder().add_source(range(40)).pipe(lambda item: item, name="before")
+    found = run(builder.pipe(op, name="broken", output_order=order, concurrency=concurrency).pipe(str, name="after"))
+    failure = found.failure
+    assert failure is not None
+    assert (failure.stage, failure.item) == ("broken", repr(number))
+    assert "broken" in str(failure)
+    assert repr(number) in str(failure)
+    assert failure.__cause__ is error
+    assert traceback.extract_tb(error.__traceback__)[-1].name == "raise_at_one"
+    if order == "input" or concurrency == 1:
+        assert found.items == [str(item) for item in range(number)]
+    else:
+        assert set(found.items) <= {str(item) for item in range(40)} - {str(number)}
+
+
+class _Numbers:
+    """Iterates over numbers, in one way or the other, and raises before one of them."""
+
+    def __init__(self, fails_at: int, error: BaseException) -> None:
+        self._fails_at = fails_at
+        self._error = error
+
+    def _numbers(self) -> Iterator[int]:
+        for number in range(30):
+            if number == self._fails_at:
+                raise self._error
+            yield number
+
+
+class SyncNumbers(_Numbers):
+    """Plainly."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate."""
+        return self._numbers()
+
+
+class AsyncNumbers(_Numbers):
+    """Asynchronously."""
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        """Iterate."""
+        for number in self._numbers():
+            await asyncio.sleep(0)
+            yield number
+
+
+class NotIterable(_Numbers):
+    """Not at all: `iter` raises."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Raise."""
+        raise self._error
+
+
+@pytest.mark.parametrize("source", [SyncNumbers, AsyncNumbers])
+@pytest.mark.parametrize("number", [0, 13, 29])
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_source_raises(source: Callable[[int, BaseException], Any], number: int, *, continuous: bool) -> None:
+    """What a source raises comes after all the items that it gave."""
+    error = BrokenError("mine")
+    builder = PipelineBuilder().add_source(source(number, error), continuous=continuous)
+    found = run(builder.pipe(str, concurrency=3, output_order="input"))
+    assert found.failure is not None
+    assert found.failure.__cause__ is error
+    assert found.items == [str(item) for item in range(number)]
+
+
+def test_a_source_that_cannot_be_iterated() -> None:
+    """What `iter` of a source raises is told as what its items raise."""
+    error = BrokenError("mine")
+    found = run(PipelineBuilder().add_source(NotIterable(0, error)))
+    assert found.items == []
+    assert found.failure is not None
+    assert found.failure.__cause__ is error
+
+
+def test_a_router_raises() -> None:
+    """The failure names the branching stage and the item."""
+    error = BrokenError("mine")
+    builder = PipelineBuilder().add_source(range(9)).path_variants(_route(error), [[], []], name="fork")
+    found = run(builder)
+    assert found.failure is not None
+    assert (found.failure.stage, found.failure.item) == ("fork", "5")
+    assert found.failure.__cause__ is error
+    assert set(found.items) <= set(range(9)) - {5}
+
+
+def _route(error: Exception) -> Callable[[int], int]:
+    check = broken_at(5, error)
+    return lambda item: check(item) % 2
+
+
+@pytest.mark.parametrize("path", [2, -1, "0", None])
+def test_a_router_names_no_path(path: Any) -> None:
+    """A router that gives what is no path's number fails on that item."""
+    found = run(PipelineBuilder().add_source([7]).path_variants(lambda _: path, [[], []], name="fork"))
+    assert found.items == []
+    assert found.failure is not None
+    assert (found.failure.stage, found.failure.item) == ("fork", "7")
+
+
+class BrokenAggregator:
+    """Collects pairs, and raises where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.items: list[int] = []
+
+    def accumulate(self, item: int) -> list[int] | None:
+        """Take an item."""
+        if self.where == "accumulate" and item == 4:
+            raise BrokenError(self.where)
+        self.items.append(item)
+        return self._take() if len(self.items) == 2 else None
+
+    def flush(self) -> list[int] | None:
+        """Give the rest."""
+        if self.where == "flush":
+            raise BrokenError(self.where)
+        return self._take() or None
+
+    def _take(self) -> list[int]:
+        items, self.items = self.items, []
+        return items
+
+
+@pytest.mark.parametrize("where", ["accumulate", "flush"])
+@pytest.mark.parametrize("as_factory", [False, True])
+def test_an_aggregator_raises(where: str, *, as_factory: bool) -> None:
+    """What an aggregator raises comes after the batches before it, for an item or at the end."""
+    aggregator: Any = (lambda: BrokenAggregator(where)) if as_factory else BrokenAggregator(where)
+    found = run(PipelineBuilder().add_source(range(5)).aggregate(aggregator))
+    assert found.items == [[0, 1], [2, 3]]
+    assert found.failure is not None
+    assert isinstance(found.failure.__cause__, BrokenError)
+    assert found.failure.__cause__.args == (where,)
+
+
+def test_an_item_without_items() -> None:
+    """Taking apart what isn't iterable is a failure of that item, after those before it."""
+    found = run(PipelineBuilder().add_source([[1, 2], [], 3, [4]]).disaggregate())
+    assert found.items == [1, 2]
+    assert found.failure is not None
+    assert found.failure.item == "3"
+    assert isinstance(found.failure.__cause__, TypeError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StopIteration(1), StopAsyncIteration(), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3), EOFError()],
+    ids=repr,
+)
+@OF_EACH_KIND
+def test_what_means_something_to_others(error: BaseException, kind: Kind) -> None:
+    """An exception that elsewhere ends loops, tasks or programs fails an item here, as any other does."""
+    found = run(PipelineBuilder().add_source(range(9)).pipe(of_kind(kind, broken_at(5, error)), name="broken"))
+    failure = found.failure
+    assert failure is not None
+    assert (failure.stage, failure.item) == ("broken", "5")
+    cause = failure.__cause__
+    if isinstance(cause, RuntimeError):  # Python makes it of a StopIteration that leaves a generator or coroutine
+        cause = cause.__cause__
+    assert cause is error
+    assert found.items == [*range(5)]
+
+
+@pytest.mark.parametrize("error", [StopIteration(1), asyncio.CancelledError(), SystemExit(3), EOFError()], ids=repr)
+@pytest.mark.parametrize("source", [SyncNumbers, AsyncNumbers])
+def test_a_source_that_raises_what_means_something(
+    error: BaseException, source: Callable[[int, BaseException], Any]
+) -> None:
+    """So it is with sources."""
+    found = run(PipelineBuilder().add_source(source(5, error)))
+    assert found.items == [*range(5)]
+    assert found.failure is not None
+    cause = found.failure.__cause__
+    assert (cause.__cause__ if isinstance(cause, RuntimeError) else cause) is error
+
+
+@ORDERS
+@CONCURRENCIES
+@pytest.mark.parametrize("allowed", [0, 1, 3, 4, -1])
+@pytest.mark.parametrize("of_the_stage", [False, True])
+def test_so_many_may_be_dropped(order: Order, concurrency: int, allowed: int, *, of_the_stage: bool) -> None:
+    """Items that fail are left out and listed, up to the number allowed; the next failure ends the pass."""
+    builder = PipelineBuilder().add_source([1, 0, 2, 0, 3, 0, 4, 0, 5])
+    builder.pipe(
+        lambda item: 60 // item,
+        name="divide",
+        output_order=order,
+        concurrency=concurrency,
+        max_failures=allowed if of_the_stage else None,
+    )
+    pipeline = builder.add_sink().build(num_threads=4, max_failures=0 if of_the_stage else allowed)
+    with pipeline.auto_stop():
+        found = read_by_for(pipeline)
+        dropped = pipeline.dropped()
+    whole = allowed in {4, -1}
+    assert len(dropped) == (4 if whole else allowed)
+    assert {(item.stage, item.item, type(item.error)) for item in dropped} <= {("divide", "0", ZeroDivisionError)}
+    assert (found.failure is None) == whole
+    if whole:
+        assert sorted(found.items) == [12, 15, 20, 30, 60]
+    if order == "input" or concurrency == 1:
+        assert found.items == [60, 30, 20, 15, 12][: 5 if whole else allowed + 1]
+
+
+def test_a_stage_of_its_own_count_leaves_the_common_one_alone() -> None:
+    """Failures of a stage that has its own bound don't count for the others, nor the others' for it."""
+    builder = PipelineBuilder().add_source(range(10))
+    builder.pipe(lambda item: (1 / (item % 2), item)[1], name="own", max_failures=5)
+    builder.pipe(lambda item: (1 / (item % 5), item)[1], name="common")
+    pipeline = builder.add_sink().build(num_threads=2, max_failures=1)
+    with pipeline.auto_stop():
+        assert list(pipeline) == [1, 3, 7, 9]
+        assert sorted(item.stage for item in pipeline.dropped()) == ["common"] + ["own"] * 5
+
+
+@pytest.mark.parametrize(
+    ("count", "failing", "is_whole"),
+    [
+        (10, [0], True),
+        (10, [0, 1], False),  # at the end
+        (99, range(10), False),
+        (200, range(20), True),  # all of them among the first hundred, when it is too early to tell
+        (1000, range(9, 1000, 10), True),  # never more than one in ten
+        (1000, [*range(99), 200], False),
+        (1000, range(0, 1000, 9), False),
+    ],
+)
+@pytest.mark.parametrize("of_the_stage", [False, True])
+def test_a_share_may_be_dropped(count: int, failing: Sequence[int], *, is_whole: bool, of_the_stage: bool) -> None:
+    """A share of the items may fail; it is looked at from the hundredth on, and at the end."""
+    share = Fraction(1, 10)
+    builder = PipelineBuilder().add_source(range(count))
+
+    def refuse(item: int) -> int:
+        if item in failing:
+            raise BrokenError(item)
+        return item
+
+    builder.pipe(refuse, max_failures=share if of_the_stage else None)
+    found = run(builder, max_failures=0 if of_the_stage else share)
+    assert (found.failure is None) == is_whole
+    kept = [item for item in range(count) if item not in failing]
+    assert found.items == kept[: len(found.items)]
+    if is_whole:
+        assert found.items == kept
+
+
+def test_what_was_dropped_is_listed_up_to_a_thousand() -> None:
+    """The first thousand dropped items are kept as values, whose text is short; a new pass begins a new list."""
+    long = "x" * 10_000
+    pipeline = (
+        PipelineBuilder()
+        .add_source([long] * 1200)
+        .pipe(int, name="parse")
+        .add_sink()
+        .build(num_threads=2, max_failures=-1)
+    )
+    with pipeline.auto_stop():
+        assert list(pipeline) == []
+        dropped = pipeline.dropped()
+    assert len(dropped) == 1000
+    assert all(item.stage == "parse" and len(item.item) < 400 for item in dropped)
+    assert all(isinstance(item.error, ValueError) for item in dropped)
+
+
+@pytest.mark.parametrize("read", READINGS)
+def test_a_failure_is_told_to_each_reader(read: Callable[[Pipeline], Pass]) -> None:
+    """Whichever way one reads, the items before a failure come first, and then the failure."""
+    pipeline = (
+        PipelineBuilder().add_source(range(10)).pipe(broken_at(6, BrokenError("mine"))).add_sink().build(num_threads=2)
+    )
+    try:
+        for _ in range(2):
+            found = read(pipeline)
+            assert found.items == [*range(6)]
+            assert found.failure is not None
+    finally:
+        pipeline.stop()
+
+
+def failing(ended: threading.Event) -> Pipeline:
+    """Return a pipeline that fails, and tells when it has."""
+
+    def observe(event: object) -> None:
+        if isinstance(event, StageEnded) and event.stage == "sink":
+            ended.set()
+
+    builder = PipelineBuilder().add_source([1, 0]).pipe(lambda item: 1 // item)
+    return builder.add_sink().build(num_threads=1, observer=observe)
+
+
+def test_a_failure_that_nobody_read() -> None:
+    """A failure that no read has raised is raised where `auto_stop` is left."""
+    ended = threading.Event()
+    reached: list[int] = []
+    with pytest.raises(PipelineFailure) as left, failing(ended).auto_stop() as pipeline:  # noqa: PT012 - raised behind it
+        reached.append(pipeline.get_item(timeout=PATIENCE_SECONDS))
+        assert ended.wait(PATIENCE_SECONDS)
+    assert reached == [1]
+    assert isinstance(left.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failure_that_was_read() -> None:
+    """A failure that was read isn't raised again, nor one behind an exception of the block itself."""
+    with failing(threading.Event()).auto_stop() as pipeline:
+        assert read_by_for(pipeline).failure is not None
+    ended = threading.Event()
+    with pytest.raises(KeyError), failing(ended).auto_stop():  # noqa: PT012 - raised in the midst
+        assert ended.wait(PATIENCE_SECONDS)
+        raise KeyError

@@ -1,0 +1,239 @@
+"""However a process ends (interpreter exit, fork, Ctrl-C), a pipeline in it hangs nothing and prints nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+SOURCES = str(Path(penstock.__file__).parents[1])
+PATIENCE_SECONDS = 20.0
+PROMPTLY_SECONDS = 10.0  # a loaded machine takes seconds to start Python; a wait for a stuck op would have no end
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no forks and POSIX signals here")
+
+HEAD = """
+import asyncio, gc, itertools, os, signal, sys, threading
+from penstock.errors import PenstockError, UsageError
+from penstock.pipeline import PipelineBuilder
+
+never = threading.Event()
+
+def stuck(item):
+    if item == 3:
+        never.wait()
+    return item
+
+async def stuck_async(item):
+    if item == 3:
+        await asyncio.get_running_loop().create_future()
+    return item
+
+def stuck_generator(item):
+    yield stuck(item)
+
+class Blocked:
+    def __iter__(self):
+        yield from range(3)
+        never.wait()
+
+class BlockedAsync:
+    async def __aiter__(self):
+        for number in range(3):
+            yield number
+        await asyncio.get_running_loop().create_future()
+
+def build(source=None, op=abs, **how):
+    builder = PipelineBuilder().add_source(itertools.count() if source is None else source)
+    return builder.pipe(op, **how).pipe(abs, concurrency=2).add_sink(2).build(num_threads=2)
+"""
+
+
+def command(program: str) -> list[str]:
+    """Return how to run a program in an interpreter of its own."""
+    # From 3.12 on Python warns of every fork while threads run.
+    return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(program)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which a program finds Penstock."""
+    return {**os.environ, "PYTHONPATH": SOURCES, "PYTHONFAULTHANDLER": ""}
+
+
+def outcome(program: str) -> tuple[int, str, str]:
+    """Run a program to its end, and return how it ended and what it printed."""
+    began = time.monotonic()
+    result = subprocess.run(
+        command(program), env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert time.monotonic() - began < PROMPTLY_SECONDS
+    return result.returncode, result.stdout, result.stderr
+
+
+STUCK = [
+    "build()",
+    "build(op=stuck)",
+    "build(op=stuck_async)",
+    "build(op=stuck_generator)",
+    "build(op=stuck, concurrency=2, output_order='input')",
+    "build(Blocked())",
+    "build(BlockedAsync())",
+]
+SOME = [STUCK[0], STUCK[1], STUCK[5]]
+
+
+@pytest.mark.parametrize(
+    ("built", "held"),
+    [(built, "kept = pipeline") for built in STUCK]
+    + [(STUCK[0], "cycle = [pipeline]; cycle.append(cycle)"), (STUCK[1], "def late(kept=pipeline): ...")],
+)
+def test_the_interpreter_ends(built: str, held: str) -> None:
+    """A program that forgets a pipeline, running or stuck, ends at once and quietly, whoever holds the pipeline."""
+    program = f"""
+    pipeline = {built}
+    pipeline.start()
+    print([pipeline.get_item(timeout=10) for _ in range(3)])
+    {held}
+    """
+    assert outcome(program) == (0, "[0, 1, 2]\n", "")
+
+
+@pytest.mark.parametrize("built", SOME)
+def test_the_interpreter_ends_inside_a_read(built: str) -> None:
+    """So does one that ends by an exception in the midst of a `for`, whose traceback holds the iterator."""
+    program = f"""
+    for item in {built}:
+        if item == 2:
+            raise SystemExit(5)
+    """
+    assert outcome(program) == (5, "", "")
+
+
+@pytest.mark.parametrize("built", SOME)
+def test_collected_while_it_runs(built: str) -> None:
+    """A pipeline that nobody holds stops: its source and ops are let go, and its threads end, but for a stuck one's."""
+    program = f"""
+    pipeline = {built}
+    found = [pipeline.get_item(timeout=10) for _ in range(3)]
+    del pipeline
+    gc.collect()
+    print(found)
+    never.set()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(10)
+            assert not thread.is_alive(), thread
+    print("gone")
+    """
+    assert outcome(program) == (0, "[0, 1, 2]\ngone\n", "")
+
+
+@POSIX
+@pytest.mark.parametrize("built", SOME)
+def test_a_forked_child(built: str) -> None:
+    """In a forked child a running pipeline can't be used, and says so; the child ends cleanly, the parent goes on."""
+    program = f"""
+    pipeline = {built}
+    iterator = iter(pipeline)
+    print([next(iterator) for _ in range(2)], flush=True)
+    child = os.fork()
+    if child == 0:
+        calls = [lambda: pipeline.get_item(timeout=1), lambda: next(iterator), pipeline.start, pipeline.stop]
+        told = []
+        for call in calls:
+            try:
+                call()
+            except UsageError as error:
+                told.append("UsageError")
+            except BaseException as error:
+                told.append(type(error).__name__)
+        print(told[:3], flush=True)
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(next(iterator))
+    """
+    told = "['UsageError', 'UsageError', 'UsageError']"
+    assert outcome(program) == (0, f"[0, 1]\n{told}\n7\n2\n", "")
+
+
+@POSIX
+def test_a_forked_child_builds_its_own() -> None:
+    """A child forked while a pipeline runs can run another, and drop the one it inherited."""
+    program = """
+    pipeline = build()
+    print([pipeline.get_item() for _ in range(2)], flush=True)
+    child = os.fork()
+    if child == 0:
+        del pipeline
+        gc.collect()
+        with build(range(4)).auto_stop() as own:
+            print([*own], flush=True)
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(pipeline.get_item())
+    """
+    assert outcome(program) == (0, "[0, 1]\n[0, 1, 2, 3]\n7\n2\n", "")
+
+
+@POSIX
+def test_built_before_a_fork() -> None:
+    """A pipeline stays in the process that built it, even if it hasn't begun to run."""
+    program = """
+    pipeline = build(range(3))
+    child = os.fork()
+    if child == 0:
+        try:
+            pipeline.start()
+        except UsageError:
+            sys.exit(7)
+    with pipeline.auto_stop():
+        print([*pipeline], os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert outcome(program) == (0, "[0, 1, 2] 7\n", "")
+
+
+READS = {
+    "for": "for item in pipeline: note(item)",
+    "get_item": "while True: note(pipeline.get_item())",
+    "get_item with a time-out": "while True: note(pipeline.get_item(timeout=100))",
+    "auto_stop": "with pipeline.auto_stop():\n        for item in pipeline: note(item)",
+}
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("built", "read"),
+    [(built, "for") for built in STUCK]
+    + [(STUCK[1], "get_item"), (STUCK[1], "get_item with a time-out"), (STUCK[2], "auto_stop")],
+)
+def test_ctrl_c(built: str, read: str) -> None:
+    """SIGINT while a read waits, or between reads, ends the program by one KeyboardInterrupt, at once."""
+    program = f"""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    def note(item):
+        if item == 2:
+            print("read", flush=True)
+    pipeline = {built}
+    {READS[read]}
+    """
+    with subprocess.Popen(
+        command(program), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "read\n"
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)  # meanwhile it waits for the next item
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        try:
+            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+        assert time.monotonic() - began < PROMPTLY_SECONDS
+    assert errors.count("Traceback (most recent call last)") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode in {-signal.SIGINT, 130}
