@@ -90,8 +90,12 @@ class Crew:
     def give_up(self) -> None:
         """Give up all queues' jobs, also those of a queue that nobody can close: its maker was interrupted."""
         with self.owned():
-            while self.queues:
-                self.queues[-1]()
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        while self.queues:
+            self.queues[-1]()
+        self.arm_more = _nothing
 
     def _run_waiting(self) -> None:
         # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
@@ -205,7 +209,7 @@ class Crew:
         """Stop the threads. Memory lives on as long as views of it do."""
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
-        self.arm_more = _nothing
+        self.when_free(self._give_up_all)
         self._threads.close()
         self.when_free(self._idle.clear)
 

@@ -50,12 +50,11 @@ class ThreadBatchStream:
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
         self._cutter = _Cutter(plan, crew, course)
-        next_job = self._cutter.next_job
-        self._ahead: ReadAhead[BatchJob] | None = None
+        next_job, ended = self._cutter.next_job, None
         if awaits(plan.program.rows):
-            self._ahead = _read_ahead(self._cutter.next_job, plan.limits.read_ahead)
-            next_job = self._ahead.next_job
-        self._queue = JobQueue(crew, next_job, self._cutter.window, plan.memory)
+            ahead = _read_ahead(next_job, plan.limits.read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        self._queue = JobQueue(crew, next_job, self._cutter.window, plan.memory, ended=ended)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
@@ -84,8 +83,6 @@ class ThreadBatchStream:
 
     def close(self) -> None:
         self._queue.close()
-        if self._ahead is not None:
-            self._ahead.close()
         self._job = None
 
 
@@ -140,7 +137,6 @@ class ThreadReader:
         self._plan = plan
         self._crew = crew
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        self._ahead: dict[int, ReadAhead[SpanJob]] = {}  # what reads async sources for the queues
         leaves = leaves_of(plan.node)
         self._leaves = len(leaves)
         # Of those that read async sources, each has its share.
@@ -160,11 +156,12 @@ class ThreadReader:
     def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
         cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
-        next_job = cutter.next_job
+        next_job, ended = cutter.next_job, None
         if awaits(leaf.node):
-            ahead = self._ahead[leaf.number] = _read_ahead(cutter.next_job, self._read_ahead)
-            next_job = ahead.next_job
-        queue = JobQueue(self._crew, next_job, cutter.window, self._plan.memory, alone=self._leaves == 1)
+            ahead = _read_ahead(next_job, self._read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        alone = self._leaves == 1
+        queue = JobQueue(self._crew, next_job, cutter.window, self._plan.memory, alone=alone, ended=ended)
         self._queues[leaf.number] = queue
         return queue
 
@@ -189,17 +186,13 @@ class ThreadReader:
         return all(queue.is_ready() for queue in self._queues.values())
 
     def _close(self, number: int) -> None:
-        # Forgotten when they are closed: who is interrupted here comes again.
         if number in self._queues:
             self._queues[number].close()
-            del self._queues[number]
-        if number in self._ahead:
-            self._ahead[number].close()
-            del self._ahead[number]
+            del self._queues[number]  # not before: who is interrupted comes again
 
     def close(self) -> None:
         """Give up what is computed ahead."""
-        for number in [*self._ahead, *self._queues]:
+        for number in list(self._queues):
             self._close(number)
         self._begun = None
 

@@ -143,7 +143,8 @@ class SourceLoop:
         with suppress(RuntimeError):  # the loop is closed
             self._home.loop.call_soon_threadsafe(self._home.main.cancel)
         if not threading.main_thread().is_alive():
-            self._thread.join(_EXIT_SECONDS)
+            with suppress(KeyboardInterrupt):  # who presses Ctrl-C here wants the program to end now
+                self._thread.join(_EXIT_SECONDS)
 
 
 def _told(outcome: _Outcome) -> object:
