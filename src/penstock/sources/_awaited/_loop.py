@@ -143,8 +143,7 @@ class SourceLoop:
         with suppress(RuntimeError):  # the loop is closed
             self._home.loop.call_soon_threadsafe(self._home.main.cancel)
         if not threading.main_thread().is_alive():
-            with suppress(KeyboardInterrupt):  # who presses Ctrl-C here wants the program to end now
-                self._thread.join(_EXIT_SECONDS)
+            self._thread.join(_EXIT_SECONDS)
 
 
 def _told(outcome: _Outcome) -> object:
@@ -198,8 +197,12 @@ class _Loops:
 
     def _forget(self, identity: int, loop: SourceLoop) -> None:
         # Without the lock: the garbage collector may call this while this very thread holds it.
-        if self._loops.get(identity) is loop and threading.main_thread().is_alive():
-            del self._loops[identity]  # at the end of the program the source is still there, and gets no other
+        if not threading.main_thread().is_alive():
+            with suppress(KeyboardInterrupt):  # who presses Ctrl-C here wants the program to end now
+                loop.stop()
+            return  # the source is still there, and gets no other loop
+        if self._loops.get(identity) is loop:
+            del self._loops[identity]
         loop.stop()
 
 
