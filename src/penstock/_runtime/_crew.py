@@ -197,9 +197,17 @@ class Crew:
         self._bell.clear()
         return self._ring.ready(slot)
 
-    def wait(self, slot: int) -> None:
-        """Wait until a slot's job is complete; Ctrl-C comes out of it at once."""
-        self._ring.wait_ready(slot)
+    def wait(self, slot: int, given_up: Callable[[], bool]) -> None:
+        """Wait until a slot's job is complete, or given up; Ctrl-C comes out of it at once."""
+        while not (self._ring.ready(slot) or given_up() or self._ring.stopped):
+            self._bell.clear()
+            if self._ring.ready(slot) or given_up() or self._ring.stopped:
+                return
+            self._bell.wait()
+
+    def ring_bell(self) -> None:
+        """Have who waits for a job look again."""
+        self._bell.ring()
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when a job may be complete."""

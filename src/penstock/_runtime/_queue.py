@@ -75,12 +75,14 @@ class JobQueue(Generic[AnyJob]):
                 self._arm()
             if not self._armed and not self._ended:
                 self._grow(held)
-        if not self._armed:
-            return None
-        slot, job = self._armed[0]
-        self._crew.wait(slot)
+            if not self._armed:
+                return None
+            slot, job = self._armed[0]
+        self._crew.wait(slot, lambda: self._ended and not self._armed)
         self._crew.check()
         with self._crew.owned():
+            if not self._armed:  # given up by another thread
+                return None
             self._armed.popleft()
             self._crew.retire(slot)
             self._arm_ahead()
@@ -109,6 +111,7 @@ class JobQueue(Generic[AnyJob]):
         while self._armed:
             self._crew.cancel(self._armed.popleft()[0])
         self._crew.collect()
+        self._crew.ring_bell()
 
     def _arm_ahead(self) -> None:
         """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""

@@ -142,6 +142,7 @@ class ThreadReader:
         # Of those that read async sources, each has its share.
         self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)
         self._begun: tuple[Leaf, int] | None = None
+        self._closed = False
 
     def begin(self, leaf: Leaf, start: int) -> None:
         """Start computing ahead of the call that asks for it."""
@@ -163,6 +164,8 @@ class ThreadReader:
         alone = self._leaves == 1
         queue = JobQueue(self._crew, next_job, cutter.window, self._plan.memory, alone=alone, ended=ended)
         self._queues[leaf.number] = queue
+        if self._closed:  # by another thread, which may not have seen this queue
+            queue.close()
         return queue
 
     def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
@@ -196,6 +199,12 @@ class ThreadReader:
             self._close(number)
         self._begun = None
 
+    def give_up(self) -> None:
+        """Give up what is computed ahead, for good; from any thread."""
+        self._closed = True
+        for queue in list(self._queues.values()):
+            queue.close()
+
 
 class ThreadOrderedStream(OrderedStream):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
@@ -214,6 +223,10 @@ class ThreadOrderedStream(OrderedStream):
         if not self.has_begun and not self._reader.is_ahead and (first := self.first_read()) is not None:
             self._reader.begin(*first)  # so that there is something to wait for
         return self._reader.is_ready()
+
+    def give_up(self) -> None:
+        """Let nobody wait for elements any more; from any thread, while another reads."""
+        self._reader.give_up()
 
     def close(self) -> None:
         super().close()
