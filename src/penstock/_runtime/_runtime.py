@@ -41,7 +41,7 @@ class Runtime:
         self._crew.give_up()
         if isinstance(plan.program, Batches):
             return ThreadBatchStream(plan, self._crew, course, self._consumer_context())
-        from penstock._runtime._ahead._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
+        from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
 
         return FoldedStream(plan, self._crew, course, self._consumer_context())
 
