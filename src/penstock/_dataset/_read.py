@@ -1,8 +1,9 @@
 """Where datasets begin: with a source, the integers of a range, or a stream."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from penstock._dataset._dataset import Dataset
@@ -27,10 +28,24 @@ class Records(Protocol[T_co]):
         ...
 
 
+class AsyncRecords(Protocol[T_co]):
+    """A source whose `read` is async, as far as the type of its records goes."""
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        ...
+
+    async def read(self, keys: NDArray[np.int64], /) -> Sequence[T_co]:
+        """Return one record for each key, in order."""
+        ...
+
+
 @overload
 def read(source: dict[str, Any], *, seed: int = 0) -> Dataset[dict[str, Any]]: ...
 @overload
 def read(source: NDArray[Any], *, seed: int = 0) -> Dataset[Any]: ...
+@overload
+def read(source: AsyncRecords[T_co], *, seed: int = 0) -> Dataset[T_co]: ...
 @overload
 def read(source: Records[T_co], *, seed: int = 0) -> Dataset[T_co]: ...
 @overload
@@ -40,7 +55,8 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
 
     Args:
         source: any object with `__len__` and `__getitem__`; a dict of arrays of one length, whose records are dicts of
-            rows; or one of `penstock.sources`. `read(keys)` and `__getitems__(keys)` are used where it has them.
+            rows; or one of `penstock.sources`. `read(keys)` and `__getitems__(keys)` are used where it has them. One
+            with `async def read(self, keys)`, such as a client of a server, needs no `__getitem__`.
         seed: from which the order of every shuffle and the randomness of every `random_map` derive; any integer.
 
     Raises:

@@ -19,7 +19,8 @@ from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
 from penstock.sources._as_source import describe_key
-from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient
+from penstock.sources._reading import RETRY_WAITS_SECONDS, is_transient, read_records
+from penstock.sources._source import Keys, Record, Source
 
 
 class _Dropped:
@@ -62,6 +63,8 @@ class Context:
     filtered: Callable[[Node, int, int], None] = _count_nothing
     """Told what filters kept and left out, where that is taken in: a filter, or a node with filters that are part of
     it; how many elements it gave; how many its filters left out."""
+    read: Callable[[Source, Keys], list[Record]] = read_records
+    """Returns the records of keys of a source: those that were read ahead, or read here and now."""
 
 
 @frozen

@@ -54,7 +54,7 @@ from penstock.batching._rows import split_rows
 from penstock.batching._write import fast_stack
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources._reading import is_read_singly, read_record, read_records
+from penstock.sources._reading import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, arrays of rows that are of one part cost more than lists
 _MOST_SINGLY: Final = 4  # rows of a part: a block of arrays costs about as much as these
@@ -136,7 +136,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
     """
     match node:
         case Read(source=source):
-            return Block(read_records(source, positions), None)
+            return Block(context.read(source, positions), None)
         case Reindex(parent=parent, sampler=sampler):
             return evaluate_block(parent, *apply_sampler(sampler, epochs, positions), context)
         case Map(parent=parent):
@@ -194,12 +194,18 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
     total = length(step.parent)
     if total is None:
         raise InternalError("a batch of an ordered dataset has no position of its own")
-    counts = np.minimum(step.size, total - positions * step.size)
+    counts, rows = rows_of_batches(positions, step.size, total)
     ends = np.cumsum(counts)
-    rows = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - positions * step.size, counts)
     elements = evaluate_block(step.parent, np.repeat(epochs, counts), rows, context).elements
     bounds = [0, *ends.tolist()]
     return [merge_block(step, elements[start:stop], step.size) for start, stop in itertools.pairwise(bounds)]
+
+
+def rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
+    """Return how many rows each batch has, and the positions of all of them, batch by batch."""
+    counts = np.minimum(size, total - batches * size)
+    ends = np.cumsum(counts)
+    return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
 
 
 def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
@@ -217,7 +223,7 @@ def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context
     if known is None:
         raise InternalError("rows of an ordered unbatch have no positions of their own")
     batches, rows = divide_rows(step, positions)
-    epochs, batches, which = _distinct(epochs, batches)
+    epochs, batches, which = distinct(epochs, batches)
     taken_apart = [split_rows(batch) for batch in evaluate_block(step.parent, epochs, batches, context).elements]
     for batch, found in zip(batches.tolist(), taken_apart, strict=True):
         check_row_count(known.total, known.size, batch, len(found))
@@ -229,7 +235,7 @@ def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context
     if step.counts is None:
         raise InternalError("without counts there are no positions")
     parents, ordinals = step.counts.locate(positions)
-    epochs, parents, which = _distinct(epochs, parents)
+    epochs, parents, which = distinct(epochs, parents)
     elements = evaluate_block(step.parent, epochs, parents, context).elements
     lists = flat_block(step, elements, BlockPlaces(step.parent, epochs, parents, None), context, element_at)
     for parent, made in zip(parents.tolist(), lists, strict=True):
@@ -244,7 +250,7 @@ def _windows(step: Windows, epochs: Integers, positions: Integers, context: Cont
         return read_windows(step, read, epochs, positions)
     episodes, starts, stops = step.table.locate(positions)
     spans = map(Span, episodes.tolist(), starts.tolist(), stops.tolist())
-    epochs, episodes, which = _distinct(epochs, episodes)
+    epochs, episodes, which = distinct(epochs, episodes)
     whole = evaluate_block(step.parent, epochs, episodes, context).elements
     return [cut_window(step, whole[number], span) for number, span in zip(which, spans, strict=True)]
 
@@ -327,7 +333,10 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
             maps.append((node, epoch, position))
         node = node.parent
     if isinstance(node, Read):
-        element = read_record(node.source, position)
+        if is_read_singly(node.source):
+            element = read_record(node.source, position)
+        else:
+            element = context.read(node.source, np.array([position], np.int64))[0]
     else:
         coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
         element = evaluate_block(node, *coordinates, context).elements[0]
@@ -342,11 +351,11 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
     return element
 
 
-def _distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
+def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
     """Return the coordinates of a block without repetitions, and which of them each element of the block has."""
     if len(epochs) and (epochs == epochs[0]).all():
-        distinct, which = np.unique(positions, return_inverse=True)
-        return np.full_like(distinct, epochs[0]), distinct, which.reshape(-1).tolist()
+        found, which = np.unique(positions, return_inverse=True)
+        return np.full_like(found, epochs[0]), found, which.reshape(-1).tolist()
     pairs, which = np.unique(np.stack([epochs, positions]), axis=1, return_inverse=True)
     return pairs[0].copy(), pairs[1].copy(), which.reshape(-1).tolist()
 

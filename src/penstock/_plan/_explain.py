@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves
+from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
 from penstock._plan._plan import Batches, Ordered
 from penstock._plan._ranks import Ranks, ranks_of
@@ -113,8 +114,12 @@ def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
 
 
 def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
+    awaited = ["async sources are read ahead of the workers: Limits(read_ahead=…)"] if awaits(node) else []
     if isinstance(program, Batches):
-        return ["everything is computed by any worker, in blocks: each element follows from its position alone"]
+        return [
+            "everything is computed by any worker, in blocks: each element follows from its position alone",
+            *awaited,
+        ]
     leaves = worker_leaves(node)
     if not leaves:
         are_many = len(leaves_of(node)) > MOST_LEAVES
@@ -127,6 +132,7 @@ def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
         *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
         *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
         f"then in order, in the consumer's thread: {', '.join(in_order) or 'nothing'}",
+        *awaited,
     ]
 
 

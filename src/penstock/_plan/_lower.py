@@ -27,6 +27,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     prefetch = need_count("prefetch", prefetch, 1)
     if limits.num_batch_workers is not None:
         need_count("num_batch_workers", limits.num_batch_workers, 1)
+    need_count("read_ahead", limits.read_ahead, 1)
     if place == "threads":
         _check_threads(node)
     program = program_of(node)

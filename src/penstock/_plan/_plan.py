@@ -41,6 +41,9 @@ class Limits:
         num_batch_workers: how many batches may be merged at once by a custom merge function or a step after `batch`;
             None is the loader's `prefetch`.
         worker_init: called once in each worker before its first task, with the worker's number.
+        read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
+            requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
+            ahead.
 
     Example:
         >>> import penstock as ps
@@ -50,6 +53,7 @@ class Limits:
 
     num_batch_workers: int | None = None
     worker_init: Callable[[int], object] | None = None
+    read_ahead: int = 64
 
 
 @frozen

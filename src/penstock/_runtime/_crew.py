@@ -90,8 +90,12 @@ class Crew:
     def give_up(self) -> None:
         """Give up all queues' jobs, also those of a queue that nobody can close: its maker was interrupted."""
         with self.owned():
-            while self.queues:
-                self.queues[-1]()
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        while self.queues:
+            self.queues[-1]()
+        self.arm_more = _nothing
 
     def _run_waiting(self) -> None:
         # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
@@ -193,9 +197,17 @@ class Crew:
         self._bell.clear()
         return self._ring.ready(slot)
 
-    def wait(self, slot: int) -> None:
-        """Wait until a slot's job is complete; Ctrl-C comes out of it at once."""
-        self._ring.wait_ready(slot)
+    def wait(self, slot: int, given_up: Callable[[], bool]) -> None:
+        """Wait until a slot's job is complete, or given up; Ctrl-C comes out of it at once."""
+        while not (self._ring.ready(slot) or given_up() or self._ring.stopped):
+            self._bell.clear()
+            if self._ring.ready(slot) or given_up() or self._ring.stopped:
+                return
+            self._bell.wait()
+
+    def ring_bell(self) -> None:
+        """Have who waits for a job look again."""
+        self._bell.ring()
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when a job may be complete."""
@@ -205,7 +217,7 @@ class Crew:
         """Stop the threads. Memory lives on as long as views of it do."""
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
-        self.arm_more = _nothing
+        self.when_free(self._give_up_all)
         self._threads.close()
         self.when_free(self._idle.clear)
 

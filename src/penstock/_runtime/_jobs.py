@@ -4,7 +4,7 @@ A job is made and armed by whoever owns the crew, then each block is run once, b
 if it has one, after all blocks; then the consumer takes what came out.
 """
 
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from penstock._graph._blocks import Block
 from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._graph._ordered._leaf import Leaf
+from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
     Course,
@@ -33,6 +34,9 @@ from penstock.batching._write import LayoutMismatchError, write_rows
 from penstock.errors import InternalError
 from penstock.transport._memory import Lease
 
+if TYPE_CHECKING:
+    from penstock._runtime._ahead._arrivals import BlockRecords
+
 
 class Job(Protocol):
     """One slot's work."""
@@ -41,6 +45,8 @@ class Job(Protocol):
     has_merge: bool
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
+    arriving: "list[BlockRecords] | None"
+    """The records of each block, where sources are read ahead."""
 
     @property
     def memory_bytes(self) -> int:
@@ -107,6 +113,7 @@ class BatchJob:
         self._block_rows = max(self.row_count, 1) if block_rows is None else block_rows
         self.blocks = max(-(-self.row_count // self._block_rows), 1)
         self.failed = False
+        self.arriving: list[BlockRecords] | None = None
         self._layout = row_layout(self._program, learned)
         self.memory_bytes = 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
@@ -125,9 +132,18 @@ class BatchJob:
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
             self._columns = self._layout.columns(self.row_count, cast("memoryview | None", lease))
 
-    def run_block(self, block: int, context: Context) -> int:
+    def upcoming(self, block: int) -> list[Upcoming]:
+        """Return which records of async sources a block needs."""
+        return list(upcoming(self._program.rows, *row_coordinates(self._spans(*self._bounds_of(block)))))
+
+    def _bounds_of(self, block: int) -> tuple[int, int]:
         start = block * self._block_rows
-        stop = min(start + self._block_rows, self.row_count)
+        return start, min(start + self._block_rows, self.row_count)
+
+    def run_block(self, block: int, context: Context) -> int:
+        if self.arriving is not None:
+            context = self.arriving[block].informed(context)
+        start, stop = self._bounds_of(block)
         spans = self._spans(start, stop)
         read = reads_directly(self._program)
         if self._layout is None:
@@ -227,14 +243,26 @@ class SpanJob:
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
         self.failed = False
+        self.arriving: list[BlockRecords] | None = None
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
     def use(self, lease: Lease) -> None:
         del lease
         raise InternalError("elements have memory of their own")
 
+    def upcoming(self, block: int) -> list[Upcoming]:
+        """Return which records of async sources a block needs."""
+        span = self._span(block)
+        positions = self._leaf.course.positions(span.start, span.stop)
+        return list(upcoming(self._leaf.node, np.full(len(positions), self._leaf.epoch, np.int64), positions))
+
+    def _span(self, block: int) -> range:
+        return self.span[block * self._block_rows : (block + 1) * self._block_rows]
+
     def run_block(self, block: int, context: Context) -> int:
-        span = self.span[block * self._block_rows : (block + 1) * self._block_rows]
+        if self.arriving is not None:
+            context = self.arriving[block].informed(context)
+        span = self._span(block)
         self.parts[block] = (span, self._leaf.evaluate(span.start, span.stop, context))
         return len(span)
 

@@ -35,6 +35,7 @@ class JobQueue(Generic[AnyJob]):
         memory: int | None,
         *,
         alone: bool = True,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         """Start computing ahead.
 
@@ -44,6 +45,8 @@ class JobQueue(Generic[AnyJob]):
             window: how many jobs may be in the making or ready.
             memory: a bound in bytes on slots' memory; None for no bound.
             alone: whether no other queue uses the crew. Then workers arm jobs too; else only the consumer does.
+            ended: called when the jobs are given up, so that no worker waits for what they were to get; may be called
+                again.
         """
         self._crew = crew
         self._make_job = make_job
@@ -53,6 +56,7 @@ class JobQueue(Generic[AnyJob]):
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # made, and waiting for a slot
         self._ended = False
+        self._tell_ended = ended
         crew.check()
         with crew.owned():
             crew.queues.append(self._give_up)
@@ -71,12 +75,14 @@ class JobQueue(Generic[AnyJob]):
                 self._arm()
             if not self._armed and not self._ended:
                 self._grow(held)
-        if not self._armed:
-            return None
-        slot, job = self._armed[0]
-        self._crew.wait(slot)
+            if not self._armed:
+                return None
+            slot, job = self._armed[0]
+        self._crew.wait(slot, lambda: self._ended and not self._armed)
         self._crew.check()
         with self._crew.owned():
+            if not self._armed:  # given up by another thread
+                return None
             self._armed.popleft()
             self._crew.retire(slot)
             self._arm_ahead()
@@ -95,6 +101,8 @@ class JobQueue(Generic[AnyJob]):
 
     def _give_up(self) -> None:
         self._ended = True
+        if self._tell_ended is not None:
+            self._tell_ended()
         if self._give_up in self._crew.queues:
             self._crew.queues.remove(self._give_up)
         if self._crew.arm_more == self._arm_ahead:
@@ -103,6 +111,7 @@ class JobQueue(Generic[AnyJob]):
         while self._armed:
             self._crew.cancel(self._armed.popleft()[0])
         self._crew.collect()
+        self._crew.ring_bell()
 
     def _arm_ahead(self) -> None:
         """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""

@@ -13,7 +13,7 @@ from penstock._runtime._jobs import Learned
 from penstock._runtime._ordered import OrderedStream, can_read_ahead
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
-from penstock._runtime._threads import ThreadBatchStream, ThreadOrderedStream
+from penstock._runtime._threads import ThreadBatchStream
 from penstock.errors import StateError
 from penstock.transport._interrupts import HeldInterrupts
 
@@ -39,8 +39,11 @@ class Runtime:
                 self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
         self._crew.check()
         self._crew.give_up()
-        stream = ThreadBatchStream if isinstance(plan.program, Batches) else ThreadOrderedStream
-        return stream(plan, self._crew, course, self._consumer_context())
+        if isinstance(plan.program, Batches):
+            return ThreadBatchStream(plan, self._crew, course, self._consumer_context())
+        from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
+
+        return FoldedStream(plan, self._crew, course, self._consumer_context())
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""

@@ -7,14 +7,15 @@ thread. The same path serves rows that don't fit the layout.
 
 import math
 import sys
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
+from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course
 from penstock._runtime._crew import BLOCKS, Crew
@@ -24,6 +25,9 @@ from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
 
+if TYPE_CHECKING:
+    from penstock._runtime._ahead._read_ahead import ReadAhead
+
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
 _LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
@@ -31,6 +35,9 @@ _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarte
 _MOST_UNITS: Final = 64
 _MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
+
+
+AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
 
 class ThreadBatchStream:
@@ -43,7 +50,11 @@ class ThreadBatchStream:
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
         self._cutter = _Cutter(plan, crew, course)
-        self._queue = JobQueue(crew, self._cutter.next_job, self._cutter.window, plan.memory)
+        next_job, ended = self._cutter.next_job, None
+        if awaits(plan.program.rows):
+            ahead = _read_ahead(next_job, plan.limits.read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        self._queue = JobQueue(crew, next_job, self._cutter.window, plan.memory, ended=ended)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
@@ -126,8 +137,12 @@ class ThreadReader:
         self._plan = plan
         self._crew = crew
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        self._leaves = len(leaves_of(plan.node))
+        leaves = leaves_of(plan.node)
+        self._leaves = len(leaves)
+        # Of those that read async sources, each has its share.
+        self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)
         self._begun: tuple[Leaf, int] | None = None
+        self._closed = False
 
     def begin(self, leaf: Leaf, start: int) -> None:
         """Start computing ahead of the call that asks for it."""
@@ -142,8 +157,15 @@ class ThreadReader:
     def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
         cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
-        queue = JobQueue(self._crew, cutter.next_job, cutter.window, self._plan.memory, alone=self._leaves == 1)
+        next_job, ended = cutter.next_job, None
+        if awaits(leaf.node):
+            ahead = _read_ahead(next_job, self._read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        alone = self._leaves == 1
+        queue = JobQueue(self._crew, next_job, cutter.window, self._plan.memory, alone=alone, ended=ended)
         self._queues[leaf.number] = queue
+        if self._closed:  # by another thread, which may not have seen this queue
+            queue.close()
         return queue
 
     def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
@@ -159,22 +181,29 @@ class ThreadReader:
             else:
                 for span, block in job.parts:
                     yield leaf.chunk(span.start, span.stop, block)
-        queue.close()
+        if self._queues.get(leaf.number) is queue:
+            self._close(leaf.number)
 
     def is_ready(self) -> bool:
         """Return whether the next chunk of every leaf would come without waiting."""
         return all(queue.is_ready() for queue in self._queues.values())
 
     def _close(self, number: int) -> None:
-        queue = self._queues.pop(number, None)
-        if queue is not None:
-            queue.close()
+        if number in self._queues:
+            self._queues[number].close()
+            del self._queues[number]  # not before: who is interrupted comes again
 
     def close(self) -> None:
         """Give up what is computed ahead."""
         for number in list(self._queues):
             self._close(number)
         self._begun = None
+
+    def give_up(self) -> None:
+        """Give up what is computed ahead, for good; from any thread."""
+        self._closed = True
+        for queue in list(self._queues.values()):
+            queue.close()
 
 
 class ThreadOrderedStream(OrderedStream):
@@ -194,6 +223,10 @@ class ThreadOrderedStream(OrderedStream):
         if not self.has_begun and not self._reader.is_ahead and (first := self.first_read()) is not None:
             self._reader.begin(*first)  # so that there is something to wait for
         return self._reader.is_ready()
+
+    def give_up(self) -> None:
+        """Let nobody wait for elements any more; from any thread, while another reads."""
+        self._reader.give_up()
 
     def close(self) -> None:
         super().close()
@@ -223,6 +256,13 @@ class _SpanCutter:
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
+
+
+def _read_ahead(make_job: Callable[[], AnyJob | None], limit: int) -> "ReadAhead[AnyJob]":
+    """Return what reads async sources ahead for jobs, at work."""
+    from penstock._runtime._ahead._read_ahead import ReadAhead  # noqa: PLC0415 - asyncio is slow to import
+
+    return ReadAhead(make_job, limit)
 
 
 def block_rows(rows: int, workers: int, learned: Learned) -> int:

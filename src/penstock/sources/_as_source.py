@@ -7,6 +7,7 @@ import numpy as np
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import Arrays
+from penstock.sources._awaited._source import AwaitedSource, is_async
 from penstock.sources._source import Source, name_of
 
 
@@ -14,7 +15,8 @@ def as_source(value: object) -> Source:
     """Return `value` as a source.
 
     A dict of arrays, or an array, becomes `Arrays`. Any other object with `__len__` and `__getitem__` is returned as it
-    is: a list, a torch map-style dataset, a Hugging Face `Dataset`, an ArrayRecord data source.
+    is: a list, a torch map-style dataset, a Hugging Face `Dataset`, an ArrayRecord data source. One whose `read` is
+    async needs no `__getitem__`; it becomes a source that any code can read.
 
     Args:
         value: what the user gave.
@@ -33,6 +35,8 @@ def as_source(value: object) -> Source:
     """
     if isinstance(value, dict | np.ndarray):
         return Arrays(cast("dict[str, Any]", value))
+    if is_async(value):
+        return AwaitedSource(value)
     remedy = _remedy(value)
     if remedy is not None:
         raise UsageError(

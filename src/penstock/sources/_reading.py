@@ -114,7 +114,7 @@ def read_spans(source: Source, keys: Keys, starts: Keys, stops: Keys) -> list[Re
 
     def read(spans: Keys) -> list[Record]:
         columns = (np.ascontiguousarray(column) for column in spans.T)
-        return _checked(source, cast("_Spans", source).read_spans(*columns), spans)
+        return checked(source, cast("_Spans", source).read_spans(*columns), spans)
 
     return _read_block(source, read, np.stack([keys, starts, stops], axis=1))
 
@@ -161,14 +161,27 @@ def is_transient(error: BaseException) -> bool:
 def _reader(source: Source) -> Callable[[Keys], list[Record]]:
     read = getattr(source, "read", None)
     if callable(read):
-        return lambda keys: _checked(source, read(keys), keys)
+        return lambda keys: checked(source, read(keys), keys)
     get_items = getattr(source, "__getitems__", None)
     if callable(get_items):
-        return lambda keys: _checked(source, get_items(keys.tolist()), keys)
+        return lambda keys: checked(source, get_items(keys.tolist()), keys)
     return lambda keys: [source[key] for key in keys.tolist()]
 
 
-def _checked(source: Source, returned: object, keys: Keys) -> list[Record]:
+def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
+    """Return what a source's `read` returned for some keys as a list.
+
+    Args:
+        source: any source.
+        returned: what it returned.
+        keys: int64, one axis, or a row of integers for each, the key first.
+
+    Returns:
+        One record for each key; the list itself, if it was one.
+
+    Raises:
+        SourceError: it is no list of as many records.
+    """
     kind = type(returned)
     if kind is list and len(cast("Sized", returned)) == len(keys):  # mostly so; asking an ABC costs ten times as much
         return cast("list[Record]", returned)

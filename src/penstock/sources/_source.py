@@ -24,6 +24,9 @@ class Source(Protocol):
 
     - `read(keys)` with keys an int64 array: one record for each key, in the order of the keys. A key may come twice.
       `__getitems__(keys)` with a list of ints, torch's name for the same, is used where there is no `read`.
+    - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
+      background thread, and a loader with workers awaits many at once. `__getitem__` isn't needed then. An attribute
+      `keys_per_read`, 1 by default, says how many keys a call gets at most where a loader reads ahead.
     - `read_into(keys, out)` fills `out` instead: the arrays of one record with a leading axis of `len(keys)` rows.
       Records must then have equal shapes; a source for which that depends says so by a bool attribute `fixed_shape`.
     - `read_spans(keys, starts, stops)`, three int64 arrays: records whose arrays have a leading axis of frames, such as

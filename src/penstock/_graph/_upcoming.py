@@ -1,0 +1,107 @@
+"""Which records of async sources a block of positions will be made of: what can be read ahead of its evaluation.
+
+It walks down as `evaluate_block` does, with arithmetic alone. Nothing depends on its being complete: what it leaves out
+is read when it is needed. That is so below a cache, which may have the elements, and where an element is substituted.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, assert_never
+
+import numpy as np
+
+from penstock._graph._blocks import distinct, rows_of_batches
+from penstock._graph._length import length
+from penstock._graph._locate import split_by_part
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Group,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    OrderedMix,
+    Pack,
+    Read,
+    Reindex,
+    Stream,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    Zip,
+    walk,
+)
+from penstock._graph._seed_position import Integers, divide_rows
+from penstock.errors import InternalError
+from penstock.sampling import apply_block as apply_sampler
+from penstock.sources._awaited._source import AwaitedSource
+
+
+class Upcoming(NamedTuple):
+    """Records of one source."""
+
+    source: AwaitedSource
+    keys: Integers
+    """In the order in which they will be wanted; one that is wanted twice comes twice."""
+
+
+def awaits(node: Node) -> bool:
+    """Return whether a node has records of async sources below it."""
+    return any(isinstance(step, Read) and isinstance(step.source, AwaitedSource) for step in walk(node))
+
+
+def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upcoming]:
+    """Yield the records of async sources that a block of coordinates will be made of, as far as that is known.
+
+    Args:
+        node: a node without folds below it.
+        epochs: int64, the epoch of each element.
+        positions: int64, of the same length.
+    """
+    match node:
+        case Read(source=source):
+            if isinstance(source, AwaitedSource) and len(positions):
+                yield Upcoming(source, positions)
+        case Cache():
+            return
+        case Zip(parts=parts):
+            for part in parts:
+                yield from upcoming(part, epochs, positions)
+        case Mix(parts=parts, rule=rule):
+            for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
+                yield from upcoming(parts[number], part_epochs, part_positions)
+        case Stream() | OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+        case _:
+            yield from upcoming(node.parent, *_below(node, epochs, positions))
+
+
+def _below(
+    node: Reindex | Map | Filter | Batch | Unbatch | FlatMap | Windows | Group, epochs: Integers, positions: Integers
+) -> tuple[Integers, Integers]:
+    """Return the coordinates, at the node below, of all that a block is made of."""
+    match node:
+        case Reindex(sampler=sampler):
+            return apply_sampler(sampler, epochs, positions)
+        case Map() | Filter():
+            return epochs, positions
+        case Batch(parent=parent, size=size):
+            counts, rows = rows_of_batches(positions, size, length(parent) or 0)
+            return np.repeat(epochs, counts), rows
+        case Unbatch():
+            return distinct(epochs, divide_rows(node, positions)[0])[:2]
+        case FlatMap(counts=counts):
+            if counts is None:
+                raise InternalError("without counts there are no positions")
+            return distinct(epochs, counts.locate(positions)[0])[:2]
+        case Windows(table=table):
+            return distinct(epochs, table.locate(positions)[0])[:2]
+        case Group(grouping=grouping):
+            counts, members = grouping.members(positions)
+            return np.repeat(epochs, counts), members
+        case _:
+            assert_never(node)

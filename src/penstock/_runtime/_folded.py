@@ -1,0 +1,178 @@
+"""Ordered folds ahead of the consumer: what takes elements in order runs in a background thread, on the engine.
+
+Batches come in chunks, each with the token after it and with what filters left out before it, so that whatever is
+counted at the consumer's side is exactly what was handed out. A chunk is as many batches as take a millisecond or two,
+at least one; `prefetch` chunks wait at most.
+
+Guarantees:
+  - Batches before a failing one come first. Its error is raised once, in the consumer's thread; the next call makes the
+    batch again.
+  - `close` may be called anywhere and again; when it returns, the fold's thread has ended, unless a function of the
+    user's takes longer than a moment.
+"""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from penstock._graph._apply import Context
+from penstock._graph._nodes import Element, Node
+from penstock._graph._ordered._chunk import Token
+from penstock._plan._plan import Plan
+from penstock._runtime._batches import Course
+from penstock._runtime._crew import Crew
+from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._threads import ThreadOrderedStream
+from penstock.errors import InternalError, UsageError
+from penstock.pipeline._channels._outlet import Mark, Outlet
+from penstock.pipeline._config import PipelineConfig, Source
+from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._engine._probes import Probes
+from penstock.pipeline._stages import Sink
+from penstock.transport._bell import Bell
+from penstock.transport._interrupts import HeldInterrupts
+
+_CHUNK_SECONDS: Final = 0.002
+_PATIENCE_SECONDS: Final = 2.0
+
+
+class _Made(NamedTuple):
+    """A batch, or what was raised instead."""
+
+    batch: Element
+    token: Token
+    filtered: tuple[tuple[Node, int, int], ...]
+    error: BaseException | None = None
+
+
+class _Fold:
+    """The source of the pipeline: chunks of batches, up to the end or the first error."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        self._filtered: list[tuple[Node, int, int]] = []
+        self.inner = ThreadOrderedStream(plan, crew, course, replace(context, filtered=self._count))
+
+    def __iter__(self) -> Iterator[list[_Made]]:
+        return self._chunks()
+
+    def _chunks(self) -> Generator[list[_Made]]:
+        made: list[_Made] = []
+        began = time.perf_counter()
+        try:
+            while True:
+                try:
+                    batch, token = self.inner.next()
+                except EndOfEpoch:
+                    break
+                except BaseException as error:  # noqa: BLE001 - raised by the consumer
+                    made.append(_Made(None, None, self._counted(), error))
+                    break
+                made.append(_Made(batch, token, self._counted()))
+                del batch
+                if time.perf_counter() - began >= _CHUNK_SECONDS:
+                    yield made
+                    made, began = [], time.perf_counter()
+            if made:
+                yield made
+        finally:
+            self.inner.close()
+
+    def _count(self, node: Node, kept: int, dropped: int) -> None:
+        self._filtered.append((node, kept, dropped))
+
+    def _counted(self) -> tuple[tuple[Node, int, int], ...]:
+        counted = tuple(self._filtered)
+        self._filtered.clear()
+        return counted
+
+
+class FoldedStream:
+    """Elements of an ordered dataset, folded ahead."""
+
+    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+        crew.check()
+        self._plan = plan
+        self._crew = crew
+        self._course = course
+        self._context = context
+        self._bell = Bell()
+        self._made: list[_Made | None] = []
+        self._index = 0
+        self._engine: Engine | None = None
+        self._outlet: Outlet | None = None
+        self._fold: _Fold | None = None
+        self._ended = False
+        self._closed = False
+
+    def next(self) -> tuple[Element, Token]:
+        if self._closed:
+            raise EndOfEpoch
+        self._crew.check()
+        while self._index == len(self._made) and not self._ended:
+            self._receive(self._begun().take(None))
+        if self._index == len(self._made):
+            self.close()
+            raise EndOfEpoch
+        return self._handed_out(self._made[self._index])
+
+    def _handed_out(self, made: _Made | None) -> tuple[Element, Token]:
+        if made is None or self._course.where is None:
+            raise InternalError("a batch of an ordered dataset is handed out once, with its token")
+        for counts in made.filtered:
+            self._context.filtered(*counts)
+        if made.error is not None:
+            self._end_fold()
+            raise made.error
+        self._made[self._index] = None  # so that the chunk doesn't keep it
+        self._index += 1
+        self._course = self._course._replace(where=self._course.where._replace(token=made.token))
+        return made.batch, made.token
+
+    def _receive(self, found: object) -> None:
+        if isinstance(found, list):
+            self._made, self._index = found, 0
+        else:
+            self._ended = found is not Mark.NOTHING
+
+    def _begun(self) -> Outlet:
+        if self._outlet is None:
+            with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
+                self._fold = _Fold(self._plan, self._crew, self._course, self._context)
+                config = PipelineConfig(Source(self._fold), (), Sink(self._plan.prefetch))
+                self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
+                self._outlet = self._engine.begin(None)
+        return self._outlet
+
+    def fileno(self) -> int | None:
+        return self._bell.fileno()
+
+    def is_ready(self) -> bool:
+        if self._closed or self._has_more():
+            return True
+        outlet = self._begun()
+        self._bell.clear()
+        outlet.forget(self._bell.ring)
+        self._receive(outlet.take_or_wake(self._bell.ring))
+        return self._has_more()
+
+    def _has_more(self) -> bool:
+        """Return whether the next batch, or the end, is here."""
+        return self._ended or self._index < len(self._made)
+
+    def _end_fold(self) -> None:
+        fold, engine = self._fold, self._engine
+        if fold is not None:
+            fold.inner.give_up()
+        if engine is not None:
+            # Held: an interrupted `Thread.join` takes the thread for ended. A UsageError says that the collector runs
+            # in that very thread.
+            with HeldInterrupts(), suppress(TimeoutError, UsageError):
+                engine.stop(_PATIENCE_SECONDS)
+        self._made, self._index, self._ended = [], 0, False
+        self._fold = self._engine = self._outlet = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._end_fold()

@@ -1,0 +1,93 @@
+"""A real HTTP server on this machine, that counts how many requests it has at once, and a source that asks it."""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PATIENCE_SECONDS = 20.0  # until a test that would hang fails instead
+
+
+class Server:
+    """Answers `/key` with the key's square; the first `together` answers wait for each other."""
+
+    def __init__(self, together: int) -> None:
+        self.together = together
+        self.port = 0
+        self.now = 0
+        self.most = 0
+        self.answered: list[int] = []
+        self._came = 0
+        self._all_came = asyncio.Event()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
+        key = int((await reader.readuntil(b"\r\n\r\n")).split()[1].removeprefix(b"/"))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self._came += 1
+        if self._came >= self.together:
+            self._all_came.set()
+        await asyncio.wait_for(self._all_came.wait(), PATIENCE_SECONDS)
+        self.now -= 1
+        self.answered.append(key)
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n%d" % (key * key))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+@contextmanager
+def serving(together: int) -> Generator[Server]:
+    """Run a server in a thread of its own."""
+    server = Server(together)
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+    ending = asyncio.Event()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(server.answer, "127.0.0.1", 0, backlog=1024) as listening:
+            server.port = listening.sockets[0].getsockname()[1]
+            started.set()
+            await ending.wait()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(PATIENCE_SECONDS)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(ending.set)
+        thread.join()
+
+
+class OverHttp:
+    """Squares that a server knows."""
+
+    def __init__(self, port: int, length: int) -> None:
+        self.port = port
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    async def read(self, keys: NDArray[np.int64]) -> list[Any]:
+        """Ask for each key."""
+        return [await self._ask(key) for key in keys.tolist()]
+
+    async def _ask(self, key: int) -> Any:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(b"GET /%d HTTP/1.0\r\n\r\n" % key)
+            return np.int64((await reader.read()).rpartition(b"\r\n\r\n")[2])
+        finally:
+            writer.close()
+            await writer.wait_closed()

@@ -1,0 +1,320 @@
+"""What an async source raises arrives as from any other source, and whoever goes away leaves nothing waiting."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from tests.loader.asynchronous.server import PATIENCE_SECONDS
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1, 3])
+KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
+BAD = 17
+
+
+class RefusedError(Exception):
+    """A client's error that can't be made from a text alone."""
+
+    def __init__(self, code: int, path: str) -> None:
+        super().__init__(code, path)
+        self.code = code
+
+
+class Failing:
+    """Numbers, of which one can't be read: always, or as often as is said.
+
+    `fault` makes what is raised or returned; an exception that was kept would keep the source, by its traceback.
+    """
+
+    def __init__(self, fault: Callable[[], object], times: int = 1 << 30) -> None:
+        self.fault = fault
+        self.times = times
+
+    def __len__(self) -> int:
+        return 40
+
+    async def read(self, keys: NDArray[np.int64]) -> Any:
+        """Return the keys, or fail."""
+        await asyncio.sleep(0)
+        if BAD in keys.tolist() and self.times:
+            self.times -= 1
+            made = self.fault()
+            if isinstance(made, BaseException):
+                raise made
+            return made
+        return [int(key) for key in keys]
+
+    def describe_key(self, key: int) -> str:
+        """Return the path of a record."""
+        return f"path /{key}"
+
+    def __repr__(self) -> str:
+        return "Failing()"
+
+
+class Plain(Failing):
+    """The same, read by plain code."""
+
+    def __getitem__(self, key: int) -> int:
+        return int(self.read(np.array([key]))[0])
+
+    def read(self, keys: NDArray[np.int64]) -> Any:
+        """Return the keys, or fail."""
+        return asyncio.run(super().read(keys))
+
+
+def nothing() -> None:
+    """Make nothing."""
+
+
+def keep(element: object) -> bool:
+    """Leave nothing out."""
+    del element
+    return True
+
+
+def dataset_of(source: Any, kind: str) -> ps.Dataset:
+    """Return small batches of a source's records in another order."""
+    rows = ps.read(source, seed=3).shuffle()
+    return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+
+
+ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
+STEP = ORDER.index(BAD) // 4
+EXPECTED = [ORDER[start : start + 4] for start in range(0, 40, 4)]
+
+
+def raised_by(loader: Any) -> tuple[list[Any], Exception]:
+    """Return the batches before an error, and the error."""
+    found: list[Any] = []
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the test looks at it
+        found.extend(batch.tolist() for batch in loader)
+    return found, caught.value
+
+
+@WORKERS
+@KINDS
+@pytest.mark.parametrize(
+    "fault", [lambda: RefusedError(403, "/17"), lambda: ValueError("no image"), lambda: [1, 2, 3], nothing, IndexError]
+)
+def test_errors_are_those_of_any_source(kind: str, workers: int, fault: Callable[[], object]) -> None:
+    """Batches before it come first; then the error itself, with the notes it has from a source that isn't async."""
+    _, plain = raised_by(ps.Loader(dataset_of(Plain(fault), kind)))
+    with ps.Loader(dataset_of(Failing(fault), kind), num_workers=workers) as loader:
+        found, caught = raised_by(loader)
+        assert found == EXPECTED[:STEP]
+        assert (type(caught), str(caught)) == (type(plain), str(plain).replace("Plain", "Failing"))
+        assert caught.__notes__[-1:] == plain.__notes__[-1:]
+        assert "path /17" in f"{caught} {caught.__notes__}" or isinstance(fault(), list | None)
+        assert loader.state_dict()["step"] == STEP
+        if kind == "indexed":
+            loader.seek(STEP + 1)
+            assert [batch.tolist() for batch in loader] == EXPECTED[STEP + 1 :]
+
+
+@WORKERS
+@KINDS
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_ends_a_program_ends_no_loop(kind: str, workers: int, fault: Callable[[], object]) -> None:
+    """What a coroutine raises to end a program is raised where batches are asked for; the source goes on."""
+    source = Failing(fault, times=1000)
+    with ps.Loader(dataset_of(source, kind), num_workers=workers) as loader:
+        with pytest.raises((KeyboardInterrupt, SystemExit, CancelledError)):
+            list(loader)
+        source.times = 0
+        loader.seek(0)
+        assert [batch.tolist() for batch in loader] == EXPECTED
+
+
+@WORKERS
+@KINDS
+def test_what_time_heals_is_tried_again(kind: str, workers: int) -> None:
+    """A connection that is lost now and then costs no batch and raises nothing."""
+    with ps.Loader(dataset_of(Failing(ConnectionResetError, times=2), kind), num_workers=workers) as loader:
+        assert [batch.tolist() for batch in loader] == EXPECTED
+
+
+@WORKERS
+def test_a_substitute_is_read_when_it_is_needed(workers: int) -> None:
+    """`on_error` of a step above goes on with other records, as over any source."""
+
+    def refuse(number: int) -> int:
+        if number % 5 == 1:
+            raise ValueError("corrupt")
+        return number
+
+    def dataset(source: Any) -> ps.Dataset[Any]:
+        rows: ps.Dataset[Any] = ps.read(source, seed=3)
+        return rows.shuffle().map(refuse, on_error=ps.Substitute()).batch(4)
+
+    expected = [batch.tolist() for batch in dataset(list(range(40)))]
+    with ps.Loader(dataset(Failing(nothing, times=0)), num_workers=workers) as loader:
+        assert [batch.tolist() for batch in loader] == expected
+
+
+class Stuck:
+    """A source that answers for some keys, and counts who waits for others."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+        self.waiting = 0
+        self.stuck = threading.Event()
+        self.nobody = threading.Event()
+
+    def __len__(self) -> int:
+        return 1000
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the first keys; wait for ever for others."""
+        if int(keys.max()) < self.answers:
+            return [int(key) for key in keys]
+        self.waiting += 1
+        self.stuck.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                self.nobody.set()
+        return []
+
+    def need_nobody(self) -> None:
+        """Wait until nobody waits any more."""
+        assert self.nobody.wait(PATIENCE_SECONDS)
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["close", "drop", "newer", "seek"])
+def test_whoever_goes_away_cancels_what_is_under_way(kind: str, end: str) -> None:
+    """Closing or dropping an iterator cancels its requests; none is left waiting, nor any worker."""
+    source = Stuck(8)
+    rows = ps.read(source)
+    dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+    loader = ps.Loader(dataset, num_workers=2, limits=ps.Limits(read_ahead=30))
+    batches: Any = iter(loader)
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    assert source.stuck.wait(PATIENCE_SECONDS)
+    match end:
+        case "close":
+            loader.close()
+        case "drop":
+            del batches
+            gc.collect()
+        case "newer":
+            source.answers = 1000
+            assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+        case _:
+            loader.seek(1)
+    source.need_nobody()
+    loader.close()
+
+
+def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
+    """Indexing, loaders one after the other and their workers share a source's loop, which ends with the source."""
+
+    def load(source: Any, workers: int) -> None:
+        with ps.Loader(ps.read(source).shuffle().batch(4), num_workers=workers) as loader:
+            assert sum(len(batch) for batch in loader) == 20
+
+    class Homely:
+        def __init__(self) -> None:
+            self.loops: set[asyncio.AbstractEventLoop] = set()
+            self.threads: set[threading.Thread] = set()
+
+        def __len__(self) -> int:
+            return 20
+
+        async def read(self, keys: NDArray[np.int64]) -> list[int]:
+            self.loops.add(asyncio.get_running_loop())
+            self.threads.add(threading.current_thread())
+            return [int(key) for key in keys]
+
+    source: Any = Homely()
+    assert ps.read(source)[3] == 3
+    for workers in (0, 2, 2):
+        load(source, workers)
+    (thread,) = source.threads
+    assert len(source.loops) == 1
+    assert thread.is_alive()
+    del source
+    gc.collect()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+@WORKERS
+def test_a_program_with_a_running_loop_can_read_too(workers: int) -> None:
+    """Inside a coroutine, as in a notebook, a dataset is indexed and loaded as anywhere."""
+
+    async def main() -> None:
+        dataset = dataset_of(Failing(nothing, times=0), "indexed")
+        assert dataset[0].tolist() == EXPECTED[0]
+        with ps.Loader(dataset, num_workers=workers) as loader:
+            assert [batch.tolist() for batch in loader] == EXPECTED
+            assert [len(batch) async for batch in loader] == [4] * 10
+
+    asyncio.run(main())
+
+
+def test_reading_inside_its_own_read_is_refused() -> None:
+    """An async source that reads itself by plain code would wait for itself; it is told so."""
+
+    class Selfish:
+        dataset: Any = None
+
+        def __len__(self) -> int:
+            return 3
+
+        async def read(self, keys: NDArray[np.int64]) -> list[int]:
+            return [self.dataset[0] for _ in keys]
+
+    source = Selfish()
+    source.dataset = ps.read(source)
+    with pytest.raises(ps.errors.UsageError, match=r"would wait for itself; got .* Await"):
+        source.dataset[1]
+    source.dataset = None
+
+
+def test_wrong_sources_and_limits_are_refused() -> None:
+    """What an async source lacks, or says wrongly, is told with the remedy, when the dataset is made."""
+
+    class Endless:
+        async def read(self, keys: NDArray[np.int64]) -> list[int]:
+            return [int(key) for key in keys]
+
+    class Slotted(Failing):
+        keys_per_read = 0
+
+    with pytest.raises(ps.errors.UsageError, match=r"must have __len__ .*; got .*Endless.* Give it a __len__"):
+        ps.read(Endless())
+    with pytest.raises(ps.errors.UsageError, match=r"keys_per_read .* at least 1; got 0 from Failing\(\)\. Say"):
+        ps.read(Slotted(nothing))
+    with pytest.raises(ps.errors.UsageError, match=r"That is the class itself"):
+        ps.read(Failing)
+    with pytest.raises(ps.errors.UsageError, match=r"read_ahead must be at least 1 .*; got read_ahead=0"):
+        ps.Loader(ps.range(4), limits=ps.Limits(read_ahead=0))
+
+
+def test_a_class_with_slots_can_be_a_source() -> None:
+    """A source that nothing can refer to weakly has its loop for as long as its dataset lives."""
+
+    class Slotted:
+        __slots__ = ()
+
+        def __len__(self) -> int:
+            return 3
+
+        async def read(self, keys: NDArray[np.int64]) -> list[int]:
+            return [int(key) for key in keys]
+
+    dataset = ps.read(Slotted()).batch(2)
+    with ps.Loader(dataset, num_workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
+    assert dataset[1].tolist() == [2]

@@ -1,0 +1,131 @@
+"""With workers, records of async sources are on their way before they are needed: so many at once, and no more."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from tests.loader.asynchronous.server import OverHttp, serving
+
+
+def keep(element: object) -> bool:
+    """Leave nothing out."""
+    del element
+    return True
+
+
+def dataset_of(source: Any, kind: str) -> ps.Dataset:
+    """Return small batches of a source's records in another order."""
+    rows = ps.read(source, seed=3).shuffle()
+    return rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+
+
+class Noting:
+    """Numbers, and the keys of each call."""
+
+    def __init__(self, length: int, keys_per_read: int | None) -> None:
+        self.length = length
+        self.calls: list[list[int]] = []
+        if keys_per_read is not None:
+            self.keys_per_read = keys_per_read
+
+    def __len__(self) -> int:
+        return self.length
+
+    async def read(self, keys: NDArray[np.int64]) -> list[Any]:
+        """Return the keys."""
+        self.calls.append(keys.tolist())
+        await asyncio.sleep(0)
+        return list(keys)
+
+
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+@pytest.mark.parametrize(("window", "workers"), [(1, 2), (7, 1), (100, 2)])
+def test_requests_at_a_server_reach_the_window_and_never_exceed_it(kind: str, window: int, workers: int) -> None:
+    """As many requests as `read_ahead` says are under way at once, however few workers there are and small batches."""
+    expected = [batch.tolist() for batch in dataset_of([number**2 for number in range(300)], kind)]
+    with serving(together=window) as server:
+        dataset = dataset_of(OverHttp(server.port, 300), kind)
+        with ps.Loader(dataset, num_workers=workers, limits=ps.Limits(read_ahead=window)) as loader:
+            assert [batch.tolist() for batch in loader] == expected
+        assert server.most == window
+        assert sorted(server.answered) == list(range(300))
+
+
+def test_nobody_reads_further_ahead_than_the_window() -> None:
+    """While nobody takes batches, no more records are asked for than batches in the making need, and the window has."""
+    source = Noting(10_000, None)
+    loader = ps.Loader(dataset_of(source, "indexed"), num_workers=2, prefetch=2, limits=ps.Limits(read_ahead=50))
+    batches = iter(loader)
+    for taken in range(1, 20):
+        next(batches)
+        # At most two jobs ahead, each of batches that take 20 milliseconds together, and the window.
+        assert len(source.calls) <= 4 * 64 * (taken + 3) + 50
+    assert len(source.calls) < 10_000
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+@pytest.mark.parametrize(("keys_per_read", "most"), [(None, 1), (1, 1), (4, 4), (1000, 20)])
+def test_each_record_is_asked_for_once(kind: str, keys_per_read: int | None, most: int) -> None:
+    """A call gets as many keys as the source wants, within the window, and each key comes in one call."""
+    source = Noting(200, keys_per_read)
+    with ps.Loader(dataset_of(source, kind), num_workers=2, limits=ps.Limits(read_ahead=20)) as loader:
+        assert sum(len(batch) for batch in loader) == 200
+    assert sorted(key for keys in source.calls for key in keys) == list(range(200))
+    assert max(map(len, source.calls)) <= most
+
+
+def test_a_record_is_handed_out_once() -> None:
+    """A function that writes to its record changes no other element of the same key."""
+
+    class Arrays(Noting):
+        async def read(self, keys: NDArray[np.int64]) -> list[Any]:
+            return [np.full(3, key) for key in keys.tolist()]
+
+    def write(record: NDArray[np.int64]) -> NDArray[np.int64]:
+        record += 1
+        return record
+
+    dataset = ps.read(Arrays(5, None)).select([2, 2, 2, 4, 2, 2]).map(write).batch(3)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        assert [batch[:, 0].tolist() for batch in loader] == [[3, 3, 3], [5, 3, 3]]
+
+
+def test_mixtures_read_their_parts_together() -> None:
+    """The records of several async sources and of others come into one batch; each source keeps its own loop."""
+    parts = {"a": ps.read(Noting(40, None)), "b": ps.read(Noting(40, 3)), "c": ps.range(40)}
+    expected = ps.mix({name: ps.range(40) for name in parts}, dict.fromkeys(parts, 1.0), seed=5).batch(8)
+    mixed = ps.mix(parts, dict.fromkeys(parts, 1.0), seed=5).batch(8)
+    with ps.Loader(mixed, num_workers=2) as loader:
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in expected]
+
+
+def test_what_is_in_a_cache_is_not_asked_for_again() -> None:
+    """Below a cache only what the store lacks is read."""
+    source = Noting(30, None)
+    dataset = ps.read(source).map(int).cache().batch(4)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        first = [batch.tolist() for batch in loader]
+        assert [batch.tolist() for batch in loader] == first
+    assert sorted(key for keys in source.calls for key in keys) == list(range(30))
+
+
+def test_without_workers_nothing_is_read_ahead() -> None:
+    """With `num_workers=0` a batch is read when it is asked for."""
+    source = Noting(40, None)
+    batches = iter(ps.Loader(ps.read(source).batch(4)))
+    assert not source.calls
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    assert source.calls[0] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+def test_explain_says_that_sources_are_read_ahead(kind: str) -> None:
+    """The plan of a dataset over an async source names the limit."""
+    plan = dict(dataset_of(Noting(8, None), kind).explain().sections)["plan"]
+    assert "async sources are read ahead of the workers: Limits(read_ahead=…)" in plan
+    assert "read_ahead" not in str(dataset_of(list(range(8)), kind).explain())

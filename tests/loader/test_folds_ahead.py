@@ -1,0 +1,57 @@
+"""With workers, what is read in order is folded before it is asked for: so far, and no further."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+PATIENCE_SECONDS = 20.0
+
+
+def keep(element: object) -> bool:
+    """Leave nothing out."""
+    del element
+    return True
+
+
+class Merging:
+    """A merge that waits its turn: each batch is made when the test lets it."""
+
+    def __init__(self) -> None:
+        self.made = threading.Semaphore(0)
+        self.threads: set[threading.Thread] = set()
+
+    def __call__(self, rows: Sequence[Any]) -> Any:
+        """Return the rows, and say so."""
+        self.threads.add(threading.current_thread())
+        self.made.release()
+        return np.array(rows)
+
+
+def test_folds_run_before_they_are_asked_for() -> None:
+    """While the consumer has one batch, the next ones are merged elsewhere, and the state is that of the one it has."""
+    merging = Merging()
+    dataset = ps.range(400, seed=1).filter(keep).batch(4, merge=merging)
+    with ps.Loader(dataset, num_workers=2, prefetch=2) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        assert merging.made.acquire(timeout=PATIENCE_SECONDS)
+        assert merging.made.acquire(timeout=PATIENCE_SECONDS)
+        state = loader.state_dict()
+    assert threading.current_thread() not in merging.threads
+    resumed = ps.Loader(dataset)
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_filters_left_out_is_counted_when_it_was_handed_out(workers: int) -> None:
+    """The statistics tell of the batches that the consumer has, not of those that wait."""
+    dataset = ps.range(400).filter(lambda number: number % 4 == 0).batch(1)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert len(list(loader)) == 100
+        assert loader.stats()["filtered"] == 300.0
