@@ -66,11 +66,10 @@ def settled_process() -> Generator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def settled_module(settled_process: None) -> Generator[None]:  # noqa: ARG001 - started before the test
+def settled_module(settled_process: None) -> None:  # noqa: ARG001 - started before the test
     """Set aside what a module's imports and earlier tests made and keep, which no further test can leave behind."""
     gc.collect()
     gc.freeze()
-    yield
 
 
 @pytest.fixture(autouse=True)
