@@ -14,6 +14,7 @@ LARGE_FILES: dict[str, str] = {}
 LARGE_FOLDERS: dict[str, str] = {
     "src/penstock/_graph": "one file per function over the closed set of nodes",
     "src/penstock/_graph/_ordered": "one file per kind of stage",
+    "src/penstock/_runtime": "one file per way to compute batches, and what those share",
     "src/penstock/batching": "one file per way to make a batch of elements",
     "src/penstock/sampling": "one file per sampler",
     "tests/equivalence": "one file per promise that is held against the definition",

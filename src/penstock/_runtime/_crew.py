@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
+from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
@@ -242,27 +243,28 @@ class Crew:
         return run
 
     def _initialise(self, number: int) -> None:
-        try:
-            if self._worker_init is not None:
-                self._worker_init(number)
-        except BaseException as error:  # noqa: BLE001 - raised by the consumer, instead of a batch
-            error.add_note(f"in worker_init of worker {number}")
-            self._worker_error = error
+        if self._worker_init is None:
+            return
+        with Caught() as caught:
+            self._worker_init(number)
+        if caught.error is not None:  # raised by the consumer, instead of a batch
+            caught.error.add_note(f"in worker_init of worker {number}")
+            self._worker_error = caught.error
 
     def _run(self, job: Job, claim: Claim, context: Context) -> None:
         if self._worker_error is not None:
             job.failed = True
             return
         started, cpu_started = time.perf_counter(), time.thread_time()
-        try:
+        with Caught() as caught:
             if claim.merge:
                 with self._merging:
                     job.run_merge(context)
             else:
                 rows = job.run_block(claim.block, context)
                 self.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
-        except BaseException:  # noqa: BLE001 - the consumer meets it again, in its own thread
-            job.failed = True
+        if caught.error is not None:
+            job.failed = True  # the consumer meets it again, in its own thread
 
 
 def _nothing() -> None:

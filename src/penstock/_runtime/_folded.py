@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Node
 from penstock._graph._ordered._chunk import Token
@@ -62,15 +63,12 @@ class _Fold:
         began = time.perf_counter()
         try:
             while True:
-                try:
-                    batch, token = self.inner.next()
-                except EndOfEpoch:
+                with Caught() as caught:
+                    made.append(_Made(*self.inner.next(), self._counted()))
+                if caught.error is not None:
+                    if not isinstance(caught.error, EndOfEpoch):  # raised by the consumer
+                        made.append(_Made(None, None, self._counted(), caught.error))
                     break
-                except BaseException as error:  # noqa: BLE001 - raised by the consumer
-                    made.append(_Made(None, None, self._counted(), error))
-                    break
-                made.append(_Made(batch, token, self._counted()))
-                del batch
                 if time.perf_counter() - began >= _CHUNK_SECONDS:
                     yield made
                     made, began = [], time.perf_counter()

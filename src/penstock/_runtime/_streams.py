@@ -4,6 +4,7 @@
 """
 
 import time
+from contextlib import suppress
 from typing import Final, Protocol
 
 from penstock._graph._apply import Context
@@ -84,11 +85,13 @@ class InlineStream:
         index, batch, chunk = self._index, None, self._chunk
         if index >= self._course.steps:
             raise EndOfEpoch
-        try:
+        is_taken = False
+        with suppress(Exception):  # raised again by whoever computes it singly
             if chunk is None:
                 chunk = self._begin_chunk(index)
             batch = chunk.take(index - self._first)
-        except Exception:  # noqa: BLE001 - raised again by whoever computes it singly
+            is_taken = True
+        if not is_taken:
             self._chunk = chunk = None
             self._units = 1
         if chunk is None:

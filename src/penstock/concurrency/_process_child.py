@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.concurrency._worker import Caught, Worker
+from penstock._caught import Caught
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from penstock.concurrency._worker import Worker
 
 START: Final = b"start"
 RUN: Final = b"run"  # the pickled job follows

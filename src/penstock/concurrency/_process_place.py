@@ -21,10 +21,11 @@ from contextlib import nullcontext, suppress
 from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, TypeVar, cast
 
+from penstock._caught import Caught
 from penstock.concurrency._child_ends import death_of, interrupts_blocked
 from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
-from penstock.concurrency._worker import Caught, Worker
+from penstock.concurrency._worker import Worker
 from penstock.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:

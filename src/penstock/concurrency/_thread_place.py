@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from penstock.concurrency._worker import Caught, Worker, for_a_future
+from penstock._caught import Caught
+from penstock.concurrency._worker import Worker, for_a_future
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 Job = TypeVar("Job", contravariant=True)
 Result = TypeVar("Result", covariant=True)
@@ -85,20 +84,6 @@ class Place(Protocol[Job, Result]):
 
     async def close(self) -> None:
         """Give back what the place is made of, whatever happened before. Raises nothing of the worker's."""
-
-
-class Caught:
-    """Keeps what its block raises, of any kind: user code runs in it, and another will tell what it raised."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        self.error = error
-        return error is not None
 
 
 def for_a_future(error: BaseException) -> BaseException:

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Literal, Self, TypeVar, assert_never, overload
 
+from penstock._caught import Caught
 from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
 from penstock.concurrency._task_place import TaskPlace
 from penstock.concurrency._thread_place import ThreadPlace
-from penstock.concurrency._worker import AsyncWorker, Caught, Place, Worker, is_cancelled
+from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_cancelled
 from penstock.errors import ClosedError, UsageError, WorkerError
 
 Job = TypeVar("Job")

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from penstock._caught import Caught
 from penstock._graph._upcoming import Upcoming
 from penstock._runtime._ahead._arrivals import Arrivals, BlockRecords, parts_of
 from penstock.pipeline._config import PipelineConfig, Source
@@ -153,10 +154,9 @@ class _Requests(Generic[AnyJob]):
 
 
 def _upcoming(job: AwaitingJob, block: int) -> list[Upcoming]:
-    try:
+    with suppress(Exception):  # a sampler of the user's raised; the worker meets it again
         return job.upcoming(block)
-    except Exception:  # noqa: BLE001 - a sampler of the user's raised; the worker meets it again
-        return []
+    return []
 
 
 class _Reads:
@@ -175,12 +175,11 @@ class _Reads:
 async def _attempted(source: AwaitedSource, keys: Keys) -> list[Record] | None:
     """Return the records of some keys; None if they can't be read."""
     for seconds in (*RETRY_WAITS_SECONDS, None):
-        try:
+        with Caught() as caught:
             return checked(source, await source.read_async(keys), keys)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the worker meets it again, and says which key it is about
-            if seconds is None or not is_transient(error):
-                return None
+        if isinstance(caught.error, asyncio.CancelledError):
+            raise caught.error
+        if caught.error is None or seconds is None or not is_transient(caught.error):
+            return None  # the worker meets it again, and says which key it is about
         await asyncio.sleep(seconds)
     return None

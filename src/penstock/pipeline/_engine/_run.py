@@ -9,7 +9,7 @@ Guarantees:
 import asyncio
 from collections.abc import Sequence
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import InternalError, PipelineFailure
 from penstock.pipeline._engine._open import Node
 

@@ -5,7 +5,7 @@ from itertools import islice
 from time import perf_counter
 from typing import NamedTuple
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._threads import Call
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op

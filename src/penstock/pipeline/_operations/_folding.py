@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed

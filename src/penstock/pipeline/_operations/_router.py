@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import UsageError
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance, shortened

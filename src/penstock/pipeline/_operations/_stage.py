@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._operations._calls import Failed

@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 
 SLOW_SECONDS: Final = 0.002
 

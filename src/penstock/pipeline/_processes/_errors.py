@@ -5,8 +5,8 @@ import pickle
 import traceback
 from typing import Final
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock.concurrency._worker import Caught
 from penstock.errors import WorkerError
 
 _TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book

@@ -18,7 +18,7 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._items import DroppedItem

@@ -11,7 +11,7 @@ import pickle
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._pipeline import Pipeline, build_pipeline
 from penstock.pipeline._processes._child import begin_process

@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final, Protocol, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
 from penstock.pipeline._processes._errors import PackedError, unpack_error
 from penstock.pipeline._processes._process import ChildProcess, StartMethod

@@ -20,6 +20,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from penstock._caught import Caught
 from penstock._storage._after_fork import renewed_after_fork
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._interrupts import HeldInterrupts
@@ -82,12 +83,12 @@ class _Call:
 
 
 async def _outcome(work: Work) -> _Outcome:
-    try:
-        return _Outcome(await work(), None)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - raised where it was asked for; here it would end the loop
-        return _Outcome(None, error)
+    value: object = None
+    with Caught() as caught:
+        value = await work()
+    if isinstance(caught.error, asyncio.CancelledError):
+        raise caught.error
+    return _Outcome(value, caught.error)  # raised where it was asked for; here it would end the loop
 
 
 class SourceLoop:

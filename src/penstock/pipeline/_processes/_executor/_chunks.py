@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._processes._errors import PackedError, pack_error, unpack_error
 from penstock.pipeline._processes._seeding import seed_process

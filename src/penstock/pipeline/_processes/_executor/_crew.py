@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
 from penstock.pipeline._processes._executor._serve import keep

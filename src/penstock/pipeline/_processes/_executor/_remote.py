@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
 from typing import Any, cast
 
-from penstock.concurrency._worker import Caught
+from penstock._caught import Caught
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import (
     ChunkCall,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock.concurrency._worker import Caught
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._child import begin_process
 from penstock.pipeline._processes._errors import PackedError, pack_error
