@@ -83,7 +83,7 @@ def test_steps_with_a_length_have_positions(dataset: ps.Dataset) -> None:
             assert reading.startswith("in order")
         elif not line.endswith("endless"):
             assert reading == "has positions"
-        assert who in {"any worker", "consumer's thread"}
+        assert who in {"any worker", "one thread"}
     if any(reading == "in order" for _, reading, _ in steps):
         assert any(reading == "in order from here on" for _, reading, _ in steps)
     if steps[0][1] == "has positions":
@@ -178,13 +178,13 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         "plan",
         (
             "by any worker, in blocks: read(Range(0, 9, 1)).map(double).filter(is_odd).map(float)",
-            "then in order, in the consumer's thread: window_shuffle(3), batch(2)",
+            "then in order, in one thread: window_shuffle(3), batch(2)",
         ),
     ),
     "plan of a stream": (
         ps.stream(streamed).map(double),
         "plan",
-        ("everything is computed in the consumer's thread, in order: a stream has no positions",),
+        ("everything is computed in one thread, in order: a stream has no positions",),
     ),
     "plan of parts": (
         ps.concatenate([ps.range(9).filter(is_odd), ps.stream(streamed), ps.range(3)]).batch(2),
@@ -192,13 +192,13 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         (
             "by any worker, in blocks: read(Range(0, 9, 1)).filter(is_odd)",
             "by any worker, in blocks: read(Range(0, 3, 1))",
-            "then in order, in the consumer's thread: stream(streamed), concatenate(…, …, …), batch(2)",
+            "then in order, in one thread: stream(streamed), concatenate(…, …, …), batch(2)",
         ),
     ),
     "plan of many parts": (
         ps.interleave([ps.range(9).filter(is_odd)] * 65),
         "plan",
-        ("everything is computed in the consumer's thread, in order: there are more than 64 datasets below",),
+        ("everything is computed in one thread, in order: there are more than 64 datasets below",),
     ),
     "full batches": (ps.range(8).batch(4), "batches", ("of 4 rows over all ranks", "all are full")),
     "kept": (ps.range(9).batch(4), "batches", ("of 4 rows over all ranks", 'the last has 1 row: remainder="keep"')),

@@ -37,7 +37,7 @@ from penstock.batching import Stack
 
 _MOST_RANKS = 64
 ANY_WORKER = "any worker"
-CONSUMER = "consumer's thread"
+CONSUMER = "one thread"
 
 Section: TypeAlias = tuple[str, tuple[str, ...]]
 
@@ -124,14 +124,14 @@ def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
     if not leaves:
         are_many = len(leaves_of(node)) > MOST_LEAVES
         why = f"there are more than {MOST_LEAVES} datasets below" if are_many else "a stream has no positions"
-        return [f"everything is computed in the consumer's thread, in order: {why}"]
+        return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
     chains = list(dict.fromkeys(map(chain_text, leaves)))
     return [
         *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
         *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
-        f"then in order, in the consumer's thread: {', '.join(in_order) or 'nothing'}",
+        f"then in order, in one thread: {', '.join(in_order) or 'nothing'}",
         *awaited,
     ]
 

@@ -1,4 +1,4 @@
-"""The batches of an ordered dataset: blocks of positions computed anywhere, the steps above in the consumer's thread.
+"""The batches of an ordered dataset: blocks of positions computed anywhere, the steps above in one thread, in order.
 
 Guarantees:
   - Batches come in order, each exactly once, each with the token from which reading could go on after it.
