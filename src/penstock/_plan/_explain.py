@@ -37,7 +37,7 @@ from penstock.batching import Stack
 
 _MOST_RANKS = 64
 ANY_WORKER = "any worker"
-CONSUMER = "one thread"
+IN_ORDER = "one thread"
 
 Section: TypeAlias = tuple[str, tuple[str, ...]]
 
@@ -102,7 +102,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
 def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str], ...]:
     anywhere = _anywhere(node, program)
     return tuple(
-        (line, "", "") if step is None else (line, reading_text(step), ANY_WORKER if id(step) in anywhere else CONSUMER)
+        (line, "", "") if step is None else (line, reading_text(step), ANY_WORKER if id(step) in anywhere else IN_ORDER)
         for line, step in tree_lines(node)
     )
 

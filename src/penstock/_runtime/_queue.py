@@ -7,7 +7,8 @@ Guarantees:
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
   - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
 
-All methods belong to one thread, the consumer's or the one that folds ahead of it; only `close` may be called wherever the garbage collector runs.
+All methods belong to one thread, the consumer's or the one that folds ahead of it; only `close` may be called wherever
+the garbage collector runs.
 """
 
 import contextlib
