@@ -29,6 +29,7 @@ class Background:
         self._resources: Resources | None = None
         self._runs = asyncio.TaskGroup()
         self._current: asyncio.Task[None] | None = None  # the run; the loop's own
+        self._is_unwanted = False  # it is over before it began
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -50,6 +51,7 @@ class Background:
         """
         self._thread.start()
         if not self._ready.wait(timeout):
+            self._is_unwanted = True
             self.abandon()
             raise TimeoutError(f"the pipeline's event loop did not start within {timeout} s")
 
@@ -103,7 +105,8 @@ class Background:
         try:
             async with asyncio.TaskGroup() as self._runs:
                 self._ready.set()
-                await self._stopped.wait()
+                if not self._is_unwanted:
+                    await self._stopped.wait()
         finally:
             self._resources.close()
 

@@ -96,7 +96,8 @@ class SyncStage(Stage):
         while items and self._failure is None:
             applied = Applied((self.op,), items)
             call = self._threads.start(applied, self._halt)
-            await call.wait(until_done=True)
+            while not call.done:  # when it turns out slow, it ends after the item at hand
+                await call.wait()
             if call.error is not None:
                 raise call.error
             values = call.take()
