@@ -50,7 +50,7 @@ class BlockedAsync:
 
 def build(source=None, op=abs, **how):
     builder = PipelineBuilder().add_source(itertools.count() if source is None else source)
-    return builder.pipe(op, **how).pipe(abs, concurrency=2).add_sink(2).build(num_threads=2)
+    return builder.pipe(op, **how).pipe(abs, concurrency=2, output_order="input").add_sink(2).build(num_threads=2)
 """
 
 
