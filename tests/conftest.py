@@ -1,6 +1,6 @@
 """What holds for every test: nothing leaks, and properties are tried as the profile says.
 
-`HYPOTHESIS_PROFILE=soak` tries each property on 2,000 examples instead of the same 50 at every run.
+`HYPOTHESIS_PROFILE=soak` tries each property on 2,000 examples instead of the same 30 at every run.
 """
 
 import os
@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "ci",
-    max_examples=50,
+    max_examples=30,
     derandomize=True,
     deadline=None,
     database=None,
