@@ -303,20 +303,35 @@ class _Branch:
         try:
             path = self._paths[self._router(item)]
         except Exception as error:  # noqa: BLE001 - whatever the router raises
-            self._run.drop(Failure(self._name, item, error), self._run.budget)
-            return iter(())
-        return _push_along(path, iter([item]))
+            try:
+                self._run.drop(Failure(self._name, item, error), self._run.budget)
+            except _FailedError:
+                yield from self.finish()  # the paths are below: what they hold was computed before
+                raise
+            return
+        yield from _push_along(path, iter([item]))
 
     def finish(self) -> Iterator[Any]:
         """End the paths, one after another."""
         for path in self._paths:
-            for number, stage in enumerate(path):
-                yield from _push_along(path[number + 1 :], stage.finish())
+            yield from _finished(path)
+
+
+def _finished(path: Sequence[_Stage]) -> Iterator[Any]:
+    for number, stage in enumerate(path):
+        yield from _push_along(path[number + 1 :], stage.finish())
 
 
 def _push_along(path: Sequence[_Stage], items: Iterator[Any]) -> Iterator[Any]:
     if not path:
         yield from items
         return
-    for item in items:
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except _FailedError:  # from above: what is held here was computed before
+            yield from _finished(path)
+            raise
         yield from _push_along(path[1:], path[0].push(item))
