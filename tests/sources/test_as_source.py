@@ -67,7 +67,7 @@ def _numbers() -> Iterator[int]:
         (UserDict({"x": np.zeros(3)}), "Its keys are names: give a dict of arrays"),
         ({"train": Plain()}, "of a dict of datasets, read one"),
     ],
-    ids=repr,
+    ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_what_is_no_source_is_refused_with_a_remedy(value: object, message: str) -> None:
     """The message names what was given and what to give instead."""
