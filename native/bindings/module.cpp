@@ -8,6 +8,7 @@ namespace penstock::bindings {
 void bind_arena(nb::module_& module);
 void bind_bell(nb::module_& module);
 void bind_bytes(nb::module_& module);
+void bind_closing(nb::module_& module);
 void bind_gather(nb::module_& module);
 void bind_images(nb::module_& module);
 void bind_jobs(nb::module_& module);
@@ -27,6 +28,7 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_arena(module);
     penstock::bindings::bind_bell(module);
     penstock::bindings::bind_bytes(module);
+    penstock::bindings::bind_closing(module);
     penstock::bindings::bind_gather(module);
     penstock::bindings::bind_images(module);
     penstock::bindings::bind_jobs(module);

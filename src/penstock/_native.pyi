@@ -165,6 +165,11 @@ class BytesHandle:
 def living_byte_owners() -> int:
     """How many owners of bytes this module has made and not dropped."""
 
+class CallWhenDropped:
+    """Calls a function when it is dropped, again where a signal's handler raised in it."""
+
+    def __init__(self, function: object) -> None: ...
+
 class RowTable:
     """
     Rows of equal size at equal strides in one or more pieces of memory, copied by key.

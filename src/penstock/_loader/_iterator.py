@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Generic, Protocol, Self
 
 from penstock._dataset._verbs import T_co
-from penstock._loader._closer import Closer
 from penstock._loader._progress import Progress
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError
+from penstock.transport._closer import Closer
 
 
 class Stateful(Protocol):
@@ -78,7 +78,7 @@ class LoaderIterator(Generic[T_co]):
         self._stream = self._open_stream(course)
         self._next = self._stream.next
         self._interrupted = False
-        self._closer = Closer(self, self._stream.close)
+        self._closer = Closer(self._stream.close)
 
     def __iter__(self) -> Self:
         return self

@@ -13,7 +13,6 @@ from penstock._dataset._verbs import T_co
 from penstock._graph._fingerprint import fingerprint, seen_past
 from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
-from penstock._loader._closer import Closer
 from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._ordered_progress import OrderedProgress
 from penstock._loader._progress import IndexedProgress, Progress
@@ -24,6 +23,7 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Event, Skipped, Substituted
 from penstock.sources._as_source import check_length
+from penstock.transport._closer import Closer
 
 _ALLOWABLE = frozenset({"source", "order"})
 
@@ -99,7 +99,7 @@ class Loader(Generic[T_co]):
         self._runtime = Runtime(self._plan)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, dict[str, str]] = {}
-        self._closer = Closer(self, self._runtime.close)
+        self._closer = Closer(self._runtime.close)
 
     # ------------------------------------------------------------------ iterating
 

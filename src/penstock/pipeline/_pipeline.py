@@ -19,10 +19,7 @@ Guarantees:
 """
 
 import logging
-import threading
-import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from fractions import Fraction
 from types import TracebackType
 from typing import Final
@@ -38,8 +35,7 @@ from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import Item
 from penstock.pipeline._statistics._report import PipelineReport
 
-_EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
-_ERROR_SECONDS: Final = 2.0  # and so long an error that leaves the scope of a pipeline
+_ERROR_SECONDS: Final = 2.0  # so long an error that leaves the scope of a pipeline waits for its stages
 _logger = logging.getLogger("penstock")
 
 
@@ -64,7 +60,6 @@ class Pipeline:
         """Wrap an engine; users call `build_pipeline`."""
         self._engine = engine
         self._reading = Reading(engine)
-        weakref.finalize(self._reading, _end_dropped, engine)  # which iterators hold, too
 
     # -- life
 
@@ -303,11 +298,3 @@ def build_pipeline(
     check_count("num_threads", num_threads)
     check_max_failures(max_failures)
     return Pipeline(Engine(config, num_threads, max_failures, Probes(statistics=statistics, observer=observer)))
-
-
-def _end_dropped(engine: Engine) -> None:
-    """End what nobody reads any more; at the end of the program in good order, if that takes no time."""
-    engine.abandon()
-    if not threading.main_thread().is_alive() and engine.is_here:
-        with suppress(TimeoutError):
-            engine.stop(_EXIT_SECONDS)

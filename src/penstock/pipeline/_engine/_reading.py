@@ -7,12 +7,16 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Self
+from functools import partial
+from typing import Final, Self
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline._channels._outlet import Mark, Outlet
 from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._ops import Item
+from penstock.transport._closer import Closer
+
+_EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
 
 
 class Reading:
@@ -20,6 +24,7 @@ class Reading:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._closer = Closer(partial(_end_dropped, engine))
         self._lock = threading.RLock()  # over starting and stopping
         self._pass = 0
         self._fresh = False  # nothing of it was read yet
@@ -173,3 +178,11 @@ def _waker(loop: asyncio.AbstractEventLoop, woken: "asyncio.Future[None]") -> Ca
             loop.call_soon_threadsafe(settle)
 
     return wake
+
+
+def _end_dropped(engine: Engine) -> None:
+    """End what nobody reads any more; at the end of the program in good order, if that takes no time."""
+    engine.abandon()
+    if not threading.main_thread().is_alive() and engine.is_here:
+        with suppress(TimeoutError):
+            engine.stop(_EXIT_SECONDS)

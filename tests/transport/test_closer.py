@@ -1,0 +1,146 @@
+"""What has an owner is closed once: when told, when the owner is dropped, or at the end; and no interrupt is lost."""
+
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from penstock.transport._closer import Closer
+
+
+class Owner:
+    """Has something that is to be closed."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.closer = Closer(close)
+        self.other: object = None
+
+
+def go_on() -> None:
+    """Do what a program does: the interpreter looks for what is pending."""
+    for _ in range(100):
+        pass
+
+
+def test_closed_when_told_and_not_again() -> None:
+    """Told twice and dropped, it is closed once."""
+    closed: list[int] = []
+    owner = Owner(lambda: closed.append(1))
+    opened = [owner.closer.is_open]
+    owner.closer()
+    owner.closer()
+    opened.append(owner.closer.is_open)
+    assert opened == [True, False]
+    del owner
+    assert closed == [1]
+
+
+def test_closed_when_the_owner_is_dropped() -> None:
+    """At once, with its last reference."""
+    closed: list[int] = []
+    owner = Owner(lambda: closed.append(1))
+    del owner
+    assert closed == [1]
+
+
+def test_closed_when_the_owner_is_collected() -> None:
+    """An owner in a cycle is dropped by the collector."""
+    closed: list[int] = []
+    owner = Owner(lambda: closed.append(1))
+    owner.other = owner
+    del owner
+    assert closed == []
+    gc.collect()
+    assert closed == [1]
+
+
+def test_what_leads_back_to_the_owner_is_collected() -> None:
+    """Where what is closed has come to hold the owner, as an error does by its traceback, both are collected."""
+
+    class Resource:
+        def __init__(self) -> None:
+            self.error: object = None
+
+        def close(self) -> None:
+            closed.append(1)
+
+    closed: list[int] = []
+    resource = Resource()
+    owner = Owner(resource.close)
+    resource.error = owner
+    dropped = weakref.ref(resource)
+    del owner, resource
+    gc.collect()
+    assert closed == [1]
+    assert dropped() is None
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_of_a_drop_is_raised_when_the_program_goes_on(kind: type[BaseException], times: int) -> None:
+    """What a signal's handler raises while the owner is dropped closes it all the same, and is not forgotten."""
+    calls: list[int] = []
+
+    def close() -> None:
+        calls.append(1)
+        if len(calls) <= times:
+            raise kind("pressed")
+
+    owner = Owner(close)
+    with pytest.raises(kind, match="pressed"):  # noqa: PT012 - it's raised some instructions after the drop
+        del owner
+        go_on()
+    assert len(calls) == times + 1
+
+
+def test_an_interrupt_of_a_call_comes_out_of_it() -> None:
+    """Told to close, it raises the interrupt there; and is still to be closed."""
+    calls: list[int] = []
+
+    def close() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    owner = Owner(close)
+    with pytest.raises(KeyboardInterrupt):
+        owner.closer()
+    assert owner.closer.is_open
+    del owner
+    assert len(calls) == 2
+
+
+def test_an_error_of_a_drop_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in closing goes where Python sends those of dropped objects; an error on its way stays as it is."""
+    told: list[object] = []
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        told.append(unraisable.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", tell)
+
+    def broken() -> None:
+        raise OSError("is gone")
+
+    def fail() -> None:
+        owner = Owner(broken)
+        raise LookupError(owner.closer.is_open)
+
+    try:
+        fail()
+    except LookupError as error:
+        error.__traceback__ = None  # drops the owner
+    assert told == [OSError]
+
+
+def test_closed_at_the_end_of_the_program() -> None:
+    """An owner that is still there is closed in good order, while all modules are there."""
+    program = (
+        "from penstock.transport._closer import Closer\n"
+        "kept = [Closer(lambda number=number: print('closed', number)) for number in range(2)]\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("closed 1\nclosed 0\n", "")

@@ -1,0 +1,78 @@
+"""A thread is waited for without harm, whoever presses Ctrl-C meanwhile, and nothing of it stays."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from penstock.transport._daemon_thread import DaemonThread
+
+PATIENCE_SECONDS = 20.0
+
+
+def named(name: str) -> list[threading.Thread]:
+    """Return the living threads of a name."""
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def test_it_works_and_ends() -> None:
+    """It runs its work once, under its name, as a daemon; when it was waited for, it is gone."""
+    seen: list[tuple[str, bool, bool]] = []
+    let_go = threading.Event()
+
+    def work() -> None:
+        let_go.wait(PATIENCE_SECONDS)
+        current = threading.current_thread()
+        seen.append((current.name, current.daemon, thread.is_current))
+
+    thread = DaemonThread(work, "mine")
+    assert not thread.is_current
+    assert not thread.wait(0.01)
+    let_go.set()
+    assert thread.wait(PATIENCE_SECONDS)
+    assert named("mine") == []
+    assert thread.has_ended
+    assert thread.wait(0.0)
+    assert seen == [("mine", True, True)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
+def test_an_interrupted_wait_can_be_waited_again() -> None:
+    """Ctrl-C comes out of the wait at once; the thread works on, and the next wait waits for its end."""
+    let_go, press_now = threading.Event(), threading.Event()
+
+    def press() -> None:
+        if press_now.wait(PATIENCE_SECONDS):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def work() -> None:
+        let_go.wait(PATIENCE_SECONDS)
+
+    thread, pressing = DaemonThread(work, "waits"), DaemonThread(press, "presses")
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come before the wait
+        press_now.set()
+        thread.wait(PATIENCE_SECONDS)
+    assert not thread.has_ended
+    assert not thread.wait(0.01)
+    let_go.set()
+    assert thread.wait(PATIENCE_SECONDS)
+    assert pressing.wait(PATIENCE_SECONDS)
+
+
+def test_work_that_raises_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error goes to `threading.excepthook`; who waits is not left waiting."""
+    told: list[object] = []
+
+    def tell(raised: threading.ExceptHookArgs) -> None:
+        told.append(raised.exc_type)
+
+    monkeypatch.setattr(threading, "excepthook", tell)
+
+    def work() -> None:
+        raise LookupError("none")
+
+    thread = DaemonThread(work, "raises")
+    assert thread.wait(PATIENCE_SECONDS)
+    assert told == [LookupError]
