@@ -18,3 +18,9 @@ class Caught:
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
         self.error = error
         return error is not None
+
+    def taken(self) -> BaseException:
+        """Return what was raised, and forget it: its traceback would hold whoever raises it again, and holds this."""
+        assert self.error is not None
+        error, self.error = self.error, None
+        return error

@@ -1,13 +1,16 @@
 """With workers, what is read in order is folded before it is asked for: so far, and no further."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._runtime._folded import Fold
+from penstock.errors import PipelineFailure
 
 PATIENCE_SECONDS = 20.0
 
@@ -55,3 +58,33 @@ def test_what_filters_left_out_is_counted_when_it_was_handed_out(workers: int) -
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert len(list(loader)) == 100
         assert loader.stats()["filtered"] == 300.0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_filters_left_out_after_the_last_batch_is_counted(workers: int) -> None:
+    """It comes with the end of the epoch."""
+    dataset = ps.range(100_000).filter(lambda number: number < 4).batch(1)
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        with pytest.warns(UserWarning, match="filter"):
+            assert len(list(loader)) == 4
+        assert loader.stats()["filtered"] == 99_996.0
+
+
+def test_a_fold_that_breaks_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the fold's thread is raised behind the batches that it had made; the epoch isn't taken for over."""
+    whole = Fold.__iter__
+
+    def breaking(fold: Fold) -> Iterator[Any]:
+        with closing(whole(fold)) as chunks:
+            yield next(chunks)
+        raise RuntimeError("the fold is broken")
+
+    monkeypatch.setattr(Fold, "__iter__", breaking)
+    found: list[int] = []
+    with (
+        ps.Loader(ps.range(10**6).filter(keep).batch(1), num_workers=1) as loader,
+        pytest.raises(PipelineFailure, match="the fold is broken"),
+    ):
+        found.extend(batch.tolist()[0] for batch in loader)
+    assert found == [*range(len(found))]
+    assert found

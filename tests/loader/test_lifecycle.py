@@ -1,7 +1,9 @@
 """However an iteration ends, what computed for it stops, and the loader can be used again or says why not."""
 
+import asyncio
 import gc
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -260,3 +262,30 @@ def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
         assert count == 40
         assert next(iter(loader))[0, 0] == 0
     assert loader.stats()["bytes_in_flight"] == 0
+
+
+@WORKERS
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("steps", [3, 1_000])
+def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(ordered: bool, workers: int, steps: int) -> None:  # noqa: FBT001
+    """No thread, task or frame of an epoch is left in a cycle: a Ctrl-C would be lost while one is collected."""
+    rows = ps.range(40, seed=1).shuffle()
+
+    def load() -> None:
+        with ps.Loader((rows.filter(keep) if ordered else rows).batch(4), num_workers=workers) as loader:
+            for _ in zip(range(steps), loader, strict=False):
+                pass
+
+    load()  # what is made once
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        load()
+        gc.collect()
+        kinds = (threading.Thread, asyncio.Future, asyncio.AbstractEventLoop, BaseException, types.FrameType)
+        assert [found for found in gc.garbage if isinstance(found, kinds)] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

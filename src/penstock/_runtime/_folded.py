@@ -12,7 +12,7 @@ Guarantees:
 """
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -48,33 +48,29 @@ class _Made(NamedTuple):
     error: BaseException | None = None
 
 
-class _Fold:
+class Fold:
     """The source of the pipeline: chunks of batches, up to the end or the first error."""
 
     def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
         self.inner = ThreadOrderedStream(plan, crew, course, replace(context, filtered=self._count))
 
-    def __iter__(self) -> Iterator[list[_Made]]:
-        return self._chunks()
-
-    def _chunks(self) -> Generator[list[_Made]]:
+    def __iter__(self) -> Generator[list[_Made]]:
         made: list[_Made] = []
         began = time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
                     made.append(_Made(*self.inner.next(), self._counted()))
-                if caught.error is not None:
-                    if not isinstance(caught.error, EndOfEpoch):  # raised by the consumer
-                        made.append(_Made(None, None, self._counted(), caught.error))
+                if caught.error is not None:  # raised by the consumer
+                    made.append(_Made(None, None, self._counted(), caught.taken()))
                     break
                 if time.perf_counter() - began >= _CHUNK_SECONDS:
                     yield made
                     made, began = [], time.perf_counter()
-            if made:
-                yield made
+            yield made
         finally:
+            del made  # the traceback of an error that it may have holds this frame
             self.inner.close()
 
     def _count(self, node: Node, kept: int, dropped: int) -> None:
@@ -100,7 +96,7 @@ class FoldedStream:
         self._index = 0
         self._engine: Engine | None = None
         self._outlet: Outlet | None = None
-        self._fold: _Fold | None = None
+        self._fold: Fold | None = None
         self._ended = False
         self._closed = False
 
@@ -111,8 +107,9 @@ class FoldedStream:
         while self._index == len(self._made) and not self._ended:
             self._receive(self._begun().take(None))
         if self._index == len(self._made):
+            failure = None if self._outlet is None else self._outlet.take_failure()
             self.close()
-            raise EndOfEpoch
+            raise EndOfEpoch if failure is None else failure  # of the fold itself: an end that is none
         return self._handed_out(self._made[self._index])
 
     def _handed_out(self, made: _Made | None) -> tuple[Element, Token]:
@@ -121,8 +118,12 @@ class FoldedStream:
         for counts in made.filtered:
             self._context.filtered(*counts)
         if made.error is not None:
+            self._closed = isinstance(made.error, EndOfEpoch)
             self._end_fold()
-            raise made.error
+            try:
+                raise made.error
+            finally:
+                del made  # the error's traceback holds this frame
         self._made[self._index] = None  # so that the chunk doesn't keep it
         self._index += 1
         self._course = self._course._replace(where=self._course.where._replace(token=made.token))
@@ -137,7 +138,7 @@ class FoldedStream:
     def _begun(self) -> Outlet:
         if self._outlet is None:
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._fold = _Fold(self._plan, self._crew, self._course, self._context)
+                self._fold = Fold(self._plan, self._crew, self._course, self._context)
                 config = PipelineConfig(Source(self._fold), (), Sink(self._plan.prefetch))
                 self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
                 self._outlet = self._engine.begin(None)

@@ -17,8 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from penstock.transport._bell import Bell
+from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._interrupts import HeldInterrupts
 
 _RANGE_SECONDS: Final = 0.02
 _MOST_POSITIONS: Final = 1 << 14
@@ -47,13 +52,10 @@ def scan(total: int, make_task: Callable[[], Task[Result]], num_threads: int) ->
         num_threads: how many threads, at least 1.
     """
     ranges: _Ranges[Result] = _Ranges(total, num_threads)
-    threads = [
-        threading.Thread(target=_work, args=(ranges, make_task), name=f"penstock-scan-{number}", daemon=True)
-        for number in range(num_threads)
-    ]
+    work = partial(_work, ranges, make_task)
+    threads: list[DaemonThread] = []
     try:
-        for thread in threads:
-            thread.start()
+        threads += (DaemonThread(work, f"penstock-scan-{number}") for number in range(num_threads))
         while (taken := ranges.take()) is not None:
             yield taken
     finally:
@@ -61,12 +63,9 @@ def scan(total: int, make_task: Callable[[], Task[Result]], num_threads: int) ->
         _join(threads)
 
 
-def _join(threads: list[threading.Thread]) -> None:
+def _join(threads: list[DaemonThread]) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join(max(deadline - time.monotonic(), 0))
-    stuck = [thread.name for thread in threads if thread.is_alive()]
+    stuck = [thread.name for thread in threads if not thread.wait(max(deadline - time.monotonic(), 0))]
     if stuck:
         _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)
 
@@ -110,6 +109,7 @@ class _Ranges(Generic[Result]):
     def __init__(self, total: int, num_threads: int) -> None:
         self._total = total
         self._threads = num_threads
+        self._finished = Bell()
         self._changed = threading.Condition()  # protects all below
         self._ranges: deque[_Range[Result]] = deque()
         self._next = 0
@@ -138,22 +138,30 @@ class _Ranges(Generic[Result]):
             fitting = int((claimed.stop - claimed.start) * _RANGE_SECONDS / max(seconds, 1e-9))
             self._size = max(min(fitting, 2 * self._size, _MOST_POSITIONS), 1)
             self._changed.notify_all()
+        self._finished.ring()
 
     def take(self) -> Scanned[Result] | None:
         """Return the next result when it is there, or raise its error; None at the end."""
-        with self._changed:
-            self._changed.wait_for(self._can_take)
-            if not self._ranges:
-                return None
-            taken = self._ranges.popleft()
-            self._changed.notify_all()
+        taken: _Range[Result] | None = None
+        while True:
+            self._finished.clear()
+            with HeldInterrupts(), self._changed:
+                ready = self._can_take()
+                if ready and self._ranges:
+                    taken = self._ranges.popleft()
+                    self._changed.notify_all()
+            if ready:
+                break
+            self._finished.wait()
+        if taken is None:
+            return None
         if taken.error is not None:
             raise taken.error
         return taken.scanned
 
     def stop(self) -> None:
         """Let no further range begin."""
-        with self._changed:
+        with HeldInterrupts(), self._changed:
             self._stopped = True
             self._changed.notify_all()
 

@@ -8,10 +8,11 @@ Guarantees:
 """
 
 import logging
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._ring import Claim, SlotRing
 
 _PATIENCE_SECONDS: Final = 2.0
@@ -34,19 +35,16 @@ class WorkerThreads:
         self._ring = ring
         # The threads hold the ring and the task function alone, so that whoever owns them can be collected.
         self._threads = [
-            threading.Thread(target=_work, args=(ring, number, make_task), name=f"penstock-{number}", daemon=True)
-            for number in range(count)
+            DaemonThread(partial(_work, ring, number, make_task), f"penstock-{number}") for number in range(count)
         ]
-        for thread in self._threads:
-            thread.start()
 
     def close(self) -> None:
         """Stop claiming, and wait for the tasks that run."""
         self._ring.stop()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_PATIENCE_SECONDS)
-        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+            if not thread.is_current:
+                thread.wait(_PATIENCE_SECONDS)
+        stuck = [thread.name for thread in self._threads if not thread.has_ended]
         if stuck:
             _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)
         self._threads = []

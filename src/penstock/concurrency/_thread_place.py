@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 from penstock._caught import Caught
 from penstock.concurrency._worker import Worker, for_a_future
+from penstock.transport._daemon_thread import DaemonThread
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -55,7 +56,8 @@ class ThreadPlace(Generic[Job, Result]):
         self._interrupt = interrupt
         self._finish = finish
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._name = name
+        self._thread: DaemonThread | None = None
         self._ended: asyncio.Future[None] | None = None
         self._runner = asyncio.Runner()  # makes its loop when it is first used
         self._lock = threading.Lock()  # over the two below
@@ -70,7 +72,7 @@ class ThreadPlace(Generic[Job, Result]):
     async def start(self) -> None:
         """Start the thread; make the worker there and start it."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._thread.start()
+        self._thread = DaemonThread(self._serve, self._name)
         await self._call(self._start)
 
     async def run(self, job: Job, /) -> Result:
@@ -93,7 +95,8 @@ class ThreadPlace(Generic[Job, Result]):
         try:
             await self._wait(self._ended)
         finally:
-            self._thread.join()  # it has nothing left to do
+            if self._thread is not None:
+                self._thread.wait(None)  # it has nothing left to do
 
     # -- in the loop's thread
 

@@ -1,16 +1,19 @@
 """However a process ends (interpreter exit, fork, Ctrl-C), a pipeline in it hangs nothing and prints nothing."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import penstock
+from penstock.pipeline import PipelineBuilder
 
 SOURCES = str(Path(penstock.__file__).parents[1])
 PATIENCE_SECONDS = 20.0
@@ -237,3 +240,36 @@ def test_ctrl_c(built: str, read: str) -> None:
     assert errors.count("Traceback (most recent call last)") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode in {-signal.SIGINT, 130}
+
+
+@POSIX
+def test_a_stop_that_is_interrupted_goes_on_when_it_is_called_again() -> None:
+    """Ctrl-C ends the wait of `stop`, not the stage that it waits for; the next `stop` waits for that."""
+    entered, cancelled, let_go = threading.Event(), threading.Event(), threading.Event()
+
+    async def hold(item: int) -> int:
+        entered.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+            let_go.wait(PATIENCE_SECONDS)
+        return item
+
+    def press() -> None:
+        if cancelled.wait(PATIENCE_SECONDS):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pipeline = PipelineBuilder().add_source([1]).pipe(hold).add_sink().build(num_threads=1)
+    pipeline.start()
+    assert entered.wait(PATIENCE_SECONDS)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.stop()
+    pressing.join()
+    with pytest.raises(TimeoutError):
+        pipeline.stop(timeout=0.05)
+    let_go.set()
+    pipeline.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-loop"]

@@ -12,9 +12,11 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
+from traceback import clear_frames
 
 from penstock.errors import UsageError
 from penstock.pipeline._engine._resources import Resources
+from penstock.transport._daemon_thread import DaemonThread
 
 
 class Background:
@@ -22,7 +24,7 @@ class Background:
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
-        self._thread = threading.Thread(target=self._serve, name="penstock-loop", daemon=True)
+        self._thread: DaemonThread | None = None
         self._ready = threading.Event()
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,7 +51,7 @@ class Background:
         Raises:
             TimeoutError: it did not within so many seconds.
         """
-        self._thread.start()
+        self._thread = DaemonThread(self._serve, "penstock-loop")
         if not self._ready.wait(timeout):
             self._is_unwanted = True
             self.abandon()
@@ -79,18 +81,20 @@ class Background:
             UsageError: called from the loop's own thread, which would wait for itself.
             TimeoutError: something of it still runs after so many seconds; it may be called again.
         """
-        if threading.current_thread() is self._thread:
+        thread = self._thread
+        if thread is None:
+            return
+        if thread.is_current:
             raise UsageError(
                 "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from "
                 "the event loop's thread. Raise an exception in the stage, or stop the pipeline from elsewhere"
             )
         self.abandon()
         until = None if timeout is None else monotonic() + timeout
-        self._thread.join(timeout)
-        if not self._thread.is_alive() and self._resources is not None:
-            self._resources.join(None if until is None else max(until - monotonic(), 0.0))
-        if self._thread.is_alive():
+        if not thread.wait(timeout):
             raise TimeoutError(f"a stage of the pipeline still runs after {timeout} s: a function can't be interrupted")
+        if self._resources is not None:
+            self._resources.join(None if until is None else max(until - monotonic(), 0.0))
 
     # -- in the thread
 
@@ -136,7 +140,15 @@ class Background:
 
 
 async def _after(previous: asyncio.Task[None] | None, main: Coroutine[object, object, None]) -> None:
-    """Run what is to run when the one before it, which was cancelled, has ended."""
+    """Run what is to run when the one before it, which was cancelled, has ended.
+
+    Raises:
+        CancelledError: it was cancelled, too.
+    """
     while previous is not None and not previous.done():
         await asyncio.wait([previous])
-    await main
+    try:
+        await main
+    except asyncio.CancelledError as error:
+        clear_frames(error.__traceback__)  # a task group's keeps the error, and so all of them
+        raise

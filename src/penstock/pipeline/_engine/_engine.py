@@ -14,6 +14,7 @@ from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._run import run
 from penstock.pipeline._failures import Dropped
 from penstock.pipeline._items import DroppedItem
+from penstock.transport._interrupts import HeldInterrupts
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -67,9 +68,10 @@ class Engine:
         if self._has_run:
             _need_iterable_again(self.config)
         if self._background is None:
-            background = Background(self.num_threads)
-            background.start(timeout)
-            self._background = background
+            with HeldInterrupts():  # else nobody knows of its thread, and nobody ends it
+                background = Background(self.num_threads)
+                background.start(timeout)
+                self._background = background
         if self.is_running:
             self._background.cancel()
         sink = self.config.sink

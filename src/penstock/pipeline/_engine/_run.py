@@ -22,6 +22,7 @@ async def run(nodes: Sequence[Node]) -> None:
             for node in nodes:
                 tasks[id(node)] = group.create_task(_drive(node, tasks), name=node.name)
     finally:
+        tasks.clear()  # a task keeps what cancelled it, whose traceback holds a frame that holds these
         for node in nodes:  # those whose tasks were cancelled before their first step
             for end in node.ends:
                 end.end(None)
@@ -41,7 +42,7 @@ async def _drive(node: Node, tasks: dict[int, asyncio.Task[None]]) -> None:
     for above in node.above:
         tasks[id(above)].cancel()
     if isinstance(caught.error, asyncio.CancelledError):
-        raise caught.error
+        raise caught.taken()
 
 
 def _bug(stage: str, error: BaseException) -> PipelineFailure:

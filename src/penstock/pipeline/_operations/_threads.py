@@ -10,13 +10,14 @@ Guarantees:
 """
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
 from penstock._caught import Caught
+from penstock.transport._daemon_thread import DaemonThread
 
 SLOW_SECONDS: Final = 0.002
 
@@ -105,7 +106,10 @@ class Call:
                 break
         self._waiter = None
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # its traceback holds this frame
 
     def take(self) -> list[object]:
         """Return the new values; each is returned once."""
@@ -138,7 +142,7 @@ class Threads:
         self._count = count
         self._name = name
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[DaemonThread] = []
         self._running: list[Call] = []
 
     def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
@@ -153,10 +157,7 @@ class Threads:
         self._running = [other for other in self._running if not other.done]
         self._running.append(call)
         if len(self._threads) < min(len(self._running), self._count):
-            number = len(self._threads)
-            thread = threading.Thread(target=_serve, args=(self._calls,), name=f"{self._name}-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(DaemonThread(partial(_serve, self._calls), f"{self._name}-{len(self._threads)}"))
         self._calls.put(call)
         return call
 
@@ -168,7 +169,7 @@ class Threads:
     def join(self, timeout: float | None) -> None:
         """Wait until the threads have ended, each at most so many seconds."""
         for thread in self._threads:
-            thread.join(timeout)
+            thread.wait(timeout)
 
 
 def _serve(calls: "SimpleQueue[Call | None]") -> None:

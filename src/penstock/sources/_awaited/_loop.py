@@ -18,11 +18,14 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._storage._after_fork import renewed_after_fork
 from penstock.errors import ClosedError, UsageError
+from penstock.transport._bell import Bell
+from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for coroutines to end
@@ -97,8 +100,7 @@ class SourceLoop:
     def __init__(self) -> None:
         self.process = os.getpid()
         started: Future[_Home] = Future()
-        self._thread = threading.Thread(target=_serve, args=(started,), name="penstock-source-loop", daemon=True)
-        self._thread.start()
+        self._thread = DaemonThread(partial(_serve, started), "penstock-source-loop")
         self._home = started.result()
 
     def run(self, work: Work) -> object:
@@ -108,17 +110,22 @@ class SourceLoop:
             UsageError: the calling thread is the loop's own.
             ClosedError: the program ends.
         """
-        if threading.current_thread() is self._thread:
+        if self._thread.is_current:
             raise UsageError(
                 "an async source can't be read by plain code inside its own read, which would wait for itself; got "
                 "such a read. Await the source's async functions there instead."
             )
-        call = _Call(self._home, work)
+        told = Bell()
+        with HeldInterrupts():
+            call = _Call(self._home, work)
+            call.outcome.add_done_callback(lambda _: told.ring())
         try:
-            outcome = call.outcome.result()
-        except BaseException:  # Ctrl-C has ended the wait
+            told.wait()  # and not for the future, whose lock stays taken where Ctrl-C finds it so
+        except BaseException:
             call.cancel()
             raise
+        with HeldInterrupts():
+            outcome = call.outcome.result()
         return _told(outcome)
 
     async def run_elsewhere(self, work: Work) -> object:
@@ -144,7 +151,7 @@ class SourceLoop:
         with suppress(RuntimeError):  # the loop is closed
             self._home.loop.call_soon_threadsafe(self._home.main.cancel)
         if not threading.main_thread().is_alive():
-            self._thread.join(_EXIT_SECONDS)
+            self._thread.wait(_EXIT_SECONDS)
 
 
 def _told(outcome: _Outcome) -> object:

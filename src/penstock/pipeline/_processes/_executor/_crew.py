@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Final, cast
 
 from penstock._caught import Caught
@@ -27,6 +28,8 @@ from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
 from penstock.pipeline._processes._executor._serve import keep
 from penstock.pipeline._processes._executor._worker import DiedError, Worker
 from penstock.pipeline._processes._process import ChildProcess, StartMethod
+from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._interrupts import HeldInterrupts
 
 _MOST_ATTEMPTS: Final = 3
 _PATIENCE_SECONDS: Final = 2.0  # what a process has to end by itself
@@ -81,7 +84,7 @@ class Crew:
         self._changed = threading.Condition()
         self._calls: deque[Call] = deque()
         self._processes: set[ChildProcess] = set()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[DaemonThread] = []
         self._functions: dict[int, tuple[int, object, bytes]] = {}  # by identity, which they keep by being here
         self._num_functions = 0
         self._closed = self._killed = False
@@ -92,11 +95,7 @@ class Crew:
 
     def start(self, number: int) -> None:
         """Start a process, and the thread that talks with it."""
-        thread = threading.Thread(
-            target=_serve_calls, args=(self, number), name=f"penstock {self._name} {number}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(DaemonThread(partial(_serve_calls, self, number), f"penstock {self._name} {number}"))
 
     def put(self, call: Call) -> None:
         """Have a call done.
@@ -106,7 +105,7 @@ class Crew:
         """
         if os.getpid() != self.pid:
             raise ClosedError(f"these processes belong to process {self.pid}; this one was forked from it")
-        with self._changed:
+        with HeldInterrupts(), self._changed:
             if self._closed:
                 raise ClosedError("these processes are closed; start others")
             if self._broken is None:
@@ -119,7 +118,7 @@ class Crew:
         """Take no more calls; killed, end those that run."""
         if os.getpid() != self.pid:
             return
-        with self._changed:
+        with HeldInterrupts(), self._changed:
             self._closed = True
             self._killed = self._killed or killed
             dropped = list(self._calls) if self._killed else []
@@ -144,8 +143,8 @@ class Crew:
         """Wait for the threads, which wait for their processes; for each at most so many seconds."""
         if os.getpid() == self.pid:
             for thread in self._threads:
-                if thread is not threading.current_thread():  # where a future's callback closes
-                    thread.join(timeout)
+                if not thread.is_current:  # where a future's callback closes
+                    thread.wait(timeout)
 
     # -- the threads' side
 
