@@ -1,6 +1,5 @@
 """What becomes of an item that a stage failed on: it ends the pipeline, or is dropped where that is allowed."""
 
-import asyncio
 import reprlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,12 +103,6 @@ def shortened(item: object) -> str:
     with suppress(Exception):  # a broken repr must not hide the failure that it was asked for
         return reprlib.repr(item)
     return f"<{type(item).__name__} whose repr raises>"
-
-
-def is_cancelled() -> bool:
-    """Return whether it is the task itself that somebody has cancelled, not something that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _summary(error: BaseException) -> str:

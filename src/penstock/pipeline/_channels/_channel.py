@@ -23,8 +23,8 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._size import size_of
 
 _LEAST_ITEMS: Final = 2
-_MOST_ITEMS: Final = 1024
-_GATHER_SECONDS: Final = 0.001
+MOST_ITEMS: Final = 1024
+GATHER_SECONDS: Final = 0.001  # a chunk is what passes in this time
 _GATHER_BYTES: Final = 16 << 20
 
 
@@ -250,10 +250,10 @@ class Channel:
         """Choose the limit anew: the stage that takes from here needs `pace` seconds an item."""
         if self._fixed:
             return
-        limit = int(_GATHER_SECONDS / max(pace, self.pace, 1e-9))
+        limit = int(GATHER_SECONDS / max(pace, self.pace, 1e-9))
         if self._items:
             limit = min(limit, _GATHER_BYTES // max(size_of(self._items[0]), 1))
-        limit = min(max(limit, _LEAST_ITEMS), _MOST_ITEMS)
+        limit = min(max(limit, _LEAST_ITEMS), MOST_ITEMS)
         grown = limit > self.limit
         self.limit = limit
         if grown:

@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from time import perf_counter
 
-from penstock.pipeline._channels._channel import NOTHING
+from penstock.concurrency._worker import is_cancelled
+from penstock.pipeline._channels._channel import GATHER_SECONDS, NOTHING
 from penstock.pipeline._channels._order import InOrder
-from penstock.pipeline._failures import is_cancelled
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed
-from penstock.pipeline._operations._stage import GATHER_SECONDS, Site, Stage
+from penstock.pipeline._operations._stage import Site, Stage
 
 
 class AsyncStage(Stage):

@@ -10,10 +10,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock._caught import Caught
+from penstock.pipeline._channels._channel import MOST_ITEMS
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op
-from penstock.pipeline._operations._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._operations._stage import Site, Stage
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

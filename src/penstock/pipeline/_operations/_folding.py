@@ -7,10 +7,11 @@ from time import perf_counter
 from typing import Any, cast
 
 from penstock._caught import Caught
+from penstock.pipeline._channels._channel import MOST_ITEMS
 from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed
-from penstock.pipeline._operations._stage import MOST_ITEMS, Site, Stage
+from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._ops import Item
 from penstock.pipeline._stages import Aggregate, Aggregator
 

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from time import perf_counter
 from typing import TypeGuard, cast
 
-from penstock.pipeline._channels._channel import Output
+from penstock.concurrency._worker import is_cancelled
+from penstock.pipeline._channels._channel import GATHER_SECONDS, Output
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._config import Source as Described
-from penstock.pipeline._failures import is_cancelled, source_failure
+from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Pulled
-from penstock.pipeline._operations._stage import GATHER_SECONDS, Site, Stage
+from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._threads import Halt, Put, Threads
 from penstock.pipeline._statistics._probe import Probe
 
@@ -55,12 +56,13 @@ class Source:
             if _is_async(iterable):
                 await self._pass_async(iterable)
             else:
-                await self._pass(cast("Iterable[object]", iterable), self._threads)
+                await self._pass(cast("Iterable[object]", iterable))
             if not self._source.continuous:
                 break
             await self._output.end_pass()
 
-    async def _pass(self, iterable: Iterable[object], threads: Threads) -> None:
+    async def _pass(self, iterable: Iterable[object]) -> None:
+        threads = self._threads
         iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
         try:
             while True:

@@ -12,7 +12,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock._caught import Caught
 from penstock.pipeline._channels._channel import Channel, Output
@@ -20,9 +20,6 @@ from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._operations._calls import Failed
 from penstock.pipeline._operations._threads import Halt
 from penstock.pipeline._statistics._probe import Probe
-
-GATHER_SECONDS: Final = 0.001
-MOST_ITEMS: Final = 1024
 
 
 class Site(NamedTuple):

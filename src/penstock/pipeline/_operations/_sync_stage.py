@@ -6,13 +6,12 @@ than `_CHEAP_SECONDS`, one call applies them all: their items touch the loop onc
 stage works for itself, at the same time as the others.
 """
 
-from time import perf_counter
 from typing import Final, Self
 
-from penstock.pipeline._channels._channel import Output, Waiters
+from penstock.pipeline._channels._channel import GATHER_SECONDS, MOST_ITEMS, Waiters
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._operations._calls import Applied, Op
-from penstock.pipeline._operations._stage import GATHER_SECONDS, MOST_ITEMS, Site, Stage
+from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._threads import Threads
 
 _CHEAP_SECONDS: Final = 0.0001
@@ -65,7 +64,10 @@ class SyncStage(Stage):
         async def put(values: list[object]) -> None:
             nonlocal made
             made += len(values)
-            await self._put_into(stages[-1].output, values)
+            if self._probe is None:
+                await stages[-1].output.put_all(values)
+            elif values:
+                await self._put_slowly(values)  # what is counted is not fused
 
         applied = Applied(tuple(stage.op for stage in stages), items)
         call = self._threads.start(applied, self._halt)
@@ -79,14 +81,6 @@ class SyncStage(Stage):
             stage = stages[applied.failed.step]
             stage.tolerance.judge(stage.name, applied.failed.item, applied.failed.error)
         return items[applied.used :]
-
-    async def _put_into(self, output: Output, values: list[object]) -> None:
-        if self._probe is None:
-            await output.put_all(values)
-        elif values:
-            started = perf_counter()
-            await output.put_all(values)
-            self._probe.waited_for_output(perf_counter() - started)
 
     # -- in order
 

@@ -10,6 +10,7 @@ Guarantees:
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from multiprocessing import connection
@@ -20,7 +21,8 @@ from penstock.pipeline._processes._seeding import seed_process
 def begin_process() -> None:
     """Make this process, which `ChildProcess` has started, what the module says."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
     threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
     # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
     multiprocessing.current_process().daemon = False
