@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -166,9 +166,12 @@ def living_byte_owners() -> int:
     """How many owners of bytes this module has made and not dropped."""
 
 class CallWhenDropped:
-    """Calls a function when it is dropped, again where a signal's handler raised in it."""
+    """
+    Calls a function when it is dropped, again where a signal's handler raised in it.
+    """
 
     def __init__(self, function: object) -> None: ...
+    def __del__(*args, **kwargs) -> Any: ...
 
 class RowTable:
     """
