@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
@@ -171,7 +171,6 @@ class CallWhenDropped:
     """
 
     def __init__(self, function: object) -> None: ...
-    def __del__(*args, **kwargs) -> Any: ...
 
 class RowTable:
     """
