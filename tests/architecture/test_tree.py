@@ -24,6 +24,7 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/dataset": "one file per group of verbs, with its messages, and per way to look at a dataset",
     "src/penstock/concurrency": "one file per place that workers live in, and per kind of stream and job",
     "tests/concurrency": "one file per promise of pools and streams, with what their processes do",
+    "tests/transport": "one file per unit, with what its processes do",
     "tests/transport/pipe": "one file per promise of a pipe, with what its processes do",
     "docs/reference": "one page per public module, generated",
     "benchmarks/macro": "one file per scenario",

@@ -265,14 +265,14 @@ def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
 
 
 @WORKERS
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
 @pytest.mark.parametrize("steps", [3, 1_000])
-def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(ordered: bool, workers: int, steps: int) -> None:  # noqa: FBT001
+def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(kind: str, workers: int, steps: int) -> None:
     """No thread, task or frame of an epoch is left in a cycle: a Ctrl-C would be lost while one is collected."""
     rows = ps.range(40, seed=1).shuffle()
 
     def load() -> None:
-        with ps.Loader((rows.filter(keep) if ordered else rows).batch(4), num_workers=workers) as loader:
+        with ps.Loader((rows.filter(keep) if kind == "ordered" else rows).batch(4), num_workers=workers) as loader:
             for _ in zip(range(steps), loader, strict=False):
                 pass
 

@@ -19,10 +19,10 @@ class DaemonThread:
     """A thread that runs `work` once.
 
     Example:
-        >>> thread = DaemonThread(lambda: print("works"), "example")
-        >>> thread.wait(None)
-        works
-        True
+        >>> done = []
+        >>> thread = DaemonThread(lambda: done.append("work"), "example")
+        >>> thread.wait(None), done
+        (True, ['work'])
     """
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
