@@ -48,7 +48,11 @@ class CallWhenDropped {
                 interrupt = std::make_unique<nb::python_error>(std::move(error));
             }
         }
-        if (interrupt && Py_AddPendingCall(&raise_pending, interrupt.get()) == 0) interrupt.release();
+        if (!interrupt) return;
+        if (Py_AddPendingCall(&raise_pending, interrupt.get()) == 0)
+            interrupt.release();
+        else  // no room among what is pending
+            interrupt->discard_as_unraisable(function_);
     }
 
     PyObject* function() const { return function_.ptr(); }
@@ -68,11 +72,13 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int clear(PyObject* self) {
-    nb::inst_ptr<CallWhenDropped>(self)->forget();
+    if (nb::inst_ready(self)) nb::inst_ptr<CallWhenDropped>(self)->forget();
     return 0;
 }
 
-void finalize(PyObject* self) { nb::inst_ptr<CallWhenDropped>(self)->call(); }
+void finalize(PyObject* self) {
+    if (nb::inst_ready(self)) nb::inst_ptr<CallWhenDropped>(self)->call();
+}
 
 PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(&clear)},

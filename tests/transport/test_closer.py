@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock._native import CallWhenDropped
 from penstock.transport._closer import Closer
 
 
@@ -144,3 +145,11 @@ def test_closed_at_the_end_of_the_program() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("closed 1\nclosed 0\n", "")
+
+
+def test_what_was_never_made_calls_nothing() -> None:
+    """The native object survives being collected without having been initialised."""
+    owner: list[object] = [CallWhenDropped.__new__(CallWhenDropped)]
+    owner.append(owner)
+    del owner
+    gc.collect()

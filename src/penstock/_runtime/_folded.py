@@ -108,8 +108,11 @@ class FoldedStream:
             self._receive(self._begun().take(None))
         if self._index == len(self._made):
             failure = None if self._outlet is None else self._outlet.take_failure()
+            if failure is not None:  # of the fold itself: an end that is none
+                self._end_fold()
+                raise failure
             self.close()
-            raise EndOfEpoch if failure is None else failure  # of the fold itself: an end that is none
+            raise EndOfEpoch
         return self._handed_out(self._made[self._index])
 
     def _handed_out(self, made: _Made | None) -> tuple[Element, Token]:

@@ -150,5 +150,5 @@ async def _after(previous: asyncio.Task[None] | None, main: Coroutine[object, ob
     try:
         await main
     except asyncio.CancelledError as error:
-        clear_frames(error.__traceback__)  # a task group's keeps the error, and so all of them
+        clear_frames(error.__traceback__)  # that of a task group keeps the error, which keeps them
         raise

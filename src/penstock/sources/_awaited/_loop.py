@@ -124,9 +124,7 @@ class SourceLoop:
         except BaseException:
             call.cancel()
             raise
-        with HeldInterrupts():
-            outcome = call.outcome.result()
-        return _told(outcome)
+        return _told(call.outcome.result())
 
     async def run_elsewhere(self, work: Work) -> object:
         """Return what the coroutine that `work` makes returns; it runs here, and is awaited on another loop.
