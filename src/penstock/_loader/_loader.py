@@ -40,8 +40,9 @@ class Loader(Generic[T_co]):
     Args:
         dataset: what to load.
         num_workers: how many workers compute ahead; 0 computes in the caller's thread when a batch is asked for.
-        workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes"
-            is refused until it exists; "auto" takes what there is.
+        workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
+            for functions that hold it, of datasets that can be indexed: they must be picklable, and a script must
+            guard what it does by `if __name__ == "__main__":`; "auto", the default, means threads.
         isolated: refused until it exists.
         shard: which rank's rows of each global batch to load; by default all of them.
         prefetch: how many batches are made ready before they are asked for, at least 1; counted for all workers.

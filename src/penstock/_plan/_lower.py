@@ -31,6 +31,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
+    if place == "processes":
+        _check_processes(program, limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
@@ -48,9 +50,9 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     if num_workers == "auto":
         raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
     count = need_count("num_workers", num_workers)
-    if workers == "processes" and count:
-        raise UsageError('workers="processes" does not exist yet; use workers="threads", or num_workers=0')
-    return ("threads", count) if count else ("inline", 0)
+    if not count:
+        return "inline", 0
+    return ("processes", count) if workers == "processes" else ("threads", count)
 
 
 def parse_memory(memory: int | str | None) -> int | None:
@@ -74,6 +76,19 @@ def _check_threads(node: Node) -> None:
                 f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
                 "use num_workers=0, or take the rng that random_map hands over"
             )
+
+
+def _check_processes(program: Batches | Ordered, limits: Limits) -> None:
+    if isinstance(program, Ordered):
+        raise UsageError(
+            'workers="processes" computes datasets that can be indexed; this one can only be read in order. Use '
+            'workers="threads" for it, or filter(…, index=path) instead of filter'
+        )
+    if limits.start_method not in (None, "spawn", "forkserver"):
+        raise UsageError(
+            f"start_method must be 'spawn', 'forkserver' or None; got start_method={limits.start_method!r}. A forked "
+            "process would inherit locks that threads hold"
+        )
 
 
 def _batches(node: Node) -> Batches:

@@ -7,7 +7,8 @@ from penstock._frozen import frozen
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
 
-Place: TypeAlias = Literal["inline", "threads"]
+Place: TypeAlias = Literal["inline", "threads", "processes"]
+StartMethod: TypeAlias = Literal["spawn", "forkserver"]
 
 
 @frozen
@@ -44,6 +45,7 @@ class Limits:
         read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
             requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
             ahead.
+        start_method: how worker processes are started; None, the default, is "spawn".
 
     Example:
         >>> import penstock as ps
@@ -54,6 +56,7 @@ class Limits:
     num_batch_workers: int | None = None
     worker_init: Callable[[int], object] | None = None
     read_ahead: int = 64
+    start_method: StartMethod | None = None
 
 
 @frozen

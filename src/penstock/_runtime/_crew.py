@@ -20,10 +20,10 @@ from typing import Final
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
+from penstock._plan._plan import Batches
 from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError
-from penstock.transport._bell import Bell
 from penstock.transport._interrupts import HeldInterrupts
 from penstock.transport._memory import Memory, Region
 from penstock.transport._ring import Claim, SlotRing
@@ -57,8 +57,8 @@ class Crew:
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
-        self._bell = Bell()
-        self._ring = SlotRing(BLOCKS, capacity=SLOTS, bell=self._bell)
+        self._ring = self._make_ring()
+        self._bell = self._ring.bell
         self._memory = Memory()
         self._jobs: list[Job | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
@@ -69,7 +69,39 @@ class Crew:
         self._merging = threading.Semaphore(merges)
         self._make_context = make_context
         self._worker_init = worker_init
-        self._threads = WorkerThreads(self._ring, num_workers, self._make_task)
+        self._start()
+
+    # -- the workers, and their memory; processes have their own
+
+    def _make_ring(self) -> SlotRing:
+        return SlotRing(BLOCKS, capacity=SLOTS)
+
+    def _start(self) -> None:
+        self._threads = WorkerThreads(self._ring, self.num_workers, self._make_task)
+
+    def _stop(self) -> None:
+        self._threads.close()
+
+    def _allocate(self, size_bytes: int) -> Region:
+        return self._memory.allocate(size_bytes)
+
+    def _discard(self, regions: list[Region]) -> None:
+        """Let go of memory that is not used any more."""
+
+    def _hand_out(self, slot: int, job: Job, region: Region | None) -> None:
+        del region
+        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
+
+    def _is_complete(self, slot: int) -> bool:
+        return self._ring.ready(slot)
+
+    def _conclude(self, slot: int, job: Job) -> None:
+        """Learn what became of a job."""
+
+    def cuts(self, program: Batches) -> bool:
+        """Return whether a job's rows may be cut into blocks; else it is one block, and handed over whole."""
+        del program
+        return True
 
     # -- who owns it
 
@@ -85,6 +117,8 @@ class Crew:
 
     def when_free(self, action: Callable[[], None]) -> None:
         """Call `action` with the crew owned: now, or, if someone owns it, as soon as they don't."""
+        if os.getpid() != self._process:
+            return  # in a fork the workers don't exist, and what is shared with them is the parent's
         self._waiting.append(action)
         self._run_waiting()
 
@@ -150,30 +184,35 @@ class Crew:
             self.retire(slot)
         for number in self._memory.released():
             self._idle.append(self._lent.pop(number))
+        self._discard(self._idle[: -self.most_idle or None])
         del self._idle[: -self.most_idle or None]
 
     def arm(self, job: Job) -> int:
         """Hand a job to the workers; return its slot."""
         slot = self._free.pop()
         self._number += 1
+        region: Region | None = None
         if job.memory_bytes:
             region = self._lent[self._number] = self._take_region(job.memory_bytes)
             job.use(self._memory.lease(region, self._number))
         self._jobs[slot] = job
-        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
+        self._hand_out(slot, job, region)
         return slot
 
     def _take_region(self, size_bytes: int) -> Region:
         for index in reversed(range(len(self._idle))):  # the last one returned is still in the caches
             if len(self._idle[index]) >= size_bytes:
                 return self._idle.pop(index)
+        self._discard(self._idle[:1])
         del self._idle[:1]  # the new one takes its place
-        return self._memory.allocate(size_bytes)
+        return self._allocate(size_bytes)
 
     def retire(self, slot: int) -> None:
         """Take back a slot whose job is complete; its memory follows when the last view dies."""
-        if self._jobs[slot] is None:
+        job = self._jobs[slot]
+        if job is None:
             raise InternalError("only an armed slot can be retired")
+        self._conclude(slot, job)
         self._ring.retire(slot)
         self._jobs[slot] = None
         self._free.append(slot)
@@ -196,15 +235,18 @@ class Crew:
     def is_ready(self, slot: int) -> bool:
         """Return whether a slot's job is complete; if not, the descriptor becomes readable when it may be."""
         self._bell.clear()
-        return self._ring.ready(slot)
+        return self._is_settled(slot)
 
     def wait(self, slot: int, given_up: Callable[[], bool]) -> None:
         """Wait until a slot's job is complete, or given up; Ctrl-C comes out of it at once."""
-        while not (self._ring.ready(slot) or given_up() or self._ring.stopped):
+        while not (self._is_settled(slot) or given_up()):
             self._bell.clear()
-            if self._ring.ready(slot) or given_up() or self._ring.stopped:
+            if self._is_settled(slot) or given_up():
                 return
             self._bell.wait()
+
+    def _is_settled(self, slot: int) -> bool:
+        return self._is_complete(slot) or self._ring.stopped or self._worker_error is not None
 
     def ring_bell(self) -> None:
         """Have who waits for a job look again."""
@@ -219,8 +261,12 @@ class Crew:
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
         self.when_free(self._give_up_all)
-        self._threads.close()
-        self.when_free(self._idle.clear)
+        self._stop()
+        self.when_free(self._let_go)
+
+    def _let_go(self) -> None:
+        self._discard(self._idle)
+        self._idle.clear()
 
     # -- workers
 

@@ -30,9 +30,10 @@ from penstock._runtime._batches import (
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
+from penstock.batching._leaf import LeafSpec
 from penstock.batching._write import LayoutMismatchError, write_rows
-from penstock.errors import InternalError
-from penstock.transport._memory import Lease
+from penstock.errors import InternalError, WorkerError
+from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._ahead._arrivals import BlockRecords
@@ -94,7 +95,9 @@ class Learned:
 class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
-    def __init__(self, plan: Plan, course: Course, block_rows: int | None, learned: Learned) -> None:
+    def __init__(
+        self, plan: Plan, course: Course, block_rows: int | None, learned: Learned, *, whole: bool = False
+    ) -> None:
         """Cut some steps.
 
         Args:
@@ -102,6 +105,7 @@ class BatchJob:
             course: the job's steps.
             block_rows: how many rows a block has; None for a single block.
             learned: what is known of the rows.
+            whole: whether its batches are made where its only block is, and handed over as they are.
         """
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
@@ -110,35 +114,38 @@ class BatchJob:
         self._learned = learned
         self.course = course
         self._runs, self._bounds = rows_of_course(plan.program, plan.shard, course)
-        self._block_rows = max(self.row_count, 1) if block_rows is None else block_rows
-        self.blocks = max(-(-self.row_count // self._block_rows), 1)
+        self.block_rows: int = max(self.row_count, 1) if block_rows is None else block_rows
+        self.blocks = max(-(-self.row_count // self.block_rows), 1)
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
-        self._layout = row_layout(self._program, learned)
-        self.memory_bytes = 0 if self._layout is None else self._layout.leaf_offsets(self.row_count)[1]
+        self.death: WorkerError | None = None
+        """What is told of it where processes die of it."""
+        self.layout: Layout | None = row_layout(self._program, learned)
+        self.is_whole = whole
+        self.memory_bytes = 0 if whole or self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
-        self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self._layout is None else []
+        self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self.layout is None else []
         self._results: list[Element] = []
-        self.has_merge = self._layout is None or bool(self._program.above)
+        self.has_merge = whole or self.layout is None or bool(self._program.above)
 
     @property
     def row_count(self) -> int:
         """How many rows the job has."""
         return self._bounds[-1]
 
-    def use(self, lease: Lease | None) -> None:
+    def use(self, lease: Lease | Region | None) -> None:
         """Lay the rows' columns over leased memory, which lives as long as a view of them; None for its own memory."""
-        if self._layout is not None:
+        if self.layout is not None:
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
-            self._columns = self._layout.columns(self.row_count, cast("memoryview | None", lease))
+            self._columns = self.layout.columns(self.row_count, cast("memoryview | None", lease))
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return which records of async sources a block needs."""
         return list(upcoming(self._program.rows, *row_coordinates(self._spans(*self._bounds_of(block)))))
 
     def _bounds_of(self, block: int) -> tuple[int, int]:
-        start = block * self._block_rows
-        return start, min(start + self._block_rows, self.row_count)
+        start = block * self.block_rows
+        return start, min(start + self.block_rows, self.row_count)
 
     def run_block(self, block: int, context: Context) -> int:
         if self.arriving is not None:
@@ -146,15 +153,15 @@ class BatchJob:
         start, stop = self._bounds_of(block)
         spans = self._spans(start, stop)
         read = reads_directly(self._program)
-        if self._layout is None:
+        if self.layout is None:
             self._elements[block] = elements = evaluate_rows(self._program, spans, context)
             if self._learned.layout is None and elements and isinstance(self._merge, Stack):
                 self._learned.layout = layout_of(elements[0])
         elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
-            self._read_directly(read, self._layout, spans, start, stop)
+            self._read_directly(read, self.layout, spans, start, stop)
         else:
             try:
-                write_rows(self._layout, evaluate_rows(self._program, spans, context), self._columns, start)
+                write_rows(self.layout, evaluate_rows(self._program, spans, context), self._columns, start)
             except LayoutMismatchError:
                 self._learned.is_irregular = True
                 raise
@@ -184,7 +191,7 @@ class BatchJob:
     def run_merge(self, context: Context) -> None:
         units = [self.course.unit(index) for index in range(self.course.steps)]
         rows = [rows_of(self._program, self._shard, unit) for unit in units]
-        if self._layout is None:
+        if self.layout is None:
             elements = [element for part in self._elements for element in part]
             self._elements = []
             merge = Merger(self._program, context)
@@ -197,6 +204,10 @@ class BatchJob:
                 apply_above(self._program, rows[index], units[index], self._stacked(index), context)
                 for index in range(len(units))
             ]
+
+    def deliver(self, batches: list[Element]) -> None:
+        """Take the batches of a whole job, made elsewhere."""
+        self._results = batches
 
     def take(self, index: int, copied_bytes: int = 0) -> Element:
         """Return the batch of the job's step `index`.
@@ -211,7 +222,7 @@ class BatchJob:
         return map_leaves(lambda leaf: _copied(leaf, copied_bytes), batch) if self._columns and copied_bytes else batch
 
     def _stacked(self, index: int, copied_bytes: int = 0) -> Element:
-        layout, batch = self._layout, self._program.batch
+        layout, batch = self.layout, self._program.batch
         if layout is None or batch is None:
             raise InternalError("only batches with a layout lie stacked in memory")
         leaves = self._columns
@@ -269,6 +280,12 @@ class SpanJob:
     def run_merge(self, context: Context) -> None:
         del context
         raise InternalError("positions of an ordered dataset are merged by the steps above")
+
+
+def can_be_cut(program: Batches, learned: Learned) -> bool:
+    """Return whether rows can be written into shared memory, and are then all that there is to do."""
+    layout = row_layout(program, learned)
+    return layout is not None and not program.above and all(isinstance(kind, LeafSpec | None) for kind in layout.kinds)
 
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:

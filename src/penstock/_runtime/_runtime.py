@@ -36,7 +36,11 @@ class Runtime:
         if self._crew is None:
             merges = plan.limits.num_batch_workers or plan.prefetch
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._crew = Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
+                self._crew = (
+                    process_crew(plan)
+                    if plan.place == "processes"
+                    else Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
+                )
         self._crew.check()
         self._crew.give_up()
         if isinstance(plan.program, Batches):
@@ -99,6 +103,13 @@ class Runtime:
 
     def _context(self) -> Context:
         return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)
+
+
+def process_crew(plan: Plan) -> Crew:
+    """Return a crew of processes."""
+    from penstock._runtime._process_crew import ProcessCrew  # noqa: PLC0415 - multiprocessing is slow to import
+
+    return ProcessCrew(plan)
 
 
 def _check_row(row: int, count: int) -> None:

@@ -24,6 +24,7 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
+from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
     from penstock._runtime._ahead._read_ahead import ReadAhead
@@ -46,18 +47,25 @@ class ThreadBatchStream:
     def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
         if not isinstance(plan.program, Batches):
             raise TypeError("an ordered dataset has no batches of its own")
-        self._course = course
+        self._plan = plan
+        self._program: Batches = plan.program
+        self._crew = crew
+        self._course = course  # what is left of it, from the job at hand on
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
-        self._cutter = _Cutter(plan, crew, course)
-        next_job, ended = self._cutter.next_job, None
-        if awaits(plan.program.rows):
-            ahead = _read_ahead(next_job, plan.limits.read_ahead)
-            next_job, ended = ahead.next_job, ahead.close
-        self._queue = JobQueue(crew, next_job, self._cutter.window, plan.memory, ended=ended)
+        self._queue = self._open(0)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
+
+    def _open(self, singly: int) -> "JobQueue[BatchJob]":
+        plan = self._plan
+        cutter = _Cutter(plan, self._program, self._crew, self._course, singly)
+        next_job, ended = cutter.next_job, None
+        if plan.place == "threads" and awaits(self._program.rows):
+            ahead = _read_ahead(next_job, plan.limits.read_ahead)
+            next_job, ended = ahead.next_job, ahead.close
+        return JobQueue(self._crew, next_job, cutter.window, plan.memory, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
         job = self._job
@@ -66,14 +74,26 @@ class ThreadBatchStream:
             self._index = 0
             if job is None:
                 raise EndOfEpoch
+        if job.death is not None:
+            return self._next_singly(job, job.death)
         if job.failed:
             batch = self._inline.batch(job.course.unit(self._index))
         else:
             batch = job.take(self._index, self._copied_bytes)
         self._index += 1
         if self._index == job.course.steps:
+            self._course = self._course.part(job.course.steps, self._course.steps)
             self._job = None
         return batch, None
+
+    def _next_singly(self, job: BatchJob, death: WorkerError) -> tuple[Element, Token]:
+        """Go through a job's steps one by one, so that those before the deadly one come."""
+        if job.course.steps == 1:
+            raise death
+        self._queue.close()
+        self._job = None
+        self._queue = self._open(job.course.steps)
+        return self.next()
 
     def fileno(self) -> int | None:
         return self._descriptor
@@ -89,19 +109,32 @@ class ThreadBatchStream:
 class _Cutter:
     """Cuts a course into jobs: how many steps one takes, and how many rows a block."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course) -> None:
+    def __init__(self, plan: Plan, program: Batches, crew: Crew, course: Course, singly: int) -> None:
+        """Begin at a course's first step.
+
+        Args:
+            plan: of a dataset whose program is `program`.
+            program: what is computed.
+            crew: for whom.
+            course: which steps.
+            singly: how many steps have a job each, and a block for each row where that can be.
+        """
         self._plan = plan
         self._learned: Learned = crew.learned
         self._workers = crew.num_workers
+        self._program = program
+        self._cuts = crew.cuts
         self._course = course
         self._next = 0
+        self._singly = singly
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
-        count = min(self._units_per_job(), self._course.steps - self._next)
+        count = 1 if self._next < self._singly else self._units_per_job()
+        count = min(count, self._course.steps - self._next)
         if count <= 0:
             return None
         try:
@@ -112,8 +145,10 @@ class _Cutter:
         return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
 
     def _make(self, count: int) -> BatchJob:
-        rows = block_rows(count * self._rows, self._workers, self._learned)
-        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned)
+        whole = not self._cuts(self._program)
+        least = -(-self._rows // BLOCKS) if self._next < self._singly else None
+        rows = None if whole else least or block_rows(count * self._rows, self._workers, self._learned)
+        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned, whole=whole)
         self._next += count
         return job
 

@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock._caught import Caught
+from penstock.concurrency._children._child_process import StartMethod, check_start_method
+from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import Item
 from penstock.pipeline._pipeline import build_pipeline
-from penstock.pipeline._processes._errors import unpack_error
-from penstock.pipeline._processes._process import StartMethod, check_start_method
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._subprocess._link import Link
 from penstock.pipeline._subprocess._messages import Setup, Word

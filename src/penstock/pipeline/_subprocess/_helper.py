@@ -12,10 +12,10 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
+from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._packed_error import PackedError, pack_error
 from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._pipeline import Pipeline, build_pipeline
-from penstock.pipeline._processes._child import begin_process
-from penstock.pipeline._processes._errors import PackedError, pack_error
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Word
 from penstock.transport import TensorPipeWriter
 

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Final, Protocol, cast
 
 from penstock._caught import Caught
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
-from penstock.pipeline._processes._errors import PackedError, unpack_error
-from penstock.pipeline._processes._process import ChildProcess, StartMethod
 from penstock.pipeline._subprocess._helper import serve
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Word
 from penstock.transport import TensorPipeReader

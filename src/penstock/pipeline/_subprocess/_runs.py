@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 
+from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import ClosedError, UsageError
-from penstock.pipeline._processes._errors import unpack_error
 from penstock.pipeline._subprocess._link import Link
 from penstock.pipeline._subprocess._messages import Seen, Word
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from penstock._caught import Caught
+from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_error
+from penstock.concurrency._children._seeding import seed_process
 from penstock.errors import UsageError, WorkerError
-from penstock.pipeline._processes._errors import PackedError, pack_error, unpack_error
-from penstock.pipeline._processes._seeding import seed_process
 
 Outcome: TypeAlias = tuple[bool, object]
 """Whether an item's call succeeded, and its result, or the exception that it raised."""

@@ -23,11 +23,11 @@ from functools import partial
 from typing import Final, cast
 
 from penstock._caught import Caught
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
 from penstock.pipeline._processes._executor._serve import keep
 from penstock.pipeline._processes._executor._worker import DiedError, Worker
-from penstock.pipeline._processes._process import ChildProcess, StartMethod
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock._caught import Caught
+from penstock.concurrency._children._seeding import seed_process
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import (
     ChunkCall,
@@ -27,7 +28,6 @@ from penstock.pipeline._processes._executor._chunks import (
     run_chunk,
 )
 from penstock.pipeline._processes._executor._running import ProcessExecutor, RunningProcesses, open_processes
-from penstock.pipeline._processes._seeding import seed_process
 from penstock.pipeline._stages import StageExecutor, Submits
 
 

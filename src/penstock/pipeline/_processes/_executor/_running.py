@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock._frozen import frozen
+from penstock.concurrency._children._child_process import StartMethod, check_start_method
 from penstock.errors import UsageError
 from penstock.pipeline._processes._executor._chunks import dump
 from penstock.pipeline._processes._executor._crew import Call, Crew
-from penstock.pipeline._processes._process import StartMethod, check_start_method
 
 
 @frozen

@@ -6,11 +6,11 @@ import pickle
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import WorkerError
-from penstock.pipeline._processes._errors import unpack_error
 from penstock.pipeline._processes._executor._chunks import PackedOutcomes, load
 from penstock.pipeline._processes._executor._serve import Answer, Request, keep, serve
-from penstock.pipeline._processes._process import ChildProcess, StartMethod
 
 _PROGRESS_BYTES: Final = 1 << 16  # what a pipe holds: a chunk has fewer items
 

@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from multiprocessing import connection
 
-from penstock.pipeline._processes._seeding import seed_process
+from penstock.concurrency._children._seeding import seed_process
 
 
 def begin_process() -> None:

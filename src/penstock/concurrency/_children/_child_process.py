@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from multiprocessing import connection
+from multiprocessing import process as process_module
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock.concurrency._child_ends import death_of, interrupts_blocked
@@ -67,6 +68,9 @@ class ChildProcess:
         finally:
             theirs.close()
         self.pid: int = self._process.pid or 0
+        # Else a fork of this program, which inherits the list, ends the processes of its parent when it exits.
+        children: set[object] = getattr(process_module, "_children", set())
+        children.discard(self._process)
         self._watched: io.FileIO | None = watch_process(self.pid)
 
     def fileno(self) -> int:

@@ -1,0 +1,248 @@
+"""Processes that run tasks claimed from a shared slot ring, each watched by a thread of the parent.
+
+Guarantees:
+  - Each process has a number, and at most one living process has it. When one dies, its block is given to others at
+    once, or, if the same block has killed `_MOST_DEATHS` of them, handed to `condemn` and finished in its name; then
+    another process takes its place.
+  - Processes that die again and again before they have started are an error of the whole crew.
+  - What a process tells arrives in order, on the thread that watches it.
+  - `close` returns when all processes have ended and were waited for; those that are inside a function of the dataset
+    are killed after `_PATIENCE_SECONDS`. They end with their parent, and print nothing on Ctrl-C.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import reduction
+from multiprocessing.util import Finalize
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock._caught import Caught
+from penstock._frozen import frozen
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._packed_error import PackedError, unpack_error
+from penstock.errors import WorkerError
+from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._ring import SlotRing
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_MOST_DEATHS: Final = 3
+_MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves
+_FAILURE: Final = 5
+_PATIENCE_SECONDS: Final = 2.0
+_logger = logging.getLogger("penstock")
+
+
+class Employer(Protocol):
+    """Who has work done by processes; all methods are called on the threads that watch them."""
+
+    def doing(self, number: int) -> tuple[int, int, int] | None:
+        """Return the slot, job number and block that a process is at, or was when it died; None if it is at none."""
+        ...
+
+    def told(self, message: object) -> None:
+        """Take what a process tells."""
+        ...
+
+    def condemn(self, slot: int, job: int, block: int, death: WorkerError) -> None:
+        """Learn that a block kills processes; it counts as finished when this returns."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Learn that no process can work."""
+        ...
+
+
+@frozen
+class Work:
+    """What runs in each process.
+
+    Attributes:
+        target: called with the process's pipe, its number, `Inherited` descriptors, and the setup.
+        descriptors: that it inherits.
+        setup: what it needs to know.
+    """
+
+    target: Callable[..., None]
+    descriptors: tuple[int, ...]
+    setup: bytes
+
+
+class WorkerProcesses:
+    """Owns the processes and the threads.
+
+    Args:
+        ring: where tasks are claimed; it lies in shared memory.
+        count: how many processes, at least 1.
+        work: what they do.
+        employer: who is told.
+        start_method: how they are started; None for "spawn".
+    """
+
+    def __init__(
+        self, ring: SlotRing, count: int, work: Work, employer: Employer, start_method: StartMethod | None
+    ) -> None:
+        self._ring = ring
+        self._work = work
+        self._employer = employer
+        self._start_method: StartMethod | None = start_method
+        self._lock = threading.Lock()  # over the three below
+        self._children: dict[int, ChildProcess] = {}
+        self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
+        self._closing = False
+        self._deaths: dict[tuple[int, int], int] = {}  # by job and block; a watcher's at a time, as far as it matters
+        # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
+        self._finalizer = Finalize(None, self.close, exitpriority=0)
+        self._threads = [DaemonThread(partial(self._watch, number), f"penstock-{number}") for number in range(count)]
+
+    def share(self, number: int, descriptor: int) -> None:
+        """Give all processes a descriptor, under a number; those that start later too, until `unshare`."""
+        with self._lock:
+            self._shared[number] = descriptor
+            for child in self._children.values():
+                _send(child, number, descriptor)
+
+    def unshare(self, number: int) -> None:
+        """Give it to no further process; it may be closed then."""
+        with self._lock:
+            self._shared.pop(number, None)
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            self._closing = True
+        self._ring.stop()
+        deadline = monotonic() + _PATIENCE_SECONDS
+        for number, thread in enumerate(self._threads):
+            if not thread.is_current and not thread.wait(max(deadline - monotonic(), 0.0)):
+                self._kill(number)
+                thread.wait(None)
+        self._finalizer.cancel()
+
+    def _kill(self, number: int) -> None:
+        with self._lock:
+            child = self._children.get(number)
+            if child is not None:
+                child.kill()
+
+    # -- in the threads
+
+    def _watch(self, number: int) -> None:
+        trouble = 0
+        while True:
+            child = self._start(number)
+            if child is None:
+                return
+            if not self._adopt(number, child):
+                child.close()
+                return
+            has_started = self._listen(child)
+            with self._lock:
+                closing = self._closing
+                death = child.death(started=has_started)
+                del self._children[number]
+                child.close()
+            if closing:
+                return
+            failed = _FAILURE if death.exit_code is None or death.exit_code >= 0 else 1
+            trouble = 0 if has_started else trouble + failed
+            if trouble >= _MOST_TROUBLE:
+                self._employer.fail(death)
+                return
+            _logger.warning("%s; another one takes its place", death)
+            self._take_back(number, death)
+
+    def _start(self, number: int) -> ChildProcess | None:
+        with Caught() as caught:
+            return ChildProcess(
+                self._work.target,
+                (number, Inherited(self._work.descriptors), self._work.setup),
+                name=f"process of worker {number}",
+                start_method=self._start_method,
+            )
+        self._employer.fail(caught.taken())
+        return None
+
+    def _adopt(self, number: int, child: ChildProcess) -> bool:
+        with self._lock:
+            if self._closing:
+                return False
+            self._children[number] = child
+            for shared, descriptor in self._shared.items():
+                _send(child, shared, descriptor)
+            return True
+
+    def _listen(self, child: ChildProcess) -> bool:
+        """Pass on what a process tells until its end; return whether it had started."""
+        has_started = False
+        try:
+            while child.wait():
+                if not child.pipe.poll():
+                    break  # it has ended, and told all
+                message = pickle.loads(child.pipe.recv_bytes())
+                if isinstance(message, PackedError):
+                    self._employer.fail(unpack_error(message))
+                    with self._lock:
+                        self._closing = True
+                elif message is not None:
+                    self._employer.told(message)
+                has_started = True
+        except (EOFError, OSError):  # killed, in the middle of a message perhaps
+            pass
+        return has_started
+
+    def _take_back(self, number: int, death: WorkerError) -> None:
+        at = self._employer.doing(number)
+        if at is not None:
+            slot, job, block = at
+            deaths = self._deaths[job, block] = self._deaths.get((job, block), 0) + 1
+            if deaths >= _MOST_DEATHS:
+                with Caught():  # it may have finished it and died before it said so
+                    self._employer.condemn(slot, job, block, death)
+                    self._ring.finish(slot, block, number)
+        self._ring.release_worker(number)
+
+
+class Inherited:
+    """Descriptors among a process's arguments.
+
+    Attributes:
+        taken: the descriptors; in the process its own copies, which it closes.
+    """
+
+    def __init__(self, descriptors: tuple[int, ...]) -> None:
+        self.taken = descriptors
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _arrived, tuple(map(reduction.DupFd, self.taken))
+
+
+class _Handle(Protocol):
+    def detach(self) -> int: ...
+
+
+def _arrived(*handles: _Handle) -> Inherited:
+    return Inherited(tuple(handle.detach() for handle in handles))
+
+
+def _send(child: ChildProcess, number: int, descriptor: int) -> None:
+    with Caught():  # it has died; its watcher will see
+        child.pipe.send_bytes(b"%d" % number)
+        reduction.send_handle(child.pipe, descriptor, child.pid)
+
+
+class SharedDescriptors:
+    """A process's side of `WorkerProcesses.share`."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
+
+    def next(self) -> tuple[int, int]:
+        """Return the number of the next descriptor, and the descriptor, which the caller closes; waits for it."""
+        number = int(self._pipe.recv_bytes())
+        return number, reduction.recv_handle(self._pipe)

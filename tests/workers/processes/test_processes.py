@@ -1,0 +1,182 @@
+"""Batches that processes compute are the definition's, whatever becomes of the processes."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError, WorkerError
+from tests.equivalence.definition import digest
+from tests.workers.processes import functions
+from tests.workers.processes.killing import kill_a_worker
+
+PATIENCE_SECONDS = 20.0
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+
+
+def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.Loader:
+    """Return a loader with worker processes."""
+    return ps.Loader(dataset, num_workers=num_workers, workers="processes", **options)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two batches are equal, byte for byte."""
+    return bool(digest(one) == digest(other))
+
+
+DATASETS = {
+    "arrays": ps.range(100, seed=1).shuffle().map(functions.row).batch(8),
+    "a short last batch": ps.range(30).map(functions.row).batch(8),
+    "padded": ps.range(30).map(functions.row).batch(8, remainder="pad"),
+    "strings": ps.range(100).map(functions.named_row).batch(8),
+    "random": ps.range(100, seed=2).shuffle().random_map(functions.noisy).batch(7),
+    "a step above": ps.range(100).batch(8).map(functions.halved),
+    "a custom merge": ps.range(100).map(functions.row).batch(8, merge=list),
+    "no batch": ps.range(30).map(functions.row),
+    "repeated": ps.range(20, seed=3).shuffle().repeat(3).batch(8),
+    "read": ps.read({"x": np.arange(100.0), "y": np.arange(300).reshape(100, 3)}).batch(8),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_equals_the_definition(name: str) -> None:
+    """The same batches in the same order, over several epochs, and from a saved state on."""
+    dataset = DATASETS[name]
+    with ps.Loader(dataset) as inline, processes(dataset) as loader:
+        for _ in range(2):
+            expected, found = list(inline), list(loader)
+            assert len(found) == len(expected)
+            assert all(map(same, found, expected))
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = list(batches)
+    with ps.Loader(dataset, num_workers=1) as resumed:
+        resumed.load_state_dict(state)
+        assert all(map(same, list(resumed), rest))
+
+
+def test_killed_again_and_again() -> None:
+    """However often a process is killed, no batch is lost, repeated or changed; others take their places."""
+    dataset = ps.range(2_000, seed=1).shuffle().map(functions.slow).batch(8)
+    expected = list(ps.Loader(dataset))
+    with processes(dataset) as loader:
+        found: list[Any] = []
+        for batch in loader:
+            found.append(batch)
+            if len(found) % 40 == 0:
+                kill_a_worker()
+    assert len(found) == len(expected)
+    assert all(map(same, found, expected))
+
+
+@pytest.mark.parametrize("batch_size", [4, 64])
+def test_what_kills_every_process_is_told(batch_size: int) -> None:
+    """A record that no process survives is a WorkerError in its place; the batches before it come, those after too."""
+    dataset = ps.range(100).map(functions.kills_itself).batch(batch_size)
+    limits = ps.Limits(worker_init=functions.mark_process)
+    with processes(dataset, limits=limits) as loader:
+        batches = iter(loader)
+        deadly = functions.DEADLY // batch_size
+        assert [next(batches)[0] for _ in range(deadly)] == [step * batch_size for step in range(deadly)]
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="SIGKILL") as raised:
+                next(batches)
+            assert raised.value.exit_code == -signal.SIGKILL
+        loader.seek(deadly + 1)
+        assert [batch[0] for batch in loader] == [*range((deadly + 1) * batch_size, 100, batch_size)]
+
+
+def test_an_error_is_the_users_own() -> None:
+    """What a function raises arrives as itself, in its place, each time; batches before it come first."""
+    with processes(ps.range(100).map(functions.broken).batch(4)) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no record 37"):
+                next(batches)
+
+
+def test_an_error_may_be_replaced() -> None:
+    """`on_error` holds in processes as anywhere, and the loader's statistics count it."""
+    dataset = ps.range(100).map(functions.broken, on_error=ps.Substitute()).batch(4)
+    with ps.Loader(dataset) as inline, processes(dataset, 1) as loader:
+        assert all(map(same, list(loader), list(inline)))
+        assert loader.stats()["substituted"] == inline.stats()["substituted"] == 1
+
+
+def test_rows_of_other_shapes_are_the_users_error() -> None:
+    """The error is the one that is raised without workers."""
+    dataset = ps.range(100).map(functions.ragged_row).batch(4)
+    with pytest.raises(UsageError) as expected:
+        list(ps.Loader(dataset))
+    with processes(dataset) as loader, pytest.raises(UsageError) as raised:
+        list(loader)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_a_worker_that_can_not_be_prepared() -> None:
+    """What `worker_init` raises arrives instead of a batch, and names the worker; nothing waits for ever."""
+    with processes(ps.range(8).batch(4), limits=ps.Limits(worker_init=functions.refuses)) as loader:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no device"):
+                next(iter(loader))
+        with pytest.raises(LookupError) as raised:
+            next(iter(loader))
+    assert any("being prepared" in note for note in raised.value.__notes__)
+
+
+def test_what_can_not_be_sent_is_told() -> None:
+    """The rule, the cause and the remedies are in the message."""
+    expected = pytest.raises(UsageError, match=r"must be picklable; got .*it holds a connection.*cloudpickle")
+    with processes(ps.range(8).map(functions.Unpicklable()).batch(4)) as loader, expected:
+        iter(loader)
+
+
+def test_local_functions_can_be_sent() -> None:
+    """With cloudpickle lambdas and closures work."""
+    pytest.importorskip("cloudpickle")
+    offset = 3
+    with processes(ps.range(8).map(lambda number: number + offset).batch(4)) as loader:
+        assert [batch.tolist() for batch in loader] == [[3, 4, 5, 6], [7, 8, 9, 10]]
+
+
+def test_ordered_datasets_are_refused() -> None:
+    """They are told what to use."""
+    with pytest.raises(UsageError, match='workers="threads"'):
+        processes(ps.range(8).filter(bool).batch(4))
+
+
+def test_batches_outlive_their_loader() -> None:
+    """What was handed out stays as it is when the loader, and with it the processes, is gone."""
+    loader = processes(ps.range(100).map(functions.row).batch(50))
+    first, second = list(loader)
+    loader.close()
+    assert first["image"][49, 0, 0] == 49
+    assert second["number"].tolist() == [*range(50, 100)]
+
+
+def test_kept_batches_take_more_memory() -> None:
+    """A consumer that keeps batches gets the rest all the same, with one warning."""
+    dataset = ps.range(400).map(functions.large_row).batch(20)
+    with processes(dataset) as loader, pytest.warns(UserWarning, match="are kept by the training loop"):
+        kept = list(loader)
+    assert [int(images[0, 0]) for images in kept] == [step * 20 % 251 for step in range(20)]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_stopped_at_any_time(after: int) -> None:
+    """A loader may be closed before its processes have started, while they work, or when it is dropped."""
+    loader = processes(ps.range(1_000).map(functions.slow).batch(4))
+    batches = iter(loader)
+    for _ in range(after):
+        next(batches)
+    if after == 3:
+        del batches, loader
+    else:
+        loader.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
