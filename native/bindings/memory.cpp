@@ -3,9 +3,13 @@
 // Such an array's base is the object, so the object dies with the last view; its destructor is plain C++.
 #include "core/memory.hpp"
 
+#include "core/atomic_word.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
+
+#include <stdexcept>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,6 +24,13 @@ template <class Holder>
 int get_buffer(PyObject* object, Py_buffer* view, int flags) {
     const auto& holder = *nb::inst_ptr<Holder>(object);
     return PyBuffer_FillInfo(view, object, holder.data(), static_cast<Py_ssize_t>(holder.size()), 0, flags);
+}
+
+std::uint64_t add_to_word(const Region& region, std::size_t start, std::int64_t amount) {
+    if (start % sizeof(AtomicWord) != 0 || region.size() < sizeof(AtomicWord) ||
+        start > region.size() - sizeof(AtomicWord))
+        throw std::out_of_range("start must be that of a word inside the region");
+    return reinterpret_cast<AtomicWord*>(region.data() + start)->add(amount);
 }
 
 template <class Holder>
@@ -37,6 +48,8 @@ void bind_memory(nb::module_& module) {
             "Where it is mapped in this process.")
         .def("populate", &Region::populate, "start"_a, "size_bytes"_a, "reading"_a,
              nb::call_guard<nb::gil_scoped_release>(), "Makes the pages of a part be there.")
+        .def("add", &add_to_word, "start"_a, "amount"_a,
+             "Adds to a 64-bit word, atomically between all processes; the word before.")
         .def("discard", &Region::discard, "start"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Gives the pages of a part of shared memory back to the system.");
 

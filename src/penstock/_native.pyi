@@ -264,6 +264,11 @@ class Region:
     def populate(self, start: int, size_bytes: int, reading: bool) -> None:
         """Makes the pages of a part be there."""
 
+    def add(self, start: int, amount: int) -> int:
+        """
+        Adds to a 64-bit word, atomically between all processes; the word before.
+        """
+
     def discard(self, start: int, size_bytes: int) -> None:
         """Gives the pages of a part of shared memory back to the system."""
 

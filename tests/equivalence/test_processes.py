@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
-from tests.equivalence.graphs import batched, indexable
+from tests.equivalence.graphs import batched, indexable, ordered
+from tests.equivalence.joints import in_order
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -17,22 +18,31 @@ EXAMPLES = settings().max_examples // 6  # starting processes takes a second
 
 
 @settings(max_examples=EXAMPLES)
-@given(batched() | indexable(), st.integers(1, 3), st.lists(st.integers(0, 12), max_size=3), st.data())
-def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, kills: list[int], data: st.DataObject) -> None:
+@given(
+    batched() | indexable() | ordered() | in_order(),
+    st.integers(1, 3),
+    st.integers(0, 12),
+    st.lists(st.integers(0, 12), max_size=3),
+    st.sampled_from(["inline", "threads", "processes"]),
+)
+def test_epochs_equal_the_definition(
+    dataset: ps.Dataset, workers: int, stop: int, kills: list[int], goes_on: str
+) -> None:
     """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
+    limits = ps.Limits(num_batch_workers=1 + stop % 2)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
-    stop = data.draw(st.integers(0, max(len(whole[0]) - 1, 0)))
-    with ps.Loader(dataset, num_workers=workers, workers="processes") as loader:
-        for expected in whole:
-            batches = _killing(iter(loader), kills)
-            assert outcomes(batches) == expected
-            if raised(expected) or not expected:
-                return
-        loader.seek(0)
-        batches = iter(loader)
+    stop = min(stop, len(whole[0]) - raised(whole[0]))
+    with ps.Loader(dataset, num_workers=workers, workers="processes", limits=limits) as loader:
+        batches = _killing(iter(loader), kills)
         found = [digest(next(batches)) for _ in range(stop)]
         state = loader.state_dict()
-    with ps.Loader(dataset, num_workers=1) as resumed:
+        assert found + outcomes(batches) == whole[0]
+        if not raised(whole[0]):
+            assert outcomes(_killing(iter(loader), kills)) == whole[1]
+    if stop == len(whole[0]):
+        return  # the state is the next epoch's start
+    place: Any = {"inline": {"num_workers": 0}}.get(goes_on, {"num_workers": 1, "workers": goes_on})
+    with ps.Loader(dataset, **place) as resumed:
         resumed.load_state_dict(state)
         assert found + outcomes(resumed) == whole[0]
 

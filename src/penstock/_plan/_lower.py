@@ -32,7 +32,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         _check_threads(node)
     program = program_of(node)
     if place == "processes":
-        _check_processes(program, limits)
+        _check_processes(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
@@ -78,12 +78,7 @@ def _check_threads(node: Node) -> None:
             )
 
 
-def _check_processes(program: Batches | Ordered, limits: Limits) -> None:
-    if isinstance(program, Ordered):
-        raise UsageError(
-            'workers="processes" computes datasets that can be indexed; this one can only be read in order. Use '
-            'workers="threads" for it, or filter(…, index=path) instead of filter'
-        )
+def _check_processes(limits: Limits) -> None:
     if limits.start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
             f"start_method must be 'spawn', 'forkserver' or None; got start_method={limits.start_method!r}. A forked "

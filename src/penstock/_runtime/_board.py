@@ -1,7 +1,8 @@
 """Shared memory in which a crew describes its slots' jobs to processes, and they tell what became of them.
 
-The slot ring orders all of it: a description is written before its slot is armed, an outcome before its block is
-finished. So neither needs a lock, and a description is never read while it is written.
+The slot ring orders all of it: a description is written before its slot is armed, an outcome and a place before their
+block is finished. So none needs a lock, and a description is never read while it is written. A slot's merge is the
+block after its last one.
 """
 
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -19,10 +20,15 @@ FAILED: Final = 1
 """The block raised, or can't be told here: the consumer computes it."""
 IRREGULAR: Final = 2
 """The block's rows didn't fit the layout."""
-DEADLY: Final = 3
+NO_ROOM: Final = 3
+"""What the block computed doesn't fit the memory that it was given."""
+DEADLY: Final = 4
 """Processes die of it."""
 
 _RECORD_BYTES: Final = 1 << 16  # of which as much is touched as a description takes
+_TAKEN, _NEEDED, _DESCRIBED, _END = range(4)  # words of a slot, before those of its blocks
+_HEAD: Final = 4
+_BLOCK_WORDS: Final = 4  # where its parcel lies, and its notes, each with its size
 _WORKER_WORDS: Final = 8
 _SLOT, _JOB, _BLOCK, _IS_BUSY, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(7)
 
@@ -40,9 +46,13 @@ class Board:
         self.region = region
         records = np.frombuffer(cast("memoryview", region), np.uint8, slots * _RECORD_BYTES)
         self._records: NDArray[np.uint8] = records.reshape(slots, _RECORD_BYTES)
+        places = 8 * (_HEAD + (blocks + 1) * _BLOCK_WORDS)
+        self._words: NDArray[np.int64] = self._records[:, :places].view(np.int64)
+        self._places = self._words[:, _HEAD:].reshape(slots, blocks + 1, _BLOCK_WORDS)
+        self._outcomes = self._records[:, places : places + blocks + 1]
+        self._description_start = places + blocks + 1
         words = np.frombuffer(cast("memoryview", region), np.int64, offset=slots * _RECORD_BYTES)
         self._workers: NDArray[np.int64] = words.reshape(-1, _WORKER_WORDS)
-        self._blocks = blocks
 
     @classmethod
     def create(cls, slots: int, blocks: int, workers: int) -> Self:
@@ -56,29 +66,76 @@ class Board:
 
     # -- slots
 
-    def describe(self, slot: int, description: bytes, blocks: int) -> bool:
-        """Write a slot's description, and take its blocks for fine; return whether there was room for it."""
-        record, start = self._records[slot], self._blocks + 8
-        if start + len(description) > _RECORD_BYTES:
+    def describe(self, slot: int, description: bytes, taken_bytes: int) -> bool:
+        """Write a slot's description, and take its blocks for fine; return whether there was room for it.
+
+        Args:
+            slot: which one; not armed.
+            description: for the processes.
+            taken_bytes: how much of the memory that blocks are given places in is taken already.
+        """
+        record, start = self._records[slot], self._description_start
+        end = start + len(description)
+        if end > _RECORD_BYTES:
             return False
-        record[:blocks] = FINE
-        record[self._blocks : start].view(np.int64)[0] = len(description)
-        record[start : start + len(description)] = np.frombuffer(description, np.uint8)
+        self._outcomes[slot] = FINE
+        self._places[slot] = 0
+        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end
+        record[start:end] = np.frombuffer(description, np.uint8)
         return True
 
     def description(self, slot: int) -> bytes:
         """Return what was written for an armed slot."""
-        record, start = self._records[slot], self._blocks + 8
-        size = int(record[self._blocks : start].view(np.int64)[0])
-        return bytes(record[start : start + size])
+        start = self._description_start
+        return bytes(self._records[slot, start : start + int(self._words[slot, _DESCRIBED])])
+
+    def take_room(self, slot: int, size_bytes: int) -> int:
+        """Return where in the slot's memory there is room that nobody else is given, if the memory is large enough."""
+        return self._add(slot, _TAKEN, size_bytes)
+
+    def _add(self, slot: int, word: int, amount: int) -> int:
+        return self.region.add(slot * _RECORD_BYTES + 8 * word, amount)
+
+    def need_room(self, slot: int, size_bytes: int) -> None:
+        """Write how large a slot's memory should have been."""
+        self._words[slot, _NEEDED] = size_bytes
+
+    def needed(self, slot: int) -> int:
+        """Return how large a slot's memory should have been, or how much of it was used."""
+        return int(self._words[slot, [_TAKEN, _NEEDED]].max())
+
+    def put(self, slot: int, block: int, start_bytes: int, size_bytes: int) -> None:
+        """Write where what a block computed lies."""
+        self._places[slot, block, :2] = start_bytes, size_bytes
+
+    def place(self, slot: int, block: int) -> slice:
+        """Return where what a block computed lies."""
+        start, size = self._places[slot, block, :2].tolist()
+        return slice(start, start + size)
+
+    def note(self, slot: int, block: int, text: bytes) -> bool:
+        """Write something about a block; return whether there was room for it."""
+        start = self._add(slot, _END, len(text))
+        if start + len(text) > _RECORD_BYTES:
+            return False
+        self._records[slot, start : start + len(text)] = np.frombuffer(text, np.uint8)
+        self._places[slot, block, 2:] = start, len(text)
+        return True
+
+    def notes(self, slot: int) -> list[bytes]:
+        """Return what was written about a slot's blocks."""
+        if int(self._words[slot, _END]) == self._description_start + int(self._words[slot, _DESCRIBED]):
+            return []
+        places: list[list[int]] = self._places[slot, :, 2:].tolist()
+        return [bytes(self._records[slot, start : start + size]) for start, size in places if size]
 
     def tell(self, slot: int, block: int, outcome: int) -> None:
         """Write what became of a block."""
-        self._records[slot, block] = outcome
+        self._outcomes[slot, block] = outcome
 
-    def outcome(self, slot: int, blocks: int) -> int:
+    def outcome(self, slot: int) -> int:
         """Return the worst of what became of a slot's blocks."""
-        return int(self._records[slot, :blocks].max())
+        return int(self._outcomes[slot].max())
 
     # -- workers
 

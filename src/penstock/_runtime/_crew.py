@@ -20,12 +20,11 @@ from typing import Final
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
-from penstock._plan._plan import Batches
 from penstock._runtime._jobs import Job, Learned
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError
 from penstock.transport._interrupts import HeldInterrupts
-from penstock.transport._memory import Memory, Region
+from penstock.transport._memory import Lease, Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 
 SLOTS: Final = 256
@@ -38,6 +37,9 @@ class Crew:
     What a queue has to say: `arm_more`, called by workers when they own the crew, must not raise; `most_idle` is how
     many regions of memory are worth keeping while nobody uses them.
     """
+
+    shares = False
+    """Whether jobs are computed by other processes."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Crew:
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
         self._lent: dict[int, Region] = {}  # by job number: memory that is being written, ready or viewed
+        self._used: dict[int, int] = {}  # how many bytes of it
         self._idle: list[Region] = []
         self._number = 0
         self._merging = threading.Semaphore(merges)
@@ -88,6 +91,12 @@ class Crew:
     def _discard(self, regions: list[Region]) -> None:
         """Let go of memory that is not used any more."""
 
+    def _region_bytes(self, job: Job) -> int:
+        return job.memory_bytes
+
+    def _lend(self, job: Job, lease: Lease) -> None:
+        job.use(lease)
+
     def _hand_out(self, slot: int, job: Job, region: Region | None) -> None:
         del region
         self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
@@ -97,11 +106,6 @@ class Crew:
 
     def _conclude(self, slot: int, job: Job) -> None:
         """Learn what became of a job."""
-
-    def cuts(self, program: Batches) -> bool:
-        """Return whether a job's rows may be cut into blocks; else it is one block, and handed over whole."""
-        del program
-        return True
 
     # -- who owns it
 
@@ -170,7 +174,7 @@ class Crew:
     @property
     def bytes_in_use(self) -> int:
         """The bytes of all memory that is being written, ready or viewed."""
-        return sum(map(len, self._lent.copy().values()))
+        return sum(self._used.copy().values())
 
     @property
     def has_free_slot(self) -> bool:
@@ -184,6 +188,7 @@ class Crew:
             self.retire(slot)
         for number in self._memory.released():
             self._idle.append(self._lent.pop(number))
+            del self._used[number]
         self._discard(self._idle[: -self.most_idle or None])
         del self._idle[: -self.most_idle or None]
 
@@ -193,8 +198,9 @@ class Crew:
         self._number += 1
         region: Region | None = None
         if job.memory_bytes:
-            region = self._lent[self._number] = self._take_region(job.memory_bytes)
-            job.use(self._memory.lease(region, self._number))
+            region = self._lent[self._number] = self._take_region(self._region_bytes(job))
+            self._used[self._number] = len(region)
+            self._lend(job, self._memory.lease(region, self._number))
         self._jobs[slot] = job
         self._hand_out(slot, job, region)
         return slot

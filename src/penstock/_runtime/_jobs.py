@@ -13,6 +13,7 @@ from penstock._graph._blocks import Block
 from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._graph._ordered._leaf import Leaf
+from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
@@ -46,6 +47,8 @@ class Job(Protocol):
     has_merge: bool
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
+    death: WorkerError | None
+    """What is told of it where processes die of it."""
     arriving: "list[BlockRecords] | None"
     """The records of each block, where sources are read ahead."""
 
@@ -56,6 +59,10 @@ class Job(Protocol):
 
     def use(self, lease: Lease) -> None:
         """Take memory lent to it, at least `memory_bytes` of it; the lease lives as long as any view of it."""
+        ...
+
+    def describe(self, block: int) -> str:
+        """Return which rows a block has, in words."""
         ...
 
     def run_block(self, block: int, context: Context) -> int:
@@ -81,6 +88,8 @@ class Learned:
         """The time from a row's start to its end, waiting for storage or for the interpreter included."""
         self.row_cpu_seconds: float | None = None
         """The processor's time for a row."""
+        self.merged_row_bytes = 0.0
+        """The most memory that a row, and its part of what is merged, took where both lie in shared memory."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""
@@ -96,7 +105,7 @@ class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
     def __init__(
-        self, plan: Plan, course: Course, block_rows: int | None, learned: Learned, *, whole: bool = False
+        self, plan: Plan, course: Course, block_rows: int | None, learned: Learned, *, shared: bool = False
     ) -> None:
         """Cut some steps.
 
@@ -105,7 +114,7 @@ class BatchJob:
             course: the job's steps.
             block_rows: how many rows a block has; None for a single block.
             learned: what is known of the rows.
-            whole: whether its batches are made where its only block is, and handed over as they are.
+            shared: whether processes compute it. What is merged then lies apart from what comes of it.
         """
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
@@ -119,14 +128,22 @@ class BatchJob:
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
         self.death: WorkerError | None = None
-        """What is told of it where processes die of it."""
         self.layout: Layout | None = row_layout(self._program, learned)
-        self.is_whole = whole
-        self.memory_bytes = 0 if whole or self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
+        if (
+            shared
+            and self.layout is not None
+            and not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds)
+        ):
+            self.layout = None  # lists of texts lie in no shared memory
+        self.row_bytes = 0 if self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
+        self.has_merge = self.layout is None or bool(self._program.above)
+        self.joins = plan.program.batch is not None or bool(plan.program.above)
+        self.memory_bytes = self.row_bytes
+        if shared and self.has_merge:
+            self.memory_bytes = max(int(self.row_count * learned.merged_row_bytes), 1) if self.joins else 0
         self._columns: list[Any] = []  # one for each leaf: an array, a list, or None
         self._elements: list[list[Element]] = [[] for _ in range(self.blocks)] if self.layout is None else []
         self._results: list[Element] = []
-        self.has_merge = whole or self.layout is None or bool(self._program.above)
 
     @property
     def row_count(self) -> int:
@@ -146,6 +163,10 @@ class BatchJob:
     def _bounds_of(self, block: int) -> tuple[int, int]:
         start = block * self.block_rows
         return start, min(start + self.block_rows, self.row_count)
+
+    def describe(self, block: int) -> str:
+        start, stop = self._bounds_of(block)
+        return f"row {start}" if stop - start == 1 else f"one of the rows {start} to {stop - 1}"
 
     def run_block(self, block: int, context: Context) -> int:
         if self.arriving is not None:
@@ -205,9 +226,26 @@ class BatchJob:
                 for index in range(len(units))
             ]
 
-    def deliver(self, batches: list[Element]) -> None:
-        """Take the batches of a whole job, made elsewhere."""
-        self._results = batches
+    def elements(self, block: int) -> object:
+        """Return what a block computed, and let go of it; None if its rows lie in memory already."""
+        if self.layout is not None:
+            return None
+        elements, self._elements[block] = self._elements[block], []
+        return elements
+
+    def take_elements(self, block: int, elements: list[Element] | None) -> None:
+        """Take what another process computed of a block."""
+        if elements is not None:
+            self._elements[block] = elements
+
+    def merged(self) -> tuple[list[Element], Layout | None]:
+        """Return what the merge made, and the layout of the rows, if one was seen."""
+        return self._results, self._learned.layout
+
+    def take_merged(self, merged: tuple[list[Element], Layout | None]) -> None:
+        """Take what another process merged."""
+        self._results, layout = merged
+        self._learned.layout = self._learned.layout or layout
 
     def take(self, index: int, copied_bytes: int = 0) -> Element:
         """Return the batch of the job's step `index`.
@@ -246,46 +284,64 @@ class SpanJob:
     """Some positions of a leaf of an ordered dataset."""
 
     has_merge = False
+    joins = False
     memory_bytes = 0
+    row_bytes = 0
 
     def __init__(self, leaf: Leaf, span: range, block_rows: int) -> None:
-        self._leaf = leaf
-        self._block_rows = block_rows
+        self.leaf = leaf
+        self.block_rows = block_rows
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
         self.failed = False
+        self.death: WorkerError | None = None
         self.arriving: list[BlockRecords] | None = None
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
-    def use(self, lease: Lease) -> None:
+    def use(self, lease: Lease | Region) -> None:
         del lease
         raise InternalError("elements have memory of their own")
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return which records of async sources a block needs."""
         span = self._span(block)
-        positions = self._leaf.course.positions(span.start, span.stop)
-        return list(upcoming(self._leaf.node, np.full(len(positions), self._leaf.epoch, np.int64), positions))
+        positions = self.leaf.course.positions(span.start, span.stop)
+        return list(upcoming(self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions))
 
     def _span(self, block: int) -> range:
-        return self.span[block * self._block_rows : (block + 1) * self._block_rows]
+        return self.span[block * self.block_rows : (block + 1) * self.block_rows]
+
+    @property
+    def row_count(self) -> int:
+        return len(self.span)
+
+    def describe(self, block: int) -> str:
+        span = self._span(block)
+        return f"position {span.start}" if len(span) == 1 else f"one of the positions {span.start} to {span.stop - 1}"
 
     def run_block(self, block: int, context: Context) -> int:
         if self.arriving is not None:
             context = self.arriving[block].informed(context)
         span = self._span(block)
-        self.parts[block] = (span, self._leaf.evaluate(span.start, span.stop, context))
+        self.parts[block] = (span, self.leaf.evaluate(span.start, span.stop, context))
         return len(span)
 
     def run_merge(self, context: Context) -> None:
-        del context
+        """Do nothing: it is the steps above that merge."""
+
+    def elements(self, block: int) -> object:
+        (_, block_of), self.parts[block] = self.parts[block], (range(0), Block([], None))
+        return tuple(block_of)
+
+    def take_elements(self, block: int, elements: tuple[list[Element], Integers | None, int]) -> None:
+        self.parts[block] = self._span(block), Block(*elements)
+
+    def merged(self) -> object:
         raise InternalError("positions of an ordered dataset are merged by the steps above")
 
-
-def can_be_cut(program: Batches, learned: Learned) -> bool:
-    """Return whether rows can be written into shared memory, and are then all that there is to do."""
-    layout = row_layout(program, learned)
-    return layout is not None and not program.above and all(isinstance(kind, LeafSpec | None) for kind in layout.kinds)
+    def take_merged(self, merged: object) -> None:
+        del merged
+        raise InternalError("positions of an ordered dataset are merged by the steps above")
 
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:

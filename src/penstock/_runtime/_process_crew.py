@@ -1,7 +1,7 @@
 """A crew of processes: its slots are described on a board, its memory is shared, and a death is nobody's loss.
 
 Only the consumer arms slots, so the processes are busy as long as there is a window of jobs to do; between them and the
-consumer nothing is sent but batches that don't lie in shared memory. What they failed on the consumer computes itself.
+consumer nothing is sent. What they failed on the consumer computes itself.
 
 Guarantees, beyond a crew's:
   - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block that
@@ -9,41 +9,55 @@ Guarantees, beyond a crew's:
 """
 
 import pickle
-from typing import cast
+import sys
+from contextlib import suppress
+from typing import Final, cast
 
 from penstock._graph._apply import Context
-from penstock._plan._plan import Batches, Plan
-from penstock._runtime._board import DEADLY, FINE, IRREGULAR, Board
+from penstock._plan._plan import Plan
+from penstock._runtime._board import DEADLY, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._crew import BLOCKS, SLOTS, Crew
-from penstock._runtime._jobs import BatchJob, Job, can_be_cut
-from penstock._runtime._process_work import Described, Sent, pickled, work
+from penstock._runtime._jobs import Job
+from penstock._runtime._parcels import LARGE_BYTES, read
+from penstock._runtime._process_work import Described, pickled, work
+from penstock._runtime._tasks import SharedJob, task_of
 from penstock._workers._processes import Work, WorkerProcesses
 from penstock.errors import InternalError, WorkerError
+from penstock.events import Observer
 from penstock.transport._arena._table import create_region
-from penstock.transport._memory import Region
+from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
+
+_ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
 
 
 class ProcessCrew(Crew):
     """Owns the ring, the board, the memory, and the processes.
 
+    Beside the memory of batches there is *spill* memory, for what processes hand to each other, and elements to the
+    consumer. A job has it until it is complete.
+
     Args:
-        plan: of an indexable dataset; sent to each process.
+        plan: sent to each process.
+        observe: told of the events of jobs.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    shares = True
+
+    def __init__(self, plan: Plan, observe: Observer) -> None:
         self._plan = plan
+        self._observe = observe
         self._board = Board.create(SLOTS, BLOCKS, plan.num_workers)
         self._newest = -1  # number of a region
         self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
-        self._expected: dict[int, Sent | None] = {}  # by job number: what a whole job is to send
+        self._room_bytes = _ROOM_BYTES
+        self._spills: dict[int, Region] = {}  # by slot
+        self._idle_spills: list[Region] = []
+        self._leases: dict[int, Lease] = {}  # by slot, of what is merged
         self._deaths: dict[int, WorkerError] = {}
         self._counted = 0, 0.0, 0.0
         self._jobs_numbers = [0] * SLOTS
         super().__init__(plan.num_workers, _unused, merges=1, worker_init=None)
-
-    def cuts(self, program: Batches) -> bool:
-        return can_be_cut(program, self.learned)
 
     # -- the workers, and their memory
 
@@ -76,25 +90,47 @@ class ProcessCrew(Crew):
             number, _ = self._regions.pop(id(region))
             self._processes.unshare(number)
 
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._discard(self._idle_spills)
+        self._idle_spills.clear()
+
+    def _region_bytes(self, job: Job) -> int:
+        return self._room_bytes if job.has_merge else job.memory_bytes
+
+    def _lend(self, job: Job, lease: Lease) -> None:
+        if not job.has_merge:
+            job.use(lease)
+            return
+        self._leases[self._number] = lease
+        self._used[self._number] = job.memory_bytes
+
+    def _spill_of(self, slot: int, job: SharedJob) -> Region | None:
+        """Return memory for what a job's processes hand on, if there is any."""
+        if not job.has_merge and job.row_bytes:
+            return None
+        size = max(self._room_bytes, 2 * job.row_bytes)
+        while self._idle_spills and len(self._idle_spills[-1]) < size:
+            self._discard([self._idle_spills.pop()])
+        region = self._spills[slot] = self._idle_spills.pop() if self._idle_spills else self._allocate(size)
+        return region
+
     def _hand_out(self, slot: int, job: Job, region: Region | None) -> None:
-        job = cast("BatchJob", job)
+        job = cast("SharedJob", job)
         self._learn_times()
-        number = None if region is None else self._regions[id(region)][0]
-        living = tuple(known for known, _ in self._regions.values())
+        spill = self._spill_of(slot, job)
         described = Described(
             self._number,
-            job.course,
-            None if job.is_whole else job.block_rows,
-            job.layout,
-            number,
-            living,
+            task_of(job),
+            None if spill is None else self._regions[id(spill)][0],
+            None if region is None else self._regions[id(region)][0],
+            tuple(known for known, _ in self._regions.values()),
             self._newest,
         )
-        if job.is_whole:
-            self._expected[self._number] = None
-        if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), job.blocks):
-            self._board.describe(slot, pickle.dumps(None), job.blocks)  # which they fail on
-        self._ring.arm(slot, self._number, job.blocks)
+        taken = aligned(job.row_bytes)
+        if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
+            self._board.describe(slot, pickle.dumps(None), taken)  # which they fail on
+        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge and job.joins)
         self._jobs_numbers[slot] = self._number
 
     def _learn_times(self) -> None:
@@ -103,27 +139,41 @@ class ProcessCrew(Crew):
         self._counted = counted
         self.learned.timed(int(rows), seconds, cpu_seconds)
 
-    def _is_complete(self, slot: int) -> bool:
-        if not self._ring.ready(slot):
-            return False
-        job = self._jobs[slot]
-        if job is None or self._board.outcome(slot, job.blocks) != FINE:
-            return True
-        number = self._jobs_numbers[slot]
-        return number not in self._expected or self._expected[number] is not None
-
     def _conclude(self, slot: int, job: Job) -> None:
-        job = cast("BatchJob", job)
+        job = cast("SharedJob", job)
         number = self._jobs_numbers[slot]
-        sent, outcome = self._expected.pop(number, None), self._board.outcome(slot, job.blocks)
+        lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
+        outcome = self._board.outcome(slot)
         job.failed = outcome != FINE
         job.death = self._deaths.pop(number, None)
         if outcome == IRREGULAR:
             self.learned.is_irregular = True
-        if sent is not None:
-            job.deliver(sent.batches)
-            self.learned.layout = self.learned.layout or sent.layout
-            self.learned.timed(sent.rows, sent.seconds, sent.cpu_seconds)
+        if outcome == NO_ROOM:
+            self._room_bytes = max(self._room_bytes, 2 * self._board.needed(slot))
+        if not job.failed and self._ring.ready(slot):
+            for note in self._board.notes(slot):
+                for event in pickle.loads(note):
+                    self._observe(event)
+            if spill is not None:
+                with suppress(Exception):  # of the elements' own, which the consumer then meets
+                    job.failed = True
+                    self._take(slot, job, lease, spill)
+                    job.failed = False
+        if spill is not None:
+            self._idle_spills.append(spill)
+
+    def _take(self, slot: int, job: SharedJob, lease: Lease | None, spill: Region) -> None:
+        """Take what a job's processes made."""
+        if lease is None:
+            for block in range(job.blocks):
+                job.take_elements(block, read(spill, self._board.place(slot, block), sys.maxsize))
+            job.run_merge(Context())
+            return
+        place = self._board.place(slot, job.blocks)
+        job.take_merged(read(lease, place, sys.maxsize if self._plan.copy else LARGE_BYTES))
+        self._used[self._jobs_numbers[slot]] = place.stop
+        each = (self._board.needed(slot) + place.stop) / max(job.row_count, 1)
+        self.learned.merged_row_bytes = max(self.learned.merged_row_bytes, each)
 
     # -- the watchers of the processes
 
@@ -132,22 +182,17 @@ class ProcessCrew(Crew):
         return self._board.doing(number)
 
     def told(self, message: object) -> None:
-        """Take the batches of a whole job."""
-        if isinstance(message, Sent) and message.number in self._expected:
-            self._expected[message.number] = message
-            self.ring_bell()
+        """Take what a process tells: that it has started."""
 
     def condemn(self, slot: int, job: int, block: int, death: WorkerError) -> None:
         """Have the consumer told of a block that kills processes."""
         at = self._jobs[slot]
-        rows = "what the processes compute here kills them"
-        if isinstance(at, BatchJob) and not at.is_whole:
-            first = block * at.block_rows
-            last = min(first + at.block_rows, at.row_count) - 1
-            rows = f"{f'row {first}' if first == last else f'one of the rows {first} to {last}'} kills processes"
-        if self._jobs_numbers[slot] != job:
+        if at is None or self._jobs_numbers[slot] != job:
             return  # it had finished it
-        self._deaths[job] = WorkerError(f"{rows}, one after the other; the last: {death}", exit_code=death.exit_code)
+        rows = "merging these rows" if block == at.blocks else at.describe(block)
+        self._deaths[job] = WorkerError(
+            f"{rows} kills processes, one after the other; the last: {death}", exit_code=death.exit_code
+        )
         self._board.tell(slot, block, DEADLY)
 
     def fail(self, error: BaseException) -> None:

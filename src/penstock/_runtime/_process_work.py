@@ -1,75 +1,70 @@
 """What a worker process runs: jobs that its crew describes on the board, written into the crew's memory.
 
-A job's rows lie in shared memory, or the job is one block whose batches are sent. What raises, and what can't be sent,
-is marked as failed and computed again by the consumer, which meets the user's exception in its own thread.
+Rows are written straight into their batch where that can be. Else elements lie in memory for who merges them, which is
+any of the processes, or for the consumer. What raises is marked as failed and computed again by the consumer, which
+meets the user's exception in its own thread.
 """
 
-import importlib
+import fcntl
 import os
 import pickle
 import time
-from dataclasses import replace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._caught import Caught
-from penstock._frozen import frozen
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Element
 from penstock._plan._plan import Plan
-from penstock._runtime._batches import Course
-from penstock._runtime._board import FAILED, FINE, IRREGULAR, Board
+from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._crew import BLOCKS, SLOTS
-from penstock._runtime._jobs import BatchJob, Learned
+from penstock._runtime._parcels import pack, pickler, read, write
+from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._workers._processes import Inherited, SharedDescriptors
-from penstock.batching._layout import Layout
+from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import pack_error
-from penstock.errors import UsageError
-from penstock.events import Event
+from penstock.errors import InternalError, UsageError
 from penstock.transport._arena._table import open_region
-from penstock.transport._memory import Region
+from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import SlotRing
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from penstock.events import Event
 
 
 class Described(NamedTuple):
     """A job, as it is described to processes."""
 
     number: int
-    course: Course
-    block_rows: int | None
-    layout: Layout | None
+    task: Task
+    spill: int | None
+    """The number of the memory for what processes hand to each other or to the consumer; None where there is none."""
     region: int | None
-    """The number of the memory that its rows are written to; None where it is one block whose batches are sent."""
+    """The number of the memory for batches; None where elements are what is wanted."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed."""
     newest: int
     """The highest number then; what is neither in use nor newer, a process lets go of."""
 
 
-@frozen
-class Sent:
-    """A job's batches on their way, and what was learned."""
+class _NoRoomError(Exception):
+    """What was computed doesn't fit its memory."""
 
-    number: int
-    batches: list[Element]
-    layout: Layout | None
-    rows: int
-    seconds: float
-    cpu_seconds: float
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
 
 
-class _Noticed:
-    """Whether a block had events, which only the consumer counts."""
+class _ElsewhereError(Exception):
+    """Only the consumer can compute this."""
 
-    def __init__(self) -> None:
-        self.any = False
 
-    def observe(self, event: Event) -> None:
-        del event
-        self.any = True
+def _unknown(step: str, epoch: int, position: int) -> int:
+    """Refuse to say how much of a budget is spent: the consumer alone knows."""
+    del step, epoch, position
+    raise _ElsewhereError
 
 
 def pickled(plan: Plan) -> bytes:
@@ -79,12 +74,7 @@ def pickled(plan: Plan) -> bytes:
         UsageError: something of it can't be pickled.
     """
     with Caught() as caught:
-        try:
-            # An extra, which also takes lambdas and the functions of notebooks.
-            pickles: Any = importlib.import_module("cloudpickle")
-        except ImportError:
-            pickles = pickle
-        return bytes(pickles.dumps(plan, pickle.HIGHEST_PROTOCOL))
+        return bytes(pickler().dumps(plan, pickle.HIGHEST_PROTOCOL))
     error = caught.taken()
     if not isinstance(error, Exception):
         raise error
@@ -137,54 +127,104 @@ class _Worker:
         self._board = board
         self._plan = plan
         self._regions = _Regions(SharedDescriptors(pipe))
-        self._noticed = _Noticed()
-        self._context = replace(Context(), observe=self._noticed.observe)
-        self._jobs: dict[int, tuple[Described, BatchJob, Learned]] = {}  # by slot
+        self._events: list[Event] = []  # of the block at hand
+        self._context = Context(observe=self._events.append, substituted=_unknown)
+        self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
+        self._merging = _Turns(board.region.descriptor, plan.limits.num_batch_workers or plan.prefetch, number)
 
     def run(self) -> None:
         """Work until there is nothing to be done any more."""
         while (claim := self._ring.claim_wait(self._number)) is not None:
             slot, block = claim.slot, claim.block
             self._board.begin(self._number, slot, claim.number, block)
-            self._noticed.any = False
+            self._events.clear()
             with Caught() as caught:
-                described, job, learned = self._job(slot, claim.number)
-                self._run(described, job, learned, block)
-            if caught.error is not None or self._noticed.any:
-                is_irregular = slot in self._jobs and self._jobs[slot][2].is_irregular
-                self._board.tell(slot, block, IRREGULAR if is_irregular else FAILED)
-            else:
-                self._board.tell(slot, block, FINE)  # whoever was at it before may have told otherwise
+                described, job = self._job(slot, claim.number)
+                if claim.merge:
+                    self._merge(slot, described, job)
+                else:
+                    self._run(slot, described, job, block)
+                if self._events and not self._board.note(slot, block, pickle.dumps(self._events)):
+                    raise _ElsewhereError
+            self._board.tell(
+                slot, block, self._outcome(slot, caught.error)
+            )  # whoever was at it may have told otherwise
             del caught
             self._ring.finish(slot, block, self._number)
             self._board.end(self._number)
 
-    def _job(self, slot: int, number: int) -> tuple[Described, BatchJob, Learned]:
+    def _outcome(self, slot: int, error: BaseException | None) -> int:
+        if isinstance(error, _NoRoomError):
+            self._board.need_room(slot, error.size_bytes)
+            return NO_ROOM
+        if isinstance(error, LayoutMismatchError):
+            return IRREGULAR
+        return FINE if error is None else FAILED
+
+    def _job(self, slot: int, number: int) -> tuple[Described, SharedJob]:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
         described: Described = pickle.loads(self._board.description(slot))
-        learned = Learned()
-        learned.layout = described.layout
-        whole = described.region is None
-        job = BatchJob(self._plan, described.course, described.block_rows, learned, whole=whole)
-        job.use(None if described.region is None else self._regions.get(described.region))
+        job = job_of(described.task, self._plan, self._context)
+        memory = described.spill if job.has_merge else described.region
+        if job.row_bytes and memory is not None:
+            job.use(self._regions.get(memory))
         self._regions.keep(described.living, described.newest)
-        self._jobs[slot] = described, job, learned
-        return self._jobs[slot]
+        # Columns of an earlier job keep its memory mapped.
+        self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in described.living}
+        self._jobs[slot] = described, job
+        return described, job
 
-    def _run(self, described: Described, job: BatchJob, learned: Learned, block: int) -> None:
+    def _run(self, slot: int, described: Described, job: SharedJob, block: int) -> None:
         began, cpu_began = time.perf_counter(), time.thread_time()
         rows = job.run_block(block, self._context)
-        if described.region is not None:
-            self._board.count(self._number, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
+        self._board.count(self._number, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
+        if described.spill is None or job.row_bytes:
             return
-        job.run_merge(self._context)
-        seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
-        batches = [job.take(index) for index in range(described.course.steps)]
-        if not self._noticed.any:
-            sent = Sent(described.number, batches, learned.layout, rows, seconds, cpu_seconds)
-            self._pipe.send_bytes(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL))
+        parcel = pack(job.elements(block))
+        region = self._regions.get(described.spill)
+        start = self._board.take_room(slot, aligned(parcel.nbytes))
+        if start + parcel.nbytes > len(region):
+            raise _NoRoomError(start + parcel.nbytes)
+        write(parcel, region, start)
+        self._board.put(slot, block, start, parcel.nbytes)
+
+    def _merge(self, slot: int, described: Described, job: SharedJob) -> None:
+        if described.spill is None or described.region is None:
+            raise InternalError("batches are merged in memory, from memory")
+        with self._merging:
+            spill, region = self._regions.get(described.spill), self._regions.get(described.region)
+            if not job.row_bytes:
+                for block in range(job.blocks):
+                    job.take_elements(block, read(spill, self._board.place(slot, block), 0))
+            job.run_merge(self._context)
+            parcel = pack(job.merged())
+            if parcel.nbytes > len(region):
+                raise _NoRoomError(parcel.nbytes)
+            write(parcel, region, 0)
+            self._board.put(slot, job.blocks, 0, parcel.nbytes)
+        del self._jobs[slot]  # with the batches
+
+
+class _Turns:
+    """Lets so many processes at once do something. A process that dies loses its turn, by the system's doing."""
+
+    def __init__(self, descriptor: int, count: int, number: int) -> None:
+        self._descriptor = descriptor  # of a file that nothing else locks
+        self._turns = [(number + offset) % count for offset in range(count)]
+        self._turn = 0
+
+    def __enter__(self) -> None:
+        for turn in self._turns:
+            self._turn = turn
+            with suppress(BlockingIOError, PermissionError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, turn)
+                return
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._turn)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)
 
 
 class _Regions:

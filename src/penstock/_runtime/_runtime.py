@@ -15,6 +15,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock.errors import StateError
+from penstock.events import Observer
 from penstock.transport._interrupts import HeldInterrupts
 
 
@@ -37,7 +38,7 @@ class Runtime:
             merges = plan.limits.num_batch_workers or plan.prefetch
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
                 self._crew = (
-                    process_crew(plan)
+                    process_crew(plan, self.recorder.observe)
                     if plan.place == "processes"
                     else Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
                 )
@@ -105,11 +106,11 @@ class Runtime:
         return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)
 
 
-def process_crew(plan: Plan) -> Crew:
+def process_crew(plan: Plan, observe: Observer) -> Crew:
     """Return a crew of processes."""
     from penstock._runtime._process_crew import ProcessCrew  # noqa: PLC0415 - multiprocessing is slow to import
 
-    return ProcessCrew(plan)
+    return ProcessCrew(plan, observe)
 
 
 def _check_row(row: int, count: int) -> None:

@@ -123,7 +123,7 @@ class _Cutter:
         self._learned: Learned = crew.learned
         self._workers = crew.num_workers
         self._program = program
-        self._cuts = crew.cuts
+        self._shared = crew.shares
         self._course = course
         self._next = 0
         self._singly = singly
@@ -145,10 +145,9 @@ class _Cutter:
         return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
 
     def _make(self, count: int) -> BatchJob:
-        whole = not self._cuts(self._program)
         least = -(-self._rows // BLOCKS) if self._next < self._singly else None
-        rows = None if whole else least or block_rows(count * self._rows, self._workers, self._learned)
-        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned, whole=whole)
+        rows = least or block_rows(count * self._rows, self._workers, self._learned)
+        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned, shared=self._shared)
         self._next += count
         return job
 
@@ -158,7 +157,7 @@ class _Cutter:
             return 1  # the first batch shouldn't wait for others
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
-        row_bytes = 0 if layout is None else layout.row_bytes
+        row_bytes = max(0 if layout is None else layout.row_bytes, self._learned.merged_row_bytes)
         most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
         by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
@@ -189,11 +188,11 @@ class ThreadReader:
         """Whether it computes ahead of the call that asks for it."""
         return self._begun is not None
 
-    def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
+    def _open(self, leaf: Leaf, start: int, singly: int = 0) -> JobQueue[SpanJob]:
         self._close(leaf.number)
-        cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
+        cutter = _SpanCutter(self._plan, leaf, self._crew, range(start, start + singly), self._leaves)
         next_job, ended = cutter.next_job, None
-        if awaits(leaf.node):
+        if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
         alone = self._leaves == 1
@@ -211,7 +210,11 @@ class ThreadReader:
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
         while (job := queue.next_job()) is not None:
-            if job.failed:
+            if job.death is not None:
+                if len(job.span) == 1:
+                    raise job.death
+                queue = self._open(leaf, job.span.start, len(job.span))  # so that those before the deadly one come
+            elif job.failed:
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
             else:
                 for span, block in job.parts:
@@ -271,11 +274,13 @@ class ThreadOrderedStream(OrderedStream):
 class _SpanCutter:
     """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int, leaves: int) -> None:
+    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, singly: range, leaves: int) -> None:
+        """Begin at the first of `singly`, the positions that have a job each."""
         self._leaf = leaf
+        self._singly = singly
         self._most = max(_MOST_POSITIONS // leaves, 1)
         self._learned = crew.learned
-        self._start = start
+        self._start = singly.start
         self._end = leaf.course.total
         self._workers = crew.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
@@ -288,6 +293,8 @@ class _SpanCutter:
         seconds = self._learned.row_seconds
         by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
         count = min(max(self._rows, by_time, 2 * self._workers), self._most)
+        if self._start in self._singly:
+            count = 1
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))

@@ -47,6 +47,60 @@ def halved(batch: NDArray[Any]) -> NDArray[Any]:
     return batch / 2
 
 
+def is_even(row: dict[str, Any]) -> bool:
+    """Keep every other row."""
+    return bool(row["number"] % 2 == 0)
+
+
+def is_at_least_ten(number: int) -> bool:
+    """Keep most numbers."""
+    return number >= 10
+
+
+def process_of(number: int) -> dict[str, int]:
+    """Return which process computes a number, and the number; after a moment, so that others have their share."""
+    threading.Event().wait(0.005)
+    return {"number": number, "row_process": os.getpid()}
+
+
+def fails_at_multiples_of_ten(number: int) -> dict[str, int]:
+    """Return which process computes a number, unless it refuses the number."""
+    if number % 10 == 0:
+        raise ValueError(f"no record {number}")
+    return process_of(number)
+
+
+def joined(rows: list[dict[str, int]]) -> dict[str, Any]:
+    """Return the rows' numbers, and which processes computed and merged them."""
+    rows_by = sorted({row["row_process"] for row in rows})
+    return {"numbers": [row["number"] for row in rows], "rows_by": rows_by, "merged_by": os.getpid()}
+
+
+def marked(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with the process that changed it."""
+    return {**batch, "marked_by": os.getpid()}
+
+
+def is_small(row: dict[str, int]) -> bool:
+    """Keep most rows."""
+    return row["number"] < 1000
+
+
+class LoggedMerge:
+    """Tells a file when it begins and when it ends."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, rows: list[Any]) -> list[Any]:
+        """Return the rows, after a moment."""
+        with open(self.path, "a", encoding="ascii") as file:
+            print("begin", file=file, flush=True)
+            threading.Event().wait(0.01)
+            print("end", file=file, flush=True)
+        return rows
+
+
 def kills_itself(number: int) -> int:
     """Die of one number, whatever process this is."""
     if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:

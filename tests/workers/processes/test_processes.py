@@ -38,6 +38,8 @@ DATASETS = {
     "a custom merge": ps.range(100).map(functions.row).batch(8, merge=list),
     "no batch": ps.range(30).map(functions.row),
     "repeated": ps.range(20, seed=3).shuffle().repeat(3).batch(8),
+    "filtered": ps.range(100, seed=4).shuffle().map(functions.row).filter(functions.is_even).batch(8),
+    "a window": ps.range(100, seed=5).map(functions.named_row).filter(functions.is_even).window_shuffle(20),
     "read": ps.read({"x": np.arange(100.0), "y": np.arange(300).reshape(100, 3)}).batch(8),
 }
 
@@ -72,6 +74,17 @@ def test_killed_again_and_again() -> None:
                 kill_a_worker()
     assert len(found) == len(expected)
     assert all(map(same, found, expected))
+
+
+def test_what_kills_every_process_in_order() -> None:
+    """Where elements are read in order, those before the deadly one come, and then the error, again and again."""
+    dataset = ps.range(60).map(functions.kills_itself).filter(functions.is_at_least_ten)
+    with processes(dataset, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+        batches = iter(loader)
+        assert [next(batches) for _ in range(functions.DEADLY - 10)] == [*range(10, functions.DEADLY)]
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=rf"position {functions.DEADLY} .*SIGKILL"):
+                next(batches)
 
 
 @pytest.mark.parametrize("batch_size", [4, 64])
@@ -143,12 +156,6 @@ def test_local_functions_can_be_sent() -> None:
     offset = 3
     with processes(ps.range(8).map(lambda number: number + offset).batch(4)) as loader:
         assert [batch.tolist() for batch in loader] == [[3, 4, 5, 6], [7, 8, 9, 10]]
-
-
-def test_ordered_datasets_are_refused() -> None:
-    """They are told what to use."""
-    with pytest.raises(UsageError, match='workers="threads"'):
-        processes(ps.range(8).filter(bool).batch(4))
 
 
 def test_batches_outlive_their_loader() -> None:

@@ -6,10 +6,16 @@ at a multiple of 64 bytes and is read where it lies.
 
 import pickle
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from penstock.errors import MessageError
 from penstock.transport._memory import aligned
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _SIZE: Final = struct.Struct("<Q")
 
@@ -21,10 +27,14 @@ class Pickled(NamedTuple):
     pieces: list[tuple[int, bytes | memoryview]]
 
 
-def dump(leaf: object) -> Pickled:
+def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
     """Return a leaf as a block; it refers to the leaf's own buffers.
 
     What the leaf's own code raises passes through.
+
+    Args:
+        leaf: what is sent.
+        dumps: pickles it, as `pickle.dumps` does.
     """
     buffers: list[memoryview] = []
 
@@ -35,7 +45,7 @@ def dump(leaf: object) -> Pickled:
             return True
         return False
 
-    data = pickle.dumps(leaf, protocol=5, buffer_callback=keep)
+    data = dumps(leaf, protocol=5, buffer_callback=keep)
     sizes = [len(buffers), len(data), *(buffer.nbytes for buffer in buffers)]
     head = b"".join(map(_SIZE.pack, sizes)) + data
     pieces: list[tuple[int, bytes | memoryview]] = [(0, head)]
@@ -65,13 +75,14 @@ def load(block: memoryview, *, copied_bytes: int) -> object:
         raise MessageError("a pickled leaf is truncated")
     sizes = [_SIZE.unpack_from(block, (2 + index) * size)[0] for index in range(num_buffers)]
     data, end = block[end : end + data_bytes], end + data_bytes
-    buffers: list[memoryview | bytearray] = []
+    buffers: list[memoryview | NDArray[np.uint8]] = []
     for nbytes in sizes:
         start = aligned(end)
         end = start + nbytes
         if end > block.nbytes:
             raise MessageError("a pickled leaf's buffers are truncated")
-        buffers.append(bytearray(block[start:end]) if nbytes <= copied_bytes else block[start:end])
+        # NumPy copies what is large without the interpreter's lock.
+        buffers.append(np.array(block[start:end]) if nbytes <= copied_bytes else block[start:end])
     try:
         return pickle.loads(data, buffers=buffers)
     except Exception as error:

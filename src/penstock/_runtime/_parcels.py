@@ -1,0 +1,45 @@
+"""What a process computed for others, as bytes in shared memory: a pickle, and beside it the data of its arrays."""
+
+import importlib
+import pickle
+from types import ModuleType
+from typing import Any, Final, cast
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock.transport._encoding._pickles import Pickled, dump, load
+from penstock.transport._memory import Lease, Region
+
+LARGE_BYTES: Final = 65_536
+"""Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""
+
+
+def pickler() -> ModuleType:
+    """Return what pickles for other processes: cloudpickle, an extra, which takes lambdas and local functions too."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def pack(value: object) -> Pickled:
+    """Return a value ready to be written; it refers to the value's arrays."""
+    with Caught() as caught:
+        return dump(value)
+    if not isinstance(caught.error, Exception):
+        raise caught.taken()
+    return dump(value, pickler().dumps)  # the classes of a script or a notebook are known to it alone
+
+
+def write(parcel: Pickled, region: Region, start_bytes: int) -> None:
+    """Write a parcel into memory, large pieces without the interpreter's lock."""
+    memory = np.frombuffer(cast("memoryview", region), np.uint8)
+    for offset, piece in parcel.pieces:
+        start = start_bytes + offset
+        memory[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+
+
+def read(memory: Region | Lease, place: slice, copied_bytes: int) -> Any:  # noqa: ANN401 - whatever was packed
+    """Return the value of a parcel; arrays above `copied_bytes` lie in the memory, and keep it."""
+    return load(memoryview(cast("memoryview", memory))[place], copied_bytes=copied_bytes)

@@ -1,0 +1,122 @@
+"""What processes compute, hand to each other and to the consumer: merges, steps above a batch, elements in order."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.equivalence.definition import digest
+from tests.workers.processes import functions
+from tests.workers.processes.shared_memory import shared_bytes
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+
+
+def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.Loader:
+    """Return a loader with worker processes."""
+    return ps.Loader(dataset, num_workers=num_workers, workers="processes", **options)
+
+
+def test_processes_merge_and_change_batches() -> None:
+    """A batch's rows are computed by several processes; merging them and the steps above run in one of these."""
+    dataset = ps.range(256).map(functions.process_of).batch(32, merge=functions.joined).map(functions.marked)
+    with processes(dataset) as loader:
+        batches = list(loader)
+    assert [number for batch in batches for number in batch["numbers"]] == [*range(256)]
+    workers = {worker for batch in batches for worker in batch["rows_by"]}
+    assert len(workers) == 2
+    assert any(len(batch["rows_by"]) == 2 for batch in batches)
+    assert {batch["merged_by"] for batch in batches} | {batch["marked_by"] for batch in batches} <= workers
+    assert os.getpid() not in workers
+
+
+def test_processes_compute_what_is_read_in_order() -> None:
+    """Elements below a filter are computed by the processes, by all of them."""
+    dataset = ps.range(256).map(functions.process_of).filter(functions.is_small).batch(32)
+    with processes(dataset) as loader:
+        batches = list(loader)
+    workers = {int(worker) for batch in batches for worker in batch["row_process"]}
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+
+
+@pytest.mark.parametrize("merge", [None, functions.joined], ids=["stacked", "merged"])
+def test_substituted_elements_are_computed_by_processes(merge: Any) -> None:
+    """What `on_error` does it does in the processes; the loader counts it as it does without workers."""
+    dataset = ps.range(200).map(functions.fails_at_multiples_of_ten, on_error=ps.Substitute()).batch(32, merge=merge)
+    with ps.Loader(dataset) as inline, processes(dataset) as loader:
+        expected, found = list(inline), list(loader)
+        assert [digest(b["number" if merge is None else "numbers"]) for b in found] == [
+            digest(b["number" if merge is None else "numbers"]) for b in expected
+        ]
+        assert sorted(map(repr, loader.replaced())) == sorted(map(repr, inline.replaced()))
+        assert loader.stats()["substituted"] == 20
+    workers = {int(worker) for batch in found for worker in batch["row_process" if merge is None else "rows_by"]}
+    assert os.getpid() not in workers
+
+
+def test_a_budget_is_counted_for_all_processes() -> None:
+    """When a loader has replaced as many elements as it may, the error comes, whoever computed the others."""
+    budget = ps.Substitute(budget=5)
+    dataset = ps.range(200).map(functions.fails_at_multiples_of_ten, on_error=budget).batch(10)
+    with processes(dataset) as loader:
+        batches = iter(loader)
+        assert [next(batches)["number"][1] for _ in range(5)] == [1, 11, 21, 31, 41]
+        with pytest.raises(ValueError, match="no record 50"):
+            next(batches)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_so_many_merges_at_once(at_once: int, tmp_path: Path) -> None:
+    """`num_batch_workers` bounds how many batches are merged at the same time, over all processes."""
+    path = tmp_path / "merges"
+    dataset = ps.range(80).batch(4, merge=functions.LoggedMerge(str(path)))
+    with processes(dataset, 3, prefetch=3, limits=ps.Limits(num_batch_workers=at_once)) as loader:
+        assert len(list(loader)) == 20
+    steps = np.array([1 if line == "begin" else -1 for line in path.read_text("ascii").splitlines()])
+    assert len(steps) == 40
+    assert steps.cumsum().max() <= at_once
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
+    """Beside the `prefetch` + 1 batches there are the rows of at most `prefetch` that are merged from them."""
+    prefetch, batch_bytes = 2, 16 * 100_000
+    dataset = ps.range(640).map(functions.large_row).batch(16, merge=np.stack)
+    most = 0
+    with processes(dataset, workers, prefetch=prefetch) as loader:
+        for batch in loader:
+            assert batch.nbytes == batch_bytes
+            most = max(most, shared_bytes())
+    assert 3 * batch_bytes < most
+    assert most < (2 * prefetch + 1) * batch_bytes * 1.1
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.range(40).map(functions.large_row).batch(4, merge=list),
+        ps.range(40).map(functions.large_row),
+        ps.range(40).map(functions.large_row).filter(np.any),
+    ],
+    ids=["merged", "elements", "in order"],
+)
+def test_what_does_not_fit_gets_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that are larger than the memory planned for them come all the same, and later ones have room."""
+    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    expected = [digest(element) for element in ps.Loader(dataset)]
+    with processes(dataset) as loader:
+        for _ in range(2):
+            assert [digest(element) for element in loader] == expected
+
+
+def test_elements_keep_no_memory_of_the_loader() -> None:
+    """Elements that a window holds, one of many that were computed together, don't keep the others' memory."""
+    dataset = ps.range(2000).map(functions.large_row).filter(np.any).window_shuffle(8)
+    with processes(dataset) as loader:
+        kept = [element for number, element in enumerate(loader) if number % 100 == 0]
+        assert shared_bytes() < 200 * 100_000
+    assert all(element.shape == (100_000,) for element in kept)
