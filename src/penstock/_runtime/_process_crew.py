@@ -19,7 +19,7 @@ from penstock._runtime._board import DEADLY, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._crew import BLOCKS, SLOTS, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read
-from penstock._runtime._process_work import Described, pickled, work
+from penstock._runtime._process_work import Described, shared, work
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._workers._processes import Work, WorkerProcesses
 from penstock.errors import InternalError, WorkerError
@@ -65,11 +65,12 @@ class ProcessCrew(Crew):
         return SlotRing.shared(BLOCKS, capacity=SLOTS)
 
     def _start(self) -> None:
-        descriptors = (*self._ring.descriptors(), self._board.region.descriptor)
+        self._shared_plan = shared(self._plan)
+        descriptors = (*self._ring.descriptors(), self._board.region.descriptor, self._shared_plan.descriptor)
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(work, descriptors, pickled(self._plan)),
+            Work(work, descriptors),
             self,
             self._plan.limits.start_method,
         )

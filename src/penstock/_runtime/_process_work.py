@@ -24,7 +24,8 @@ from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import pack_error
 from penstock.errors import InternalError, UsageError
-from penstock.transport._arena._table import open_region
+from penstock.transport._arena._table import create_region, open_region
+from penstock.transport._encoding._pickles import dump
 from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import SlotRing
 
@@ -67,14 +68,17 @@ def _unknown(step: str, epoch: int, position: int) -> int:
     raise _ElsewhereError
 
 
-def pickled(plan: Plan) -> bytes:
-    """Return a plan as it is sent to processes.
+def shared(plan: Plan) -> Region:
+    """Return memory with a plan for processes: they load it from there, and the data of its arrays stays there.
 
     Raises:
         UsageError: something of it can't be pickled.
     """
     with Caught() as caught:
-        return bytes(pickler().dumps(plan, pickle.HIGHEST_PROTOCOL))
+        parcel = dump(plan, pickler().dumps)
+        region = create_region(parcel.nbytes)
+        write(parcel, region, 0)
+        return region
     error = caught.taken()
     if not isinstance(error, Exception):
         raise error
@@ -85,28 +89,24 @@ def pickled(plan: Plan) -> bytes:
     ) from error
 
 
-def work(
-    pipe: "Connection[Any, Any]",
-    number: int,
-    descriptors: Inherited,
-    setup: bytes,
-) -> None:
+def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> None:
     """Run tasks until the ring is stopped."""
     begin_process()
-    memory, bell, board_memory = descriptors.taken
+    memory, bell, board_memory, plan_memory = descriptors.taken
     ring = SlotRing.attach(memory, bell)
     board = Board.attach(board_memory, SLOTS, BLOCKS)
+    region = open_region(plan_memory)
     for descriptor in descriptors.taken:
         os.close(descriptor)
-    plan = _prepared(pipe, number, setup)
+    plan = _prepared(pipe, number, region)
     if plan is not None:
         _Worker(pipe, number, ring, board, plan).run()
 
 
-def _prepared(pipe: "Connection[Any, Any]", number: int, setup: bytes) -> Plan | None:
+def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> Plan | None:
     """Return the plan of a process that is ready to work, and tell whether it is."""
     with Caught() as caught:
-        plan: Plan = pickle.loads(setup)
+        plan: Plan = read(region, slice(None), 0)
         if plan.limits.worker_init is not None:
             plan.limits.worker_init(number)
         pipe.send_bytes(pickle.dumps(None))

@@ -63,14 +63,12 @@ class Work:
     """What runs in each process.
 
     Attributes:
-        target: called with the process's pipe, its number, `Inherited` descriptors, and the setup.
+        target: called with the process's pipe, its number, and `Inherited` descriptors.
         descriptors: that it inherits.
-        setup: what it needs to know.
     """
 
     target: Callable[..., None]
     descriptors: tuple[int, ...]
-    setup: bytes
 
 
 class WorkerProcesses:
@@ -161,7 +159,7 @@ class WorkerProcesses:
         with Caught() as caught:
             return ChildProcess(
                 self._work.target,
-                (number, Inherited(self._work.descriptors), self._work.setup),
+                (number, Inherited(self._work.descriptors)),
                 name=f"process of worker {number}",
                 start_method=self._start_method,
             )

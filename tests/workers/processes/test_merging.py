@@ -113,6 +113,15 @@ def test_what_does_not_fit_gets_more_room(dataset: ps.Dataset, monkeypatch: pyte
             assert [digest(element) for element in loader] == expected
 
 
+def test_processes_share_the_source() -> None:
+    """Arrays in memory are there once for all processes, however many there are, and are read where they lie."""
+    size = 1 << 26
+    dataset = ps.read({"x": np.ones((1 << 10, size >> 10), np.uint8)}).map(functions.private_bytes).batch(64)
+    with processes(dataset, 3) as loader:
+        assert max(int(batch.max()) for batch in loader) < size // 2
+        assert size < shared_bytes() < 1.5 * size
+
+
 def test_elements_keep_no_memory_of_the_loader() -> None:
     """Elements that a window holds, one of many that were computed together, don't keep the others' memory."""
     dataset = ps.range(2000).map(functions.large_row).filter(np.any).window_shuffle(8)
