@@ -18,7 +18,6 @@ from typing import Final
 
 from penstock.concurrency._children._seeding import seed_process
 
-
 _watching: Final[set[int]] = set()  # by process: what is forked has another number
 
 

@@ -59,7 +59,8 @@ class ChildProcess:
         self._death: WorkerError | None = None
         self._process: ForkedProcess | SpawnedProcess
         self.pipe: Connection[Any, Any]
-        self.pipe, theirs = multiprocessing.Pipe()
+        pipes: Any = multiprocessing.Pipe()
+        self.pipe, theirs = pipes
         given = (target, thread_variables(threads), theirs, *arguments)
         try:
             if uses_server(start_method):
@@ -154,8 +155,8 @@ def check_start_method(start_method: object) -> None:
     """
     if start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
-            "start_method must be 'forkserver', 'spawn' or None, for 'forkserver' where there is one; got "
-            f"start_method={start_method!r}. A forked process would inherit locks that threads hold"
+            f"start_method must be 'forkserver', 'spawn' or None; got start_method={start_method!r}. A process that is "
+            "forked from the program would inherit locks that its threads hold"
         )
 
 

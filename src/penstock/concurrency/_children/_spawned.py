@@ -1,15 +1,17 @@
 """A process that `multiprocessing` spawns, as its parent holds it: started quietly, and seen to die at once."""
 
-import io
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import process as process_module
+from typing import TYPE_CHECKING
 
 from penstock.concurrency._child_ends import interrupts_blocked
 from penstock.transport._process import watch_process
+
+if TYPE_CHECKING:
+    import io
 
 
 class SpawnedProcess:
@@ -55,7 +57,11 @@ class SpawnedProcess:
                 signal.pidfd_send_signal(self._watched.fileno(), signal.SIGKILL)
 
     def join(self) -> int | None:
-        """Wait for the end of the process, and return its exit code; None if someone else has waited for it."""
+        """Wait for the end of the process.
+
+        Returns:
+            Its exit code; None if someone else has waited for it.
+        """
         self._process.join()
         return self._process.exitcode
 

@@ -4,6 +4,7 @@ It is made at once and forked when the server comes to it, which may have to imp
 the process waits for the server's answer first.
 """
 
+import importlib
 import io
 import json
 import logging
@@ -13,8 +14,8 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from multiprocessing import connection, context, reduction
-from typing import Any, Final, TypedDict
+from multiprocessing import connection, reduction
+from typing import Any, Final, NotRequired, TypedDict
 
 from penstock.concurrency._children._forking._link import servers
 from penstock.concurrency._children._forking._modules import modules_of
@@ -23,15 +24,16 @@ from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, ST
 from penstock.concurrency._children._threads import thread_variables
 from penstock.errors import InternalError
 
+_NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and all of our processes seed it
 _MESSAGE_BYTES: Final = 1 << 16
 _TELLING_SECONDS: Final = 1.0  # the server may be importing something for another process
 _logger = logging.getLogger("penstock")
 
 
-class _Answer(TypedDict, total=False):
+class _Answer(TypedDict):
     pid: int
     failures: list[tuple[str, str]]
-    failed: str
+    failed: NotRequired[str]
 
 
 class ForkedProcess:
@@ -55,7 +57,7 @@ class ForkedProcess:
         process = ForkedProgram(target=target, args=arguments, name=name, daemon=True)
         parts = _Parts()
         given = parts.dump(process)
-        prepared = preparation(name, thread_variables(threads), modules_of(given))
+        prepared = preparation(name, thread_variables(threads), (*_NEEDED, *modules_of(given)))
         streams = [number for number in (1, 2) if _is_open(number)]
         if len(parts.descriptors) + len(streams) + 2 > MOST_DESCRIPTORS:
             raise InternalError(f"a process can inherit {MOST_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
@@ -94,9 +96,7 @@ class ForkedProcess:
                 return
             message, descriptors = b"", list[int]()
             with suppress(OSError):
-                message, descriptors, _, _ = socket.recv_fds(
-                    self._status, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-                )
+                message, descriptors, _, _ = socket.recv_fds(self._status, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             if not message:  # killed
                 self._exit_code = self._exit_code or self._link.exit_code(_TELLING_SECONDS)
                 self._has_ended = True
@@ -127,7 +127,11 @@ class ForkedProcess:
                 self._status.shutdown(socket.SHUT_RDWR)
 
     def join(self) -> int | None:
-        """Wait for the end of the process, and return its exit code; None where the server can't tell it any more."""
+        """Wait for the end of the process.
+
+        Returns:
+            Its exit code; None where the server can't tell it any more.
+        """
         while self.is_starting:
             connection.wait([self.fileno()])
             self.learn()
@@ -154,14 +158,18 @@ class _Parts:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, descriptor: int) -> int:
-        """Take a descriptor along; return its place."""
+        """Take a descriptor along.
+
+        Returns:
+            Its place.
+        """
         self.descriptors.append(descriptor)
         return len(self.descriptors) - 1
 
     def dump(self, value: object) -> bytes:
         """Return a pickle for the process."""
         file = io.BytesIO()
-        spawning: Any = context
+        spawning: Any = importlib.import_module("multiprocessing.context")
         spawning.set_spawning_popen(self)
         try:
             reduction.dump(value, file)
@@ -175,4 +183,3 @@ def _is_open(number: int) -> bool:
         os.fstat(number)
         return True
     return False
-

@@ -42,7 +42,7 @@ class Link:
         self._exit_code: int | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, io.FileIO(os.pidfd_open(os.getpid())) as program, interrupts_blocked():
-            tracker = resource_tracker.getfd()
+            tracker = resource_tracker.getfd() or 0  # it is never None once it runs, as here
             begun: Begun = {
                 "control": theirs.fileno(),
                 "program": program.fileno(),
@@ -57,11 +57,9 @@ class Link:
                 "pending": [],
             }
             flags: Any = vars(util)["_args_from_interpreter_flags"]
-            executable = spawn.get_executable()
-            command = [executable, *flags(), "-c", _PROGRAM, json.dumps(begun)]
-            self.pid: int = util.spawnv_passfds(  # type: ignore[attr-defined]
-                executable, command, [theirs.fileno(), program.fileno(), tracker]
-            )
+            executable = os.fsencode(spawn.get_executable())
+            command = [executable, *map(os.fsencode, (*flags(), "-c", _PROGRAM, json.dumps(begun)))]
+            self.pid: int = util.spawnv_passfds(executable, command, [theirs.fileno(), program.fileno(), tracker])
         self._watched = io.FileIO(os.pidfd_open(self.pid))
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
@@ -153,7 +151,7 @@ class Servers:
         for link in self._links.values():
             link.close()
         self._links = {}
-        self._spares = Counter()
+        self._spares.clear()
 
     def held(self) -> tuple[list[int], list[int]]:
         """Return the pids of the servers that run, and the descriptors that belong to them."""

@@ -22,25 +22,37 @@ def modules_of(pickled: bytes) -> tuple[str, ...]:
 
 
 def _named(pickled: bytes) -> Iterator[str]:
-    memo: list[str | None] = []
-    before: str | None = None  # the last two strings on the stack; a name follows its module
-    last: str | None = None
+    strings = _Strings()
     with suppress(ValueError, UnicodeDecodeError):  # bytes that only look like a pickle
         for opcode, argument, _ in islice(pickletools.genops(pickled), _MOST_OPCODES):
-            if opcode.name == "MEMOIZE":
-                memo.append(last)
-            elif opcode.name == "GLOBAL":
+            if opcode.name == "GLOBAL":
                 yield str(argument).split(" ")[0]
-            elif opcode.name == "STACK_GLOBAL":
-                if before is not None:
-                    yield before
-                before = last = None
-            elif opcode.name in _STRINGS:
-                before, last = last, str(argument)
-            elif opcode.name in _GETS:
-                known = int(argument or 0)
-                before, last = last, memo[known] if known < len(memo) else None
-            elif opcode.name != "FRAME":
-                before = last = None
-                if opcode.name in _BYTES and isinstance(argument, bytes) and argument[:1] == b"\x80":
-                    yield from _named(argument)
+            elif opcode.name == "STACK_GLOBAL" and strings.before is not None:
+                yield strings.before
+            elif opcode.name in _BYTES and isinstance(argument, bytes) and argument[:1] == b"\x80":
+                yield from _named(argument)
+            strings.follow(opcode.name, argument)
+
+
+class _Strings:
+    """The last two strings on a pickle's stack; a name follows its module.
+
+    Attributes:
+        before: the last but one.
+    """
+
+    def __init__(self) -> None:
+        self.before: str | None = None
+        self._last: str | None = None
+        self._memo: list[str | None] = []
+
+    def follow(self, opcode: str, argument: object) -> None:
+        """Do what an opcode does, as far as strings go."""
+        if opcode == "MEMOIZE":
+            self._memo.append(self._last)
+        elif opcode in _STRINGS:
+            self.before, self._last = self._last, str(argument)
+        elif opcode in _GETS and isinstance(argument, int):
+            self.before, self._last = self._last, self._memo[argument] if argument < len(self._memo) else None
+        elif opcode != "FRAME":
+            self.before = self._last = None

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from multiprocessing import process, spawn
-from typing import Any
+from typing import cast
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
@@ -51,7 +51,7 @@ def preparation(name: str, variables: Mapping[str, str], modules: tuple[str, ...
             "uses them under `if __name__ == '__main__':`"
         )
     original: str | None = getattr(process, "ORIGINAL_DIR", None)
-    given = {
+    given: dict[str, object] = {
         "name": name,
         "authkey": bytes(current.authkey),
         "sys_path": current_path(),
@@ -59,9 +59,8 @@ def preparation(name: str, variables: Mapping[str, str], modules: tuple[str, ...
         "orig_dir": original,
         "dir": os.getcwd(),
     }
-    method = multiprocessing.get_start_method(allow_none=True)
-    if method is not None:
-        given["start_method"] = method
+    if (method := cast("str | None", multiprocessing.get_start_method(allow_none=True))) is not None:
+        given["start_method"] = method  # to ask otherwise would fix it
     return Preparation(given, _main(original), {**variables, **os.environ}, modules)
 
 
@@ -92,9 +91,9 @@ def adopt(prepared: Preparation, *, with_main: bool) -> None:
 @contextmanager
 def inheriting() -> Generator[None]:
     """Import what the program has, which must not start processes meanwhile; `multiprocessing` looks at it too."""
-    current: Any = process.current_process()
-    current._inheriting = True  # noqa: SLF001 - what spawned processes say, and what is asked in all of them
+    current = vars(process.current_process())
+    current["_inheriting"] = True
     try:
         yield
     finally:
-        del current._inheriting
+        del current["_inheriting"]

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
@@ -76,41 +76,41 @@ class _Server:
         self._begun = begun
         self._program = begun["program"]
         self._control = socket.socket(fileno=begun["control"])
-        for descriptor in (self._program, begun["control"], begun["tracker"]):
-            os.set_inheritable(descriptor, False)
         self._children: dict[int, _Child] = {}  # by pidfd
         for pid, watched, status in begun["children"]:
-            os.set_inheritable(watched, False)
-            os.set_inheritable(status, False)
             self._children[watched] = _Child(pid, watched, socket.socket(fileno=status))
         self._tried = set(begun["excluded"])
         self._untold = list(begun["untold"])
         self._spares = begun["spares"]
         self._blank: tuple[_Child, socket.socket] | None = None
         self._has_started = False
+        self._pending: list[int] = []  # descriptors of the worker that is being started
+        _make_inheritable(_descriptors(begun), inheritable=False)
 
     def serve(self) -> NoReturn:
         """Do what the program says until it has ended."""
         if self._begun["pending"]:
-            for descriptor in self._begun["pending"]:
-                os.set_inheritable(descriptor, False)
             self._start(self._begun["message"].encode("latin-1"), self._begun["pending"])
         while True:
             lacks_spare = self._spares and self._has_started and self._blank is None
-            told: list[object] = [child.status for child in self._children.values() if child.status is not None]
-            awaited = [self._control, self._program, *self._children, *told]
-            ready: list[Any] = connection.wait(awaited, 0 if lacks_spare else None)
-            if self._program in ready:
-                self._end()
-            for child in list(self._children.values()):
-                if child.watched in ready:
-                    self._bury(child)
-                elif child.status in ready:  # the program wants to know nothing of it any more
-                    self._disown(child)
-            if self._control in ready:
-                self._hear()
-            if lacks_spare and not ready:
+            told = [child.status for child in self._children.values() if child.status is not None]
+            awaited: list[socket.socket | int] = [self._control, self._program, *self._children, *told]
+            ready = connection.wait(awaited, 0 if lacks_spare else None)
+            if ready:
+                self._look_at(ready)
+            elif lacks_spare:
                 self._blank = self._fork()
+
+    def _look_at(self, ready: Sequence[object]) -> None:
+        if self._program in ready:
+            self._end()
+        for child in list(self._children.values()):
+            if child.watched in ready:
+                self._bury(child)
+            elif child.status in ready:  # the program wants to know nothing of it any more
+                self._disown(child)
+        if self._control in ready:
+            self._hear()
 
     def _hear(self) -> None:
         message, descriptors, _, _ = socket.recv_fds(self._control, 16, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -137,37 +137,40 @@ class _Server:
             message: for a blank process.
             descriptors: the status socket, and those for a blank process.
         """
-        status = socket.socket(fileno=descriptors[0])
-        given = descriptors[1:]
-        with open(given[0], "rb", closefd=False) as file:
-            file.seek(0)  # the program has written it
-            prepared: Preparation = pickle.load(file)
-        self._import(prepared, message, descriptors)
-        if connection.wait([status], 0):  # given up meanwhile
-            status.close()
-        else:
-            with Caught() as caught:
-                child = self._hand_over(message, given)
-            if caught.error is not None:
-                self._tell(status, json.dumps({"failed": repr(caught.error)}).encode(), [])
-                status.close()
-            else:
-                child.status = status
-                told = {"pid": child.pid, "failures": self._untold}
+        self._pending = descriptors
+        answer: dict[str, object] = {}
+        watched: list[int] = []
+        with Caught() as caught:
+            with open(descriptors[1], "rb", closefd=False) as file:
+                file.seek(0)  # the program has written it
+                prepared: Preparation = pickle.load(file)
+            self._import(prepared, message)
+            if not connection.wait([descriptors[0]], 0):  # else it was given up meanwhile
+                child = self._hand_over(message)
+                watched = [child.watched]
+                answer = {"pid": child.pid, "failures": self._untold}
                 self._untold = []
-                self._tell(status, json.dumps(told).encode(), [child.watched])
-        for descriptor in given:
+        if caught.error is not None:
+            answer = {"failed": f"{type(caught.error).__name__}: {caught.error}"}
+        status = socket.socket(fileno=descriptors[0])
+        self._tell(status, json.dumps(answer).encode(), watched)
+        if watched:
+            self._children[watched[0]].status = status
+        else:
+            status.close()
+        for descriptor in descriptors[1:]:
             os.close(descriptor)
+        self._pending = []
         self._has_started = True
 
-    def _hand_over(self, message: bytes, given: list[int]) -> _Child:
+    def _hand_over(self, message: bytes) -> _Child:
         while True:
             is_new = self._blank is None
             child, link = self._blank or self._fork()
             self._blank = None
             with link:
                 try:
-                    socket.send_fds(link, [message], given)
+                    socket.send_fds(link, [message], self._pending[1:])
                 except OSError:  # the spare has been killed
                     if is_new:
                         raise
@@ -191,6 +194,8 @@ class _Server:
     def _close_all(self) -> None:
         """Close, in a process that was just forked, what is the server's alone."""
         self._control.close()
+        for descriptor in self._pending:
+            os.close(descriptor)
         if self._blank is not None:
             self._blank[1].close()
         for child in self._children.values():
@@ -229,9 +234,9 @@ class _Server:
         with suppress(OSError):  # the program wants to know nothing of it any more
             socket.send_fds(status, [message], descriptors)
 
-    # -- imports
+    # -- what they need
 
-    def _import(self, prepared: Preparation, message: bytes, pending: list[int]) -> None:
+    def _import(self, prepared: Preparation, message: bytes) -> None:
         main = str(next(iter(prepared.main.values()), ""))
         wanted = [name for name in (main and "__main__", *prepared.modules) if name and name not in self._tried]
         adopt(prepared, with_main=False)
@@ -254,7 +259,7 @@ class _Server:
             del caught
             if has_threads:
                 self._untold.append((name, "it starts threads, and a process that has some can't be forked"))
-                self._begin_anew(name, message, pending)
+                self._begin_anew(name, message)
         gc.collect()
         gc.freeze()  # else the collector of each worker writes to all pages that it shares
 
@@ -275,7 +280,7 @@ class _Server:
             thread.join()
             os.close(over)
 
-    def _begin_anew(self, without: str, message: bytes, pending: list[int]) -> NoReturn:
+    def _begin_anew(self, without: str, message: bytes) -> NoReturn:
         for child in list(self._children.values()):
             if child.status is None:  # it has been killed
                 self._bury(child)
@@ -288,14 +293,20 @@ class _Server:
             for child in self._children.values()
             if child.status is not None
         ]
-        begun["message"], begun["pending"] = message.decode("latin-1"), pending
-        for descriptor in (
-            *(begun["control"], begun["program"], begun["tracker"], *pending),
-            *(descriptor for _, *both in begun["children"] for descriptor in both),
-        ):
-            os.set_inheritable(descriptor, True)
+        begun["message"], begun["pending"] = message.decode("latin-1"), self._pending
+        _make_inheritable(_descriptors(begun), inheritable=True)
         os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(begun)])
 
 
 def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def _descriptors(begun: Begun) -> list[int]:
+    children = [descriptor for _, watched, status in begun["children"] for descriptor in (watched, status)]
+    return [begun["control"], begun["program"], begun["tracker"], *children, *begun["pending"]]
+
+
+def _make_inheritable(descriptors: list[int], *, inheritable: bool) -> None:
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, inheritable)

@@ -4,10 +4,12 @@ It says nothing to the server. It ends when the server closes its link, as long 
 from then on.
 """
 
+import atexit  # noqa: TID251 - what others have registered is run
 import os
 import pickle
 import socket
 import sys
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Final, NoReturn
 
@@ -35,6 +37,18 @@ class ForkedProgram(BaseProcess):
     """What a process runs, as `multiprocessing` describes it; never started by itself."""
 
     _start_method = None  # the processes of this one are started as those of the program
+    _bootstrap: Callable[..., int]
+
+    def run_all(self, parent: int) -> int:
+        """Run it as `multiprocessing` does, with all that belongs to a process of its own.
+
+        Args:
+            parent: the descriptor that tells of the program's end.
+
+        Returns:
+            The exit code.
+        """
+        return self._bootstrap(parent_sentinel=parent)
 
 
 def serve_blank(link: socket.socket, program: int) -> NoReturn:
@@ -52,6 +66,9 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
         link.close()
         if descriptors:
             code = _run(message[len(START) :], descriptors, program)
+            run: Callable[[], None] = vars(atexit)["_run_exitfuncs"]
+            run()  # as in a spawned process, which ends like any Python
+            sys.stdout.flush()
     if isinstance(caught.error, SystemExit) and isinstance(caught.error.code, int | None):
         code = caught.error.code or 0  # the main module's
     elif caught.error is not None:
@@ -72,5 +89,4 @@ def _run(streams: bytes, descriptors: list[int], program: int) -> int:
         prepared: Preparation = pickle.load(file)
         adopt(prepared, with_main=True)
         process: ForkedProgram = pickle.load(file)
-    exit_code: int = process._bootstrap(parent_sentinel=program)  # type: ignore[attr-defined]  # noqa: SLF001 - as spawned processes do
-    return exit_code
+    return process.run_all(program)
