@@ -60,7 +60,7 @@ class Link:
             executable = os.fsencode(spawn.get_executable())
             command = [executable, *map(os.fsencode, (*flags(), "-c", _PROGRAM, json.dumps(begun)))]
             self.pid: int = util.spawnv_passfds(executable, command, [theirs.fileno(), program.fileno(), tracker])
-        self._watched = io.FileIO(os.pidfd_open(self.pid))
+        self._watched: Final = os.pidfd_open(self.pid)
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         """Say something to the server.
@@ -73,9 +73,9 @@ class Link:
     def exit_code(self, timeout: float) -> int | None:
         """Return how the server has ended, and wait for it; None if it hasn't."""
         with self._lock:
-            if self._exit_code is None and connection.wait([self._watched.fileno()], timeout):
+            if self._exit_code is None and connection.wait([self._watched], timeout):
                 try:
-                    how = os.waitid(os.P_PIDFD, self._watched.fileno(), os.WEXITED)
+                    how = os.waitid(os.P_PIDFD, self._watched, os.WEXITED)
                     self._exit_code = 1 if how is None else _exit_code(how.si_code, how.si_status)
                 except ChildProcessError:  # somebody else has waited for all children of this process
                     self._exit_code = 1
@@ -83,7 +83,7 @@ class Link:
 
     def descriptors(self) -> tuple[int, ...]:
         """Return what this process holds for the server."""
-        return self._control.fileno(), self._watched.fileno()
+        return self._control.fileno(), self._watched
 
     def close(self) -> None:
         """Let go of the server; it ends, if no other process holds its control."""
@@ -91,10 +91,10 @@ class Link:
             if self._exit_code is None:
                 self._exit_code = 1  # nobody will know
         self._control.close()
-        self._watched.close()
+        os.close(self._watched)
 
     def leave(self) -> None:
-        """Let go of the descriptors, which stay open as long as this process runs."""
+        """Keep the descriptors open for as long as this process runs, whatever becomes of this object."""
         self._control.detach()
 
 
