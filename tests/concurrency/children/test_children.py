@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -65,7 +66,7 @@ def test_it_is_like_the_program_is_now(
     with started(functions.report, start_method=start_method) as child:
         assert received(child)["environment"]["PENSTOCK_TEST"] is None
     monkeypatch.setenv("PENSTOCK_TEST", "changed")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.chdir(tmp_path)
     with started(functions.report, start_method=start_method) as child:
         told = received(child)

@@ -7,6 +7,7 @@ import json
 import pickle
 import statistics
 from collections.abc import Callable
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,11 +32,12 @@ def named(value: object) -> set[str]:
     """Return the modules of the functions and classes in a value."""
     if callable(value):
         return {name for name, each in OBJECTS.items() if each is value}
+    inner: list[object] = []
     if isinstance(value, dict):
-        value = [*value.items()]
-    if isinstance(value, list | tuple):
-        return set[str]().union(*map(named, value))
-    return set()
+        inner = [*cast("dict[object, object]", value).values()]
+    elif isinstance(value, list | tuple):
+        inner = [*cast("list[object]", value)]
+    return set[str]().union(*map(named, inner))
 
 
 @given(values, st.sampled_from([4, 5]), st.integers(0, 2))

@@ -4,7 +4,9 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -37,7 +39,7 @@ def run(pipe, *_):
 @pytest.fixture
 def make_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[MakeFunction]:
     """Write a module, and return its function for processes, which sends their number and who imported the module."""
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     names: list[str] = []
 
     def make(name: str, text: str) -> Callable[..., None]:
@@ -54,7 +56,7 @@ def make_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[
 
 def server_of(pid: int) -> int:
     """Return the number of the process that forked one."""
-    server = psutil.Process(pid).ppid()
+    server: int = psutil.Process(pid).ppid()
     assert server != os.getpid()
     return server
 
@@ -165,29 +167,30 @@ def test_a_spare_takes_the_place_of_one_that_died() -> None:
     with started(functions.report) as child:
         server = psutil.Process(server_of(received(child)["pid"]))
         for _ in range(3):
-            forked_ahead = wait_for_spare(server, {child.pid})
+            forked_ahead = wait_for_spare(server)
             with started(functions.report) as replacement:
                 assert received(replacement)["pid"] == forked_ahead
-        killed = wait_for_spare(server, {child.pid})
+        killed = wait_for_spare(server)
         with watched(killed) as wait:
             os.kill(killed, signal.SIGKILL)
             assert wait(SECONDS)
         with started(functions.report) as replacement:
             received(replacement)
-            wait_for_spare(server, {child.pid, replacement.pid})
-        last = wait_for_spare(server, {child.pid})
+            wait_for_spare(server)
+        last = wait_for_spare(server)
         with watched(last) as wait:
             spare.close()
             assert wait(SECONDS)
 
 
-def wait_for_spare(server: psutil.Process, others: set[int]) -> int:
+def wait_for_spare(server: psutil.Process) -> int:
     """Return the number of the process that a server has forked ahead, once it has; nothing tells when."""
-    while True:
-        ahead = [
-            child.pid
-            for child in server.children()
-            if child.pid not in others and child.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        ]
-        if len(ahead) == 1:
-            return ahead[0]
+    never_set = threading.Event()
+    for _ in range(round(SECONDS / 0.02)):
+        for child in server.children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "penstock-spare" and child.status() != psutil.STATUS_ZOMBIE:
+                    number: int = child.pid
+                    return number
+        never_set.wait(0.02)
+    raise AssertionError("there is no spare")

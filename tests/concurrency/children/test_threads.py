@@ -2,10 +2,13 @@
 
 import os
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from penstock.concurrency._children._child_process import StartMethod
 from penstock.concurrency._children._threads import limit_threads, thread_variables
 from tests.concurrency.children import functions
 from tests.concurrency.children.helping import received, started
@@ -22,9 +25,9 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize(("threads", "found"), [(1, "1"), (3, "3"), (None, None)])
-def test_processes_are_limited(start_method: str, threads: int | None, found: str | None) -> None:
+def test_processes_are_limited(start_method: StartMethod, threads: int | None, found: str | None) -> None:
     """The variables that libraries read are set in a process, and left alone for None."""
-    with started(functions.report, start_method=start_method, threads=threads) as child:  # type: ignore[arg-type]
+    with started(functions.report, start_method=start_method, threads=threads) as child:
         environment = received(child)["environment"]
     assert (environment["OMP_NUM_THREADS"], environment["OPENCV_FOR_THREADS_NUM"]) == (found, found)
     assert "OMP_NUM_THREADS" not in os.environ
@@ -42,9 +45,13 @@ def test_libraries_that_are_loaded_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     """OpenCV and torch are limited where they are loaded already; torch not if the user has set its variable."""
     told: list[tuple[str, int]] = []
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(setNumThreads=lambda count: told.append(("cv2", count))))  # type: ignore[arg-type]
-    torch = SimpleNamespace(set_num_threads=lambda count: told.append(("torch", count)))
-    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+
+    def setter(name: str) -> Callable[[int], None]:
+        return lambda count: told.append((name, count))
+
+    modules: Any = sys.modules
+    monkeypatch.setitem(modules, "cv2", SimpleNamespace(setNumThreads=setter("cv2")))
+    monkeypatch.setitem(modules, "torch", SimpleNamespace(set_num_threads=setter("torch")))
     before = dict(os.environ)
     try:
         limit_threads(thread_variables(2))

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn, TypedDict
 
 from penstock._caught import Caught
 from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
-from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, serve_blank
+from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, name_process, serve_blank
 
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
@@ -68,6 +68,7 @@ def main(begun: Begun) -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    name_process("penstock-forks")
     _Server(begun).serve()
 
 

@@ -10,6 +10,7 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Final, NoReturn
 
@@ -51,6 +52,12 @@ class ForkedProgram(BaseProcess):
         return self._bootstrap(parent_sentinel=parent)
 
 
+def name_process(name: str) -> None:
+    """Have the system's lists show this process by a name of at most 15 characters."""
+    with suppress(OSError), open("/proc/self/comm", "w") as shown:
+        shown.write(name)
+
+
 def serve_blank(link: socket.socket, program: int) -> NoReturn:
     """Wait for what to run, run it, and end.
 
@@ -60,6 +67,7 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
             those that are inherited.
         program: a descriptor of the program, which becomes readable when it has ended.
     """
+    name_process("penstock-spare")
     code = 1
     with Caught() as caught:
         message, descriptors, _, _ = socket.recv_fds(link, 16, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -78,6 +86,7 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
 
 
 def _run(streams: bytes, descriptors: list[int], program: int) -> int:
+    name_process("penstock-worker")
     watch_parent(program)
     memory, *others = descriptors
     for number, descriptor in zip(streams, others, strict=False):
