@@ -23,7 +23,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from typing import Final, NoReturn, TypedDict
+from typing import Any, Final, NoReturn, TypedDict
 
 from penstock._caught import Caught
 from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
@@ -63,8 +63,8 @@ def main(begun: Begun) -> NoReturn:
     """Serve the program until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
-    tracker: dict[str, object] = vars(vars(resource_tracker)["_resource_tracker"])
-    tracker["_fd"] = begun["tracker"]  # the program's, as `multiprocessing` hands it on
+    tracker: Any = vars(resource_tracker)["_resource_tracker"]
+    vars(tracker)["_fd"] = begun["tracker"]  # the program's, as `multiprocessing` hands it on
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
