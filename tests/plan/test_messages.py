@@ -53,6 +53,17 @@ def grown(by: int) -> object:
 
 
 CASES: dict[str, Case] = {
+    "no worker_threads": refused(
+        NUMBERS, "worker_threads must be at least 1", "got worker_threads=0", limits=ps.Limits(worker_threads=0)
+    ),
+    "start_method fork": refused(
+        NUMBERS,
+        "start_method must be 'forkserver', 'spawn' or None; got start_method='fork'",
+        "locks that its threads hold",
+        num_workers=1,
+        workers="processes",
+        limits=ps.Limits(start_method=anything("fork")),
+    ),
     "no dataset": refused([1, 2, 3], "dataset must be a penstock Dataset; got [1, 2, 3].", "ps.read(source)"),
     "num_workers auto": refused(
         NUMBERS, 'num_workers="auto" does not exist yet; say a number, such as num_workers=2', num_workers="auto"

@@ -28,6 +28,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if limits.num_batch_workers is not None:
         need_count("num_batch_workers", limits.num_batch_workers, 1)
     need_count("read_ahead", limits.read_ahead, 1)
+    if limits.worker_threads is not None:
+        need_count("worker_threads", limits.worker_threads, 1)
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
@@ -81,8 +83,8 @@ def _check_threads(node: Node) -> None:
 def _check_processes(limits: Limits) -> None:
     if limits.start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
-            f"start_method must be 'spawn', 'forkserver' or None; got start_method={limits.start_method!r}. A forked "
-            "process would inherit locks that threads hold"
+            f"start_method must be 'forkserver', 'spawn' or None; got start_method={limits.start_method!r}. A process "
+            "that is forked from the program would inherit locks that its threads hold"
         )
 
 

@@ -45,7 +45,14 @@ class Limits:
         read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
             requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
             ahead.
-        start_method: how worker processes are started; None, the default, is "spawn".
+        start_method: how worker processes are started. None, the default, is "forkserver" on Linux: a clean process,
+            one for the program, imports what the workers need and forks them, in milliseconds. They have the program's
+            paths, folder and environment variables of the moment, but the umask, priority, limits of resources and
+            cores that it had when the first one was started. "spawn" starts a new Python for each, everywhere.
+        worker_threads: how many threads BLAS, OpenCV and torch have in each worker process, at least 1, the default,
+            since the workers share the cores already. None leaves them alone, and what the user has set by a variable
+            such as OMP_NUM_THREADS always holds. Where "spawn" is used, libraries of BLAS that the main module imports
+            keep theirs.
 
     Example:
         >>> import penstock as ps
@@ -57,6 +64,7 @@ class Limits:
     worker_init: Callable[[int], object] | None = None
     read_ahead: int = 64
     start_method: StartMethod | None = None
+    worker_threads: int | None = 1
 
 
 @frozen

@@ -21,7 +21,7 @@ from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read
 from penstock._runtime._process_work import Described, shared, work
 from penstock._runtime._tasks import SharedJob, task_of
-from penstock._workers._processes import Work, WorkerProcesses
+from penstock._workers._processes import Starting, Work, WorkerProcesses
 from penstock.errors import InternalError, WorkerError
 from penstock.events import Observer
 from penstock.transport._arena._table import create_region
@@ -72,7 +72,7 @@ class ProcessCrew(Crew):
             self.num_workers,
             Work(work, descriptors),
             self,
-            self._plan.limits.start_method,
+            Starting(self._plan.limits.start_method, self._plan.limits.worker_threads),
         )
 
     def _stop(self) -> None:

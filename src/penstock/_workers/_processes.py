@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.errors import WorkerError
 from penstock.transport._daemon_thread import DaemonThread
@@ -71,6 +71,19 @@ class Work:
     descriptors: tuple[int, ...]
 
 
+@frozen
+class Starting:
+    """How the processes are started.
+
+    Attributes:
+        method: "forkserver", "spawn", or None for the first where there is one.
+        threads: how many threads BLAS, OpenCV and torch have in each; None leaves them alone.
+    """
+
+    method: StartMethod | None = None
+    threads: int | None = 1
+
+
 class WorkerProcesses:
     """Owns the processes and the threads.
 
@@ -79,21 +92,20 @@ class WorkerProcesses:
         count: how many processes, at least 1.
         work: what they do.
         employer: who is told.
-        start_method: how they are started; None for "spawn".
+        starting: how they are started.
     """
 
-    def __init__(
-        self, ring: SlotRing, count: int, work: Work, employer: Employer, start_method: StartMethod | None
-    ) -> None:
+    def __init__(self, ring: SlotRing, count: int, work: Work, employer: Employer, starting: Starting) -> None:
         self._ring = ring
         self._work = work
         self._employer = employer
-        self._start_method: StartMethod | None = start_method
+        self._starting = starting
         self._lock = threading.Lock()  # over the three below
         self._children: dict[int, ChildProcess] = {}
         self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
         self._closing = False
         self._deaths: dict[tuple[int, int], int] = {}  # by job and block; a watcher's at a time, as far as it matters
+        self._spare = open_spare(starting.method, starting.threads)  # who dies is replaced at once
         # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
         self._finalizer = Finalize(None, self.close, exitpriority=0)
         self._threads = [DaemonThread(partial(self._watch, number), f"penstock-{number}") for number in range(count)]
@@ -120,6 +132,8 @@ class WorkerProcesses:
             if not thread.is_current and not thread.wait(max(deadline - monotonic(), 0.0)):
                 self._kill(number)
                 thread.wait(None)
+        if self._spare is not None:
+            self._spare.close()
         self._finalizer.cancel()
 
     def _kill(self, number: int) -> None:
@@ -161,7 +175,8 @@ class WorkerProcesses:
                 self._work.target,
                 (number, Inherited(self._work.descriptors)),
                 name=f"process of worker {number}",
-                start_method=self._start_method,
+                start_method=self._starting.method,
+                threads=self._starting.threads,
             )
         self._employer.fail(caught.taken())
         return None
@@ -231,7 +246,7 @@ def _arrived(*handles: _Handle) -> Inherited:
 def _send(child: ChildProcess, number: int, descriptor: int) -> None:
     with Caught():  # it has died; its watcher will see
         child.pipe.send_bytes(b"%d" % number)
-        reduction.send_handle(child.pipe, descriptor, child.pid)
+        reduction.send_handle(child.pipe, descriptor, 0)  # whose it will be matters to Windows alone
 
 
 class SharedDescriptors:

@@ -155,8 +155,10 @@ def test_killed_while_idle() -> None:
     with open_processes(ProcessExecutor(1)) as running:
         pid = running.submit(os.getpid).result()
         assert isinstance(pid, int)
+        ended = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert select.select([ended], [], [], 10)[0]
+        os.close(ended)
         assert running.submit(os.getpid).result() != pid
 
 

@@ -83,8 +83,10 @@ def test_killed_while_nobody_reads() -> None:
     with run_in_subprocess(config_of(range(1000)), num_threads=1).auto_stop() as pipeline:
         items = iter(pipeline)
         pid = next(items)
+        ended = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert select.select([ended], [], [], 10)[0]
+        os.close(ended)
         with pytest.raises(WorkerError, match=str(pid)):
             list(items)
 

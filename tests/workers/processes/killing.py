@@ -5,10 +5,11 @@ import contextlib
 import psutil
 
 
-def kill_a_worker() -> None:
-    """Kill the newest worker process of this program, if there is any now."""
-    for child in reversed(psutil.Process().children()):
+def kill_a_worker() -> bool:
+    """Kill the newest worker process of this program; return whether there was any."""
+    for child in reversed(psutil.Process().children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "--multiprocessing-fork" in child.cmdline():  # and not the resource tracker
+            if child.name() == "penstock-worker":  # and not its server, or a spare
                 child.kill()
-                return
+                return True
+    return False

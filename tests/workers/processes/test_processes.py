@@ -71,7 +71,7 @@ def test_killed_again_and_again() -> None:
         for batch in loader:
             found.append(batch)
             if len(found) % 40 == 0:
-                kill_a_worker()
+                assert kill_a_worker()
     assert len(found) == len(expected)
     assert all(map(same, found, expected))
 

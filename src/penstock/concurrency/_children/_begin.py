@@ -14,8 +14,11 @@ import sys
 import threading
 from contextlib import suppress
 from multiprocessing import connection
+from typing import Final
 
 from penstock.concurrency._children._seeding import seed_process
+
+_watching: Final[set[int]] = set()  # by process: what is forked has another number
 
 
 def begin_process() -> None:
@@ -23,18 +26,25 @@ def begin_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
-    threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if os.getpid() not in _watching:
+        watched: list[int] = [parent.sentinel]
+        with suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
+            # A process that the parent forked holds what the sentinel is made of, and may outlive it.
+            watched.append(os.pidfd_open(parent.pid or 0))
+        watch_parent(*watched)
     # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
     multiprocessing.current_process().daemon = False
     seed_process()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    watched: list[int] = [parent.sentinel]
-    with suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
-        # A process that the parent forked holds what the sentinel is made of, and may outlive it.
-        watched.append(os.pidfd_open(parent.pid or 0))
-    connection.wait(watched)
-    os._exit(1)
+def watch_parent(*descriptors: int) -> None:
+    """End this process as soon as one of the descriptors is readable."""
+    _watching.add(os.getpid())
+
+    def end() -> None:
+        connection.wait(descriptors)
+        os._exit(1)
+
+    threading.Thread(target=end, name="penstock-parent-watch", daemon=True).start()

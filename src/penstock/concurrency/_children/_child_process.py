@@ -4,22 +4,23 @@ Linux gives a descriptor of the process (a pidfd), through which a signal can't 
 """
 
 import multiprocessing
-import signal
+import os
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import connection
-from multiprocessing import process as process_module
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock.concurrency._child_ends import death_of, interrupts_blocked
+from penstock.concurrency._child_ends import death_of
+from penstock.concurrency._children._forking._forked import ForkedProcess
+from penstock.concurrency._children._forking._link import Spare, can_fork
+from penstock.concurrency._children._spawned import SpawnedProcess
+from penstock.concurrency._children._threads import limit_threads, thread_variables
 from penstock.errors import UsageError, WorkerError
-from penstock.transport._process import watch_process
 
 if TYPE_CHECKING:
-    import io
     from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
 
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
 
@@ -33,10 +34,12 @@ class ChildProcess:
         target: what runs in it: called with the other side of the pipe, and the arguments.
         arguments: pickled for it.
         name: of the process, in messages.
-        start_method: how it is started; None for "spawn".
+        start_method: "forkserver", the default, for one that is forked by a server of ours, which has imported what it
+            needs; "spawn" for a new Python, and everywhere but on Linux.
+        threads: how many threads BLAS, OpenCV and torch have in it; None leaves them alone. What the main module loads
+            of BLAS in a spawned process is out of reach.
 
     Attributes:
-        pid: its number.
         pipe: this side of the pipe.
     """
 
@@ -47,54 +50,62 @@ class ChildProcess:
         *,
         name: str,
         start_method: StartMethod | None,
+        threads: int | None = None,
     ) -> None:
-        context: Any = multiprocessing.get_context(start_method or "spawn")
         self._name = name
+        self._owner = os.getpid()
         self._lock = threading.Lock()  # whoever asks for the exit code, or closes
         self._closed = False
         self._death: WorkerError | None = None
+        self._process: ForkedProcess | SpawnedProcess
         self.pipe: Connection[Any, Any]
-        self.pipe, theirs = context.Pipe()
-        # A daemon, so that what was forgotten never keeps Python from ending.
-        self._process: BaseProcess = context.Process(target=target, args=(theirs, *arguments), name=name, daemon=True)
-        # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
-        starting = nullcontext if start_method == "forkserver" else interrupts_blocked
+        pipes: Any = multiprocessing.Pipe()
+        self.pipe, theirs = pipes
+        given = (target, thread_variables(threads), theirs, *arguments)
         try:
-            with starting():
-                self._process.start()
+            if uses_server(start_method):
+                self._process = ForkedProcess(_run, given, name=name, threads=threads)
+            else:
+                self._process = SpawnedProcess(_run, given, name=name)
         except BaseException:
             self.pipe.close()
             raise
         finally:
             theirs.close()
-        self.pid: int = self._process.pid or 0
-        # Else a fork of this program, which inherits the list, ends the processes of its parent when it exits.
-        children: set[object] = getattr(process_module, "_children", set())
-        children.discard(self._process)
-        self._watched: io.FileIO | None = watch_process(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """Its number; waits until it is started. 0 if it never was."""
+        return self._process.pid
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the process has ended."""
-        return self._process.sentinel if self._watched is None else self._watched.fileno()
+        """Return the descriptor that becomes readable when the process has ended; waits until it is started."""
+        assert self.pid >= 0
+        return self._process.fileno()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return whether there is something to receive, or the process has ended; wait for it."""
-        return bool(connection.wait([self.pipe, self.fileno()], timeout))
+        return self._wait([self.pipe], timeout)
 
     def wait_for_end(self, timeout: float | None = None) -> bool:
         """Return whether the process has ended; wait for it."""
-        return bool(connection.wait([self.fileno()], timeout))
+        return self._wait([], timeout)
+
+    def _wait(self, others: "Sequence[Connection[Any, Any]]", timeout: float | None) -> bool:
+        until = None if timeout is None else monotonic() + timeout
+        while True:
+            self._process.learn()
+            is_starting = self._process.is_starting
+            left = None if until is None else max(until - monotonic(), 0.0)
+            ready = connection.wait([*others, self._process.fileno()], left)
+            if not is_starting or not ready or any(other in ready for other in others):
+                return bool(ready)
 
     def kill(self) -> None:
         """Kill the process; harmless if it has ended."""
         with self._lock:
-            if self._closed:
-                return
-            if self._watched is None:
+            if not self._closed and os.getpid() == self._owner:
                 self._process.kill()
-            else:
-                with suppress(ProcessLookupError):  # it was waited for
-                    signal.pidfd_send_signal(self._watched.fileno(), signal.SIGKILL)
 
     def death(self, *, started: bool = True) -> WorkerError:
         """Return why the process is dead, which it is or will be in a moment; the same exception each time.
@@ -104,11 +115,9 @@ class ChildProcess:
         """
         with self._lock:
             if self._death is None:
-                if not connection.wait([self.fileno()], _DYING_SECONDS):
+                if not self._wait([], _DYING_SECONDS):
                     self._process.kill()
-                self._process.join()
-                # There is no exit code if someone else has waited for all children of this process.
-                self._death = death_of(self._name, self.pid, self._process.exitcode, started=started)
+                self._death = death_of(self._name, self._process.pid, self._process.join(), started=started)
             return self._death
 
     def end(self, patience_seconds: float) -> None:
@@ -125,12 +134,17 @@ class ChildProcess:
             if self._closed:
                 return
             self._closed = True
-            self._process.join()
-            with suppress(ValueError):  # its exit code was taken by someone else: it counts as running for ever
-                self._process.close()
-            if self._watched is not None:
-                self._watched.close()
+            if os.getpid() == self._owner:  # it is no child of a fork, which can only let go of it
+                self._process.join()
+            self._process.close()
             self.pipe.close()
+
+
+def _run(
+    target: Callable[..., None], variables: dict[str, str], pipe: "Connection[Any, Any]", *arguments: object
+) -> None:
+    limit_threads(variables)
+    target(pipe, *arguments)
 
 
 def check_start_method(start_method: object) -> None:
@@ -141,6 +155,16 @@ def check_start_method(start_method: object) -> None:
     """
     if start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
-            f"start_method must be 'spawn', 'forkserver' or None, for 'spawn'; got start_method={start_method!r}. A "
-            "forked process would inherit locks that threads hold"
+            f"start_method must be 'forkserver', 'spawn' or None; got start_method={start_method!r}. A process that is "
+            "forked from the program would inherit locks that its threads hold"
         )
+
+
+def uses_server(start_method: StartMethod | None) -> bool:
+    """Return whether processes are forked by a server; only on Linux."""
+    return start_method != "spawn" and can_fork()
+
+
+def open_spare(start_method: StartMethod | None, threads: int | None) -> Spare | None:
+    """Return what keeps a process forked ahead until it is closed; None where processes are spawned."""
+    return Spare(threads) if uses_server(start_method) else None

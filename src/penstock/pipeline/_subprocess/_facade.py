@@ -55,7 +55,8 @@ def run_in_subprocess(
         num_threads: as in `build_pipeline`.
         max_failures: as in `build_pipeline`. Default 0.
         statistics: as in `build_pipeline`. Default False.
-        start_method: "spawn" or "forkserver"; None, the default, for "spawn". Both import the main module.
+        start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
+            default, for the first on Linux. Both import the main module.
         initializer: called in the process before the config is unpickled. Default None.
 
     Returns:

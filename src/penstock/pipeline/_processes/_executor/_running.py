@@ -27,7 +27,8 @@ class ProcessExecutor:
 
     Args:
         max_workers: how many processes; at least 1. The stage's `concurrency` should be as large.
-        start_method: "spawn" or "forkserver"; None, the default, for "spawn". Both import the main module.
+        start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
+            default, for the first on Linux. Both import the main module.
         initializer: called in each process as it starts, with `initargs`.
         initargs: the initializer's arguments, as a tuple.
 

@@ -1,0 +1,185 @@
+"""A process that the server forks for the program, as the program holds it.
+
+It is made at once and forked when the server comes to it, which may have to import modules before; so whoever waits for
+the process waits for the server's answer first.
+"""
+
+import importlib
+import io
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from multiprocessing import connection, reduction
+from typing import Any, Final, NotRequired, TypedDict
+
+from penstock.concurrency._children._forking._link import servers
+from penstock.concurrency._children._forking._modules import modules_of
+from penstock.concurrency._children._forking._preparation import preparation
+from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, ForkedDescriptor, ForkedProgram
+from penstock.concurrency._children._threads import thread_variables
+from penstock.errors import InternalError
+
+_NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and all of our processes seed it
+_MESSAGE_BYTES: Final = 1 << 16
+_TELLING_SECONDS: Final = 1.0  # the server may be importing something for another process
+_logger = logging.getLogger("penstock")
+
+
+class _Answer(TypedDict):
+    pid: int
+    failures: list[tuple[str, str]]
+    failed: NotRequired[str]
+
+
+class ForkedProcess:
+    """Owns a process.
+
+    Args:
+        target: what runs in it.
+        arguments: pickled for it, with descriptors where `multiprocessing` sends some.
+        name: of the process.
+        threads: how many threads BLAS and the like have in it; None leaves them alone.
+    """
+
+    def __init__(
+        self, target: Callable[..., None], arguments: tuple[object, ...], *, name: str, threads: int | None
+    ) -> None:
+        self._lock = threading.Lock()  # whoever reads the status
+        self._pid = 0
+        self._watched: io.FileIO | None = None
+        self._exit_code: int | None = None
+        self._has_ended = False  # without having been forked
+        process = ForkedProgram(target=target, args=arguments, name=name, daemon=True)
+        parts = _Parts()
+        given = parts.dump(process)
+        prepared = preparation(name, thread_variables(threads), (*_NEEDED, *modules_of(given)))
+        streams = [number for number in (1, 2) if _is_open(number)]
+        if len(parts.descriptors) + len(streams) + 2 > MOST_DESCRIPTORS:
+            raise InternalError(f"a process can inherit {MOST_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
+        with ExitStack() as resources:
+            memory = resources.enter_context(open(os.memfd_create("penstock-process"), "wb", buffering=0))
+            for part in (parts.dump(prepared), given):
+                view = memoryview(part)
+                while view:
+                    view = view[memory.write(view) :]
+            self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            resources.enter_context(theirs)
+            descriptors = [theirs.fileno(), memory.fileno(), *streams, *parts.descriptors]
+            self._link = servers.ask(threads, START + bytes(streams), descriptors)
+
+    @property
+    def pid(self) -> int:
+        """Its number, once it has one; 0 if it never got one."""
+        while self.is_starting:
+            connection.wait([self.fileno()])
+            self.learn()
+        return self._pid
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the server has yet to answer; then the descriptor becomes readable when it does, see `learn`."""
+        return self._watched is None and not self._has_ended
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the process has ended, or the server answers."""
+        return self._status.fileno() if self._watched is None else self._watched.fileno()
+
+    def learn(self) -> None:
+        """Take the server's answer, if it has come."""
+        with self._lock:
+            if not self.is_starting or not connection.wait([self._status], 0):
+                return
+            message, descriptors = b"", list[int]()
+            with suppress(OSError):
+                message, descriptors, _, _ = socket.recv_fds(self._status, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            if not message:  # killed
+                self._exit_code = self._exit_code or self._link.exit_code(_TELLING_SECONDS)
+                self._has_ended = True
+                return
+            answer: _Answer = json.loads(message)
+            if "failed" in answer:
+                _logger.warning("the fork server could not fork a process: %s", answer["failed"])
+                self._has_ended = True
+                return
+            self._pid = answer["pid"]
+            self._watched = io.FileIO(descriptors[0])
+        for module, reason in answer["failures"]:
+            _logger.warning(
+                "module %s could not be imported ahead for worker processes; each imports it itself: %s",
+                "of the program (__main__)" if module == "__main__" else module,
+                reason,
+            )
+
+    def kill(self) -> None:
+        """Kill the process, or have it not forked."""
+        self.learn()
+        if self._watched is not None:
+            with suppress(ProcessLookupError):  # it was waited for
+                signal.pidfd_send_signal(self._watched.fileno(), signal.SIGKILL)
+        elif not self._has_ended:
+            self._exit_code = -signal.SIGKILL
+            with suppress(OSError):
+                self._status.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> int | None:
+        """Wait for the end of the process.
+
+        Returns:
+            Its exit code; None where the server can't tell it any more.
+        """
+        while self.is_starting:
+            connection.wait([self.fileno()])
+            self.learn()
+        connection.wait([self.fileno()])
+        with self._lock:
+            if self._exit_code is None and connection.wait([self._status], _TELLING_SECONDS):
+                with suppress(OSError, ValueError):  # the server was killed
+                    self._exit_code = int(self._status.recv(_MESSAGE_BYTES))
+            return self._exit_code
+
+    def close(self) -> None:
+        """Close what belongs to the process, which has ended."""
+        if self._watched is not None:
+            self._watched.close()
+        self._status.close()
+
+
+class _Parts:
+    """Pickles for a process, and keeps the descriptors that go along; it stands for what `multiprocessing` starts."""
+
+    DupFd = ForkedDescriptor
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        """Take a descriptor along.
+
+        Returns:
+            Its place.
+        """
+        self.descriptors.append(descriptor)
+        return len(self.descriptors) - 1
+
+    def dump(self, value: object) -> bytes:
+        """Return a pickle for the process."""
+        file = io.BytesIO()
+        spawning: Any = importlib.import_module("multiprocessing.context")
+        spawning.set_spawning_popen(self)
+        try:
+            reduction.dump(value, file)
+        finally:
+            spawning.set_spawning_popen(None)
+        return file.getvalue()
+
+
+def _is_open(number: int) -> bool:
+    with suppress(OSError):
+        os.fstat(number)
+        return True
+    return False

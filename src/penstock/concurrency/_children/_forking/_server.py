@@ -1,0 +1,313 @@
+"""The process that forks workers: it imports what they need, once, and has no threads when it forks.
+
+Guarantees:
+  - Each worker is forked blank, and told what to run; as long as spares are wanted, one is forked ahead.
+  - The pid and a pidfd of each are sent to the program, and its exit code once it has ended.
+  - A worker whose status socket the program closes or shuts down is killed, or never forked.
+  - A module whose import fails, or starts threads, is told of, and imported by each worker itself. To be rid of the
+    threads, the server begins anew in the same process, without that module, and knows its workers still.
+  - It ends with the program, also in the middle of an import, and then kills what it has forked.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker
+from typing import Any, Final, NoReturn, TypedDict
+
+from penstock._caught import Caught
+from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
+from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, name_process, serve_blank
+
+SPARE: Final = b"spare"
+NO_SPARE: Final = b"no spare"
+_REASON_CHARACTERS: Final = 500
+
+
+class Begun(TypedDict):
+    """What a server begins with: descriptors, and what it had before it began anew."""
+
+    control: int
+    program: int
+    tracker: int
+    environment: dict[str, str]
+    path: list[str]
+    excluded: list[str]
+    untold: list[tuple[str, str]]
+    spares: bool
+    children: list[tuple[int, int, int]]
+    message: str
+    pending: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    pid: int
+    watched: int
+    """Its pidfd."""
+    status: socket.socket | None = None
+    """Where the program is told of it; None while it is blank."""
+
+
+def main(begun: Begun) -> NoReturn:
+    """Serve the program until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
+    tracker: Any = vars(resource_tracker)["_resource_tracker"]
+    vars(tracker)["_fd"] = begun["tracker"]  # the program's, as `multiprocessing` hands it on
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    name_process("penstock-forks")
+    _Server(begun).serve()
+
+
+class _Server:
+    def __init__(self, begun: Begun) -> None:
+        self._begun = begun
+        self._program = begun["program"]
+        self._control = socket.socket(fileno=begun["control"])
+        self._children: dict[int, _Child] = {}  # by pidfd
+        for pid, watched, status in begun["children"]:
+            self._children[watched] = _Child(pid, watched, socket.socket(fileno=status))
+        self._tried = set(begun["excluded"])
+        self._untold = list(begun["untold"])
+        self._spares = begun["spares"]
+        self._blank: tuple[_Child, socket.socket] | None = None
+        self._has_started = False
+        self._pending: list[int] = []  # descriptors of the worker that is being started
+        _make_inheritable(_descriptors(begun), inheritable=False)
+
+    def serve(self) -> NoReturn:
+        """Do what the program says until it has ended."""
+        if self._begun["pending"]:
+            self._start(self._begun["message"].encode("latin-1"), self._begun["pending"])
+        while True:
+            lacks_spare = self._spares and self._has_started and self._blank is None
+            told = [child.status for child in self._children.values() if child.status is not None]
+            awaited: list[socket.socket | int] = [self._control, self._program, *self._children, *told]
+            ready = connection.wait(awaited, 0 if lacks_spare else None)
+            if ready:
+                self._look_at(ready)
+            elif lacks_spare:
+                self._blank = self._fork()
+
+    def _look_at(self, ready: Sequence[object]) -> None:
+        if self._program in ready:
+            self._end()
+        for child in list(self._children.values()):
+            if child.watched in ready:
+                self._bury(child)
+            elif child.status in ready:  # the program wants to know nothing of it any more
+                self._disown(child)
+        if self._control in ready:
+            self._hear()
+
+    def _hear(self) -> None:
+        message, descriptors, _, _ = socket.recv_fds(self._control, 16, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            self._end()
+        if message.startswith(START):
+            self._start(message, descriptors)
+        else:
+            self._spares = message == SPARE
+            if not self._spares:
+                self._drop_spare()
+
+    def _end(self) -> NoReturn:
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGKILL)
+        os._exit(0)
+
+    # -- children
+
+    def _start(self, message: bytes, descriptors: list[int]) -> None:
+        """Have a worker run something.
+
+        Args:
+            message: for a blank process.
+            descriptors: the status socket, and those for a blank process.
+        """
+        self._pending = descriptors
+        answer: dict[str, object] = {}
+        watched: list[int] = []
+        with Caught() as caught:
+            with open(descriptors[1], "rb", closefd=False) as file:
+                file.seek(0)  # the program has written it
+                prepared: Preparation = pickle.load(file)
+            self._import(prepared, message)
+            if not connection.wait([descriptors[0]], 0):  # else it was given up meanwhile
+                child = self._hand_over(message)
+                watched = [child.watched]
+                answer = {"pid": child.pid, "failures": self._untold}
+                self._untold = []
+        if caught.error is not None:
+            answer = {"failed": f"{type(caught.error).__name__}: {caught.error}"}
+        status = socket.socket(fileno=descriptors[0])
+        self._tell(status, json.dumps(answer).encode(), watched)
+        if watched:
+            self._children[watched[0]].status = status
+        else:
+            status.close()
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        self._pending = []
+        self._has_started = True
+
+    def _hand_over(self, message: bytes) -> _Child:
+        while True:
+            is_new = self._blank is None
+            child, link = self._blank or self._fork()
+            self._blank = None
+            with link:
+                try:
+                    socket.send_fds(link, [message], self._pending[1:])
+                except OSError:  # the spare has been killed
+                    if is_new:
+                        raise
+                    continue
+            return child
+
+    def _fork(self) -> tuple[_Child, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a module may be of the opinion that forking is always wrong
+                pid = os.fork()
+            if pid == 0:
+                ours.close()
+                self._close_all()
+                serve_blank(theirs, self._program)
+        child = _Child(pid, os.pidfd_open(pid))
+        self._children[child.watched] = child
+        return child, ours
+
+    def _close_all(self) -> None:
+        """Close, in a process that was just forked, what is the server's alone."""
+        self._control.close()
+        for descriptor in self._pending:
+            os.close(descriptor)
+        if self._blank is not None:
+            self._blank[1].close()
+        for child in self._children.values():
+            os.close(child.watched)
+            if child.status is not None:
+                child.status.close()
+        self._children.clear()
+
+    def _bury(self, child: _Child) -> None:
+        _, how = os.waitpid(child.pid, 0)
+        os.close(child.watched)
+        del self._children[child.watched]
+        if self._blank is not None and self._blank[0] is child:
+            self._blank[1].close()
+            self._blank = None
+            self._has_started = False  # another one is forked with the next worker, should it be killed again and again
+        if child.status is not None:
+            self._tell(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])
+            child.status.close()
+
+    def _disown(self, child: _Child) -> None:
+        os.kill(child.pid, signal.SIGKILL)
+        if child.status is not None:
+            child.status.close()
+            child.status = None
+
+    def _drop_spare(self) -> None:
+        if self._blank is not None:
+            child, link = self._blank
+            self._blank = None
+            link.close()
+            os.kill(child.pid, signal.SIGKILL)
+            self._bury(child)
+
+    def _tell(self, status: socket.socket, message: bytes, descriptors: list[int]) -> None:
+        with suppress(OSError):  # the program wants to know nothing of it any more
+            socket.send_fds(status, [message], descriptors)
+
+    # -- what they need
+
+    def _import(self, prepared: Preparation, message: bytes) -> None:
+        main = str(next(iter(prepared.main.values()), ""))
+        wanted = [name for name in (main and "__main__", *prepared.modules) if name and name not in self._tried]
+        adopt(prepared, with_main=False)
+        if not wanted:
+            return
+        self._drop_spare()  # it lacks them
+        for name in wanted:
+            self._tried.add(name)
+            with self._ending_with_program():
+                before = _count_threads()
+                with Caught() as caught, inheriting():
+                    if name == "__main__":
+                        adopt(prepared, with_main=True)
+                    else:
+                        importlib.import_module(name)
+                has_threads = _count_threads() > before
+            if caught.error is not None:
+                self._untold.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it may have set another handler
+            del caught
+            if has_threads:
+                self._untold.append((name, "it starts threads, and a process that has some can't be forked"))
+                self._begin_anew(name, message)
+        gc.collect()
+        gc.freeze()  # else the collector of each worker writes to all pages that it shares
+
+    @contextmanager
+    def _ending_with_program(self) -> Generator[None]:
+        over, done = os.pipe()
+
+        def watch() -> None:
+            if self._program in connection.wait([self._program, over]):
+                os._exit(1)
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            os.close(done)
+            thread.join()
+            os.close(over)
+
+    def _begin_anew(self, without: str, message: bytes) -> NoReturn:
+        for child in list(self._children.values()):
+            if child.status is None:  # it has been killed
+                self._bury(child)
+        begun = self._begun.copy()
+        begun["excluded"] = [*begun["excluded"], without]
+        begun["untold"] = self._untold
+        begun["spares"] = self._spares
+        begun["children"] = [
+            (child.pid, child.watched, child.status.fileno())
+            for child in self._children.values()
+            if child.status is not None
+        ]
+        begun["message"], begun["pending"] = message.decode("latin-1"), self._pending
+        _make_inheritable(_descriptors(begun), inheritable=True)
+        os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(begun)])
+
+
+def _count_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _descriptors(begun: Begun) -> list[int]:
+    children = [descriptor for _, watched, status in begun["children"] for descriptor in (watched, status)]
+    return [begun["control"], begun["program"], begun["tracker"], *children, *begun["pending"]]
+
+
+def _make_inheritable(descriptors: list[int], *, inheritable: bool) -> None:
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, inheritable)

@@ -1,0 +1,60 @@
+"""What the processes of these tests run."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.concurrency._children._begin import begin_process
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+IMPORTED_BY = os.getpid()
+VARIABLES = ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "PENSTOCK_TEST")
+
+
+def report(pipe: "Connection[Any, Any]", *_: object) -> None:
+    """Send what this process is like, and end when the parent says so."""
+    begin_process()
+    pipe.send(
+        {
+            "pid": os.getpid(),
+            "imported_by": IMPORTED_BY,
+            "path": sys.path,
+            "folder": os.getcwd(),
+            "environment": {name: os.environ.get(name) for name in VARIABLES},
+            "threads": threading.active_count(),
+        }
+    )
+    pipe.poll(None)
+
+
+def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
+    """End in one of several ways."""
+    begin_process()
+    if how == "raise":
+        raise SystemExit(5)
+    if how == "exit":
+        os._exit(6)
+    if how == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    pipe.close()
+
+
+def say(pipe: "Connection[Any, Any]", text: str) -> None:
+    """Print a text."""
+    begin_process()
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    pipe.send(None)
+
+
+def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
+    """Send what the descriptors of this process are."""
+    begin_process()
+    folder = Path("/proc/self/fd")
+    pipe.send([os.readlink(folder / entry) for entry in os.listdir(folder) if (folder / entry).exists()])
+    del given

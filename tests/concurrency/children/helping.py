@@ -1,0 +1,66 @@
+"""Starting processes and looking at them, for tests of how they start and end."""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+
+SECONDS = 60.0
+
+
+@contextmanager
+def started(
+    target: Callable[..., None],
+    *arguments: object,
+    start_method: StartMethod | None = None,
+    threads: int | None = None,
+) -> Generator[ChildProcess]:
+    """Have a process."""
+    child = ChildProcess(target, arguments, name="process", start_method=start_method, threads=threads)
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+def received(child: ChildProcess) -> Any:
+    """Return what a process sends next."""
+    assert child.wait(SECONDS)
+    assert child.pipe.poll(), child.death(started=False)
+    return child.pipe.recv()
+
+
+@contextmanager
+def watched(pid: int) -> Generator[Callable[[float], bool]]:
+    """Have a function that waits so many seconds for the end of a process."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield lambda seconds: bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def program(text: str, folder: Path, *arguments: str) -> Generator["subprocess.Popen[str]"]:
+    """Run a script in a group of processes of its own."""
+    script = folder / "program.py"
+    script.write_text(text)
+    with subprocess.Popen(
+        [sys.executable, script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()

@@ -1,0 +1,108 @@
+"""A process of ours begins, is told of, and ends, however it was started."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.concurrency._children._child_process import StartMethod, check_start_method
+from penstock.errors import UsageError
+from tests.concurrency.children import functions
+from tests.concurrency.children.helping import SECONDS, received, started
+
+METHODS: list[StartMethod] = ["forkserver", "spawn"]
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_a_process_runs_and_ends(start_method: StartMethod) -> None:
+    """A process talks through its pipe, has the number that it has, and ends when it is told to."""
+    with started(functions.report, start_method=start_method) as child:
+        assert received(child)["pid"] == child.pid
+        assert not child.wait_for_end(0)
+        child.end(SECONDS)
+    assert not psutil.pid_exists(child.pid)
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+@pytest.mark.parametrize(
+    ("how", "exit_code"), [("return", 0), ("raise", 5), ("exit", 6), ("signal", -int(signal.SIGTERM))]
+)
+def test_exit_codes(start_method: StartMethod, how: str, exit_code: int) -> None:
+    """However a process ends, its exit code is told."""
+    with started(functions.end_by, how, start_method=start_method) as child:
+        assert child.wait_for_end(SECONDS)
+        assert child.death().exit_code == exit_code
+        assert child.death() is child.death()
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_killed(start_method: StartMethod) -> None:
+    """A process that is killed is told of at once, by its signal; killing it again does no harm."""
+    with started(functions.report, start_method=start_method) as child:
+        received(child)
+        child.kill()
+        assert child.wait_for_end(SECONDS)
+        assert child.death().exit_code == -signal.SIGKILL
+        child.kill()
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_killed_before_it_starts(start_method: StartMethod) -> None:
+    """A process that is killed as soon as it was made ends, wherever it is by then."""
+    with started(functions.report, start_method=start_method) as child:
+        child.kill()
+        assert child.wait_for_end(SECONDS)
+        assert child.death(started=False).exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_it_is_like_the_program_is_now(
+    start_method: StartMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths, folder and environment that the program has changed are those of the processes that it starts then."""
+    with started(functions.report, start_method=start_method) as child:
+        assert received(child)["environment"]["PENSTOCK_TEST"] is None
+    monkeypatch.setenv("PENSTOCK_TEST", "changed")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    with started(functions.report, start_method=start_method) as child:
+        told = received(child)
+    assert told["environment"]["PENSTOCK_TEST"] == "changed"
+    assert str(tmp_path) in told["path"]
+    assert told["folder"] == os.path.realpath(tmp_path)
+    monkeypatch.delenv("PENSTOCK_TEST")
+    with started(functions.report, start_method=start_method) as child:
+        assert received(child)["environment"]["PENSTOCK_TEST"] is None
+
+
+@pytest.mark.parametrize("start_method", METHODS)
+def test_what_it_prints_goes_where_the_program_prints(
+    start_method: StartMethod, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a process prints comes out of the program's standard output as it is when the process is started."""
+    with started(functions.say, "printed there\n", start_method=start_method) as child:
+        received(child)
+    assert capfd.readouterr().out == "printed there\n"
+
+
+def test_a_forked_process_holds_nothing_of_others() -> None:
+    """A process has its own pipe and what was given to it; nothing of the server's, or of other processes."""
+    counts: list[int] = []
+    for others in range(2):
+        with started(functions.report) as first, started(functions.list_descriptors, None) as child:
+            if others:
+                received(first)
+            held = received(child)
+            assert sum(target.startswith("socket:") for target in held) == 1, held
+            counts.append(len(held))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("wrong", ["fork", "", 1])
+def test_start_methods_are_checked(wrong: object) -> None:
+    """A way to start processes that there isn't is refused, with the reason why a fork is none."""
+    with pytest.raises(UsageError, match="start_method must be 'forkserver'"):
+        check_start_method(wrong)

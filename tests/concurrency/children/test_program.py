@@ -1,0 +1,128 @@
+"""Processes of a program that is a script, forks, is interrupted, or is killed."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.concurrency.children.helping import SECONDS, program, watched
+
+BEGINNING = """
+import os, sys, threading
+from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._child_process import ChildProcess, open_spare
+
+def answer(pipe, *_):
+    begin_process()
+    pipe.send((os.getpid(), __name__))
+    pipe.poll(None)
+
+def start():
+    child = ChildProcess(answer, (), name="process", start_method=None)
+    child.wait()
+    return child, *child.pipe.recv()
+
+"""
+
+
+def test_functions_of_the_main_module(tmp_path: Path) -> None:
+    """Functions of a script run; nothing is printed, and what belongs to `multiprocessing` is as it was."""
+    text = """
+if __name__ == "__main__":
+    import multiprocessing
+    from multiprocessing import forkserver
+    child, _, name = start()
+    print(name, multiprocessing.get_start_method(allow_none=True), vars(forkserver)["_forkserver"]._forkserver_pid)
+    child.end(60)
+"""
+    with program(BEGINNING + text, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("__mp_main__ None None\n", "")
+        assert running.returncode == 0
+
+
+def test_a_script_that_starts_them_unguarded(tmp_path: Path) -> None:
+    """A script whose import starts processes ends with an error that says what to do."""
+    with program(BEGINNING + "start()", tmp_path) as running:
+        _, errors = running.communicate(timeout=SECONDS)
+        assert "under `if __name__ == '__main__':`" in errors
+        assert running.returncode == 1
+
+
+ENDING = """
+if __name__ == "__main__":
+    spare = open_spare(None, None)
+    child, pid, _ = start()
+    print(pid, flush=True)
+    if sys.argv[1] == "waits":
+        sys.stdin.readline()
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("end", "doing"), [(signal.SIGKILL, "waits"), (signal.SIGINT, "waits"), (None, "ends")])
+def test_nothing_outlives_the_program(end: signal.Signals | None, doing: str, tmp_path: Path) -> None:
+    """However the program ends, its process, its spare and its server end within a second, and print nothing."""
+    with program(BEGINNING + ENDING, tmp_path, doing) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        left: set[int] = {pid}
+        if end is not None:
+            left |= {each.pid for each in psutil.Process(running.pid).children(recursive=True)}
+            os.killpg(running.pid, end) if end is signal.SIGINT else running.kill()
+        _, errors = running.communicate(timeout=SECONDS)
+        for each in left:
+            if psutil.pid_exists(each):
+                with watched(each) as wait:
+                    assert wait(1.0)
+        assert errors.count("Traceback") == (end is signal.SIGINT), errors
+        if end is signal.SIGINT:
+            assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+BLOCKING = """
+if __name__ == "__main__":
+    child = ChildProcess(answer, (), name="process", start_method=None)
+    child.wait()
+else:
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_the_program_ends_while_its_server_imports(end: signal.Signals, tmp_path: Path) -> None:
+    """A server ends within a second of its program, in the middle of an import too, and prints nothing."""
+    with program(BEGINNING + BLOCKING, tmp_path) as running:
+        assert running.stdout is not None
+        with watched(int(running.stdout.readline())) as wait:
+            os.killpg(running.pid, end) if end is signal.SIGINT else running.kill()
+            _, errors = running.communicate(timeout=SECONDS)
+            assert wait(1.0)
+        assert errors.count("Traceback") == (end is signal.SIGINT), errors
+
+
+FORKING = """
+if __name__ == "__main__":
+    child, pid, _ = start()
+    forked = os.fork()
+    if forked == 0:
+        other, other_pid, _ = start()
+        other.end(60)
+        child.kill()
+        child.close()
+        sys.exit(3 if other_pid != pid else 4)
+    status = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+    print(status, child.wait_for_end(0))
+    another, _, _ = start()
+    for each in (child, another):
+        each.pipe.send_bytes(b"")
+        print(each.wait_for_end(60), each.death().exit_code)
+"""
+
+
+def test_a_fork_of_the_program(tmp_path: Path) -> None:
+    """A fork has processes of its own, and neither it nor its end does anything to those of the program."""
+    with program(BEGINNING + FORKING, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("3 False\nTrue 0\nTrue 0\n", "")

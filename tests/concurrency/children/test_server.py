@@ -1,0 +1,196 @@
+"""The server that forks processes: what it imports, and what happens when that fails or it is killed."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from penstock.concurrency._children._child_process import open_spare
+from tests.concurrency.children import functions
+from tests.concurrency.children.helping import SECONDS, received, started, watched
+
+MakeFunction = Callable[[str, str], Callable[..., None]]
+
+MODULE = """
+import os, pathlib
+from penstock.concurrency._children._begin import begin_process
+
+with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
+    counting.write("x")
+    attempt = counting.tell()  # 1 in the program, 2 in the server, more in its processes
+imported_by = os.getpid()
+
+def run(pipe, *_):
+    begin_process()
+    pipe.send((os.getpid(), imported_by))
+    pipe.poll(None)
+
+"""
+
+
+@pytest.fixture
+def make_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[MakeFunction]:
+    """Write a module, and return its function for processes, which sends their number and who imported the module."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    names: list[str] = []
+
+    def make(name: str, text: str) -> Callable[..., None]:
+        (tmp_path / f"{name}.py").write_text(MODULE + dedent(text))
+        importlib.invalidate_caches()
+        names.append(name)
+        function: Callable[..., None] = importlib.import_module(name).run
+        return function
+
+    yield make
+    for name in names:
+        del sys.modules[name]
+
+
+def server_of(pid: int) -> int:
+    """Return the number of the process that forked one."""
+    server: int = psutil.Process(pid).ppid()
+    assert server != os.getpid()
+    return server
+
+
+def test_modules_are_imported_once() -> None:
+    """What processes need is imported by the one that forks them, which stays the same."""
+    with started(functions.report) as first, started(functions.report) as second:
+        importers = {received(child)["imported_by"] for child in (first, second)}
+        assert importers == {server_of(first.pid)} == {server_of(second.pid)}
+
+
+def test_modules_among_the_arguments(make_function: MakeFunction) -> None:
+    """A later process may need other modules; they are imported before it is forked, also those of pickled bytes."""
+    with started(functions.report) as first:
+        received(first)
+        with started(make_function("penstock_test_later", "")) as second:
+            pid, imported_by = received(second)
+            assert imported_by == server_of(first.pid) == server_of(pid)
+
+
+def test_an_import_that_fails_is_told(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
+    """A module that can't be imported ahead is logged once, with the reason; processes import it themselves."""
+    function = make_function("penstock_test_failing", "if attempt == 2: raise RuntimeError('not in the server')")
+    for _ in range(2):
+        with started(function) as child:
+            pid, imported_by = received(child)
+            assert pid == imported_by
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "penstock_test_failing" in told
+    assert "RuntimeError: not in the server" in told
+
+
+def test_an_import_that_starts_threads(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
+    """A module that starts threads isn't there when processes are forked; those that were forked before are known."""
+    text = "import threading\nif attempt > 1: threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    function = make_function("penstock_test_threads", text)
+    with started(functions.report) as before:
+        received(before)
+        with started(function) as child, started(function) as another:
+            for each in (child, another):
+                pid, imported_by = received(each)
+                assert pid == imported_by
+                assert server_of(pid) == server_of(before.pid)
+            os.kill(child.pid, signal.SIGTERM)
+            assert child.death().exit_code == -signal.SIGTERM
+        os.kill(before.pid, signal.SIGTERM)
+        assert before.death().exit_code == -signal.SIGTERM
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "penstock_test_threads" in told
+    assert "threads" in told
+
+
+def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: Path) -> None:
+    """A process that was given up while the server imported for it is never forked; others are, once that is over."""
+    os.mkfifo(tmp_path / "gate")
+    function = make_function(
+        "penstock_test_blocking", "if attempt == 2: (pathlib.Path(__file__).parent / 'gate').open().readline()"
+    )
+    with started(function) as given_up, started(functions.report) as other:
+        assert not other.wait(0.1)
+        given_up.kill()
+        assert given_up.wait(SECONDS)
+        assert given_up.death(started=False).exit_code == -signal.SIGKILL
+        with (tmp_path / "gate").open("w") as gate:
+            gate.write("go on\n")
+        assert received(other)["pid"] == other.pid
+        assert given_up.pid == 0
+
+
+def test_the_server_is_killed_while_it_imports(make_function: MakeFunction, tmp_path: Path) -> None:
+    """A process whose server is killed before it is forked is told of as dead, and the next one has a new server."""
+    os.mkfifo(tmp_path / "gate")
+    function = make_function(
+        "penstock_test_killed", "if attempt == 2: (pathlib.Path(__file__).parent / 'gate').open().readline()"
+    )
+    with started(functions.report) as before:
+        received(before)
+        server = server_of(before.pid)
+        with started(function) as child:
+            with (tmp_path / "gate").open("w"):  # it is at it
+                os.kill(server, signal.SIGKILL)
+                assert child.wait(SECONDS)
+            assert child.death(started=False).exit_code == -signal.SIGKILL
+        with started(function) as child:
+            pid, imported_by = received(child)
+            assert imported_by == server_of(pid) != server
+
+
+def test_the_server_is_killed() -> None:
+    """Processes outlive a server that is killed, and can be talked with and killed; others have a new server."""
+    with started(functions.report) as orphan:
+        server = server_of(received(orphan)["pid"])
+        with watched(server) as wait:
+            os.kill(server, signal.SIGKILL)
+            assert wait(SECONDS)
+        assert not orphan.wait_for_end(0)
+        with started(functions.report) as child:
+            assert server_of(received(child)["pid"]) != server
+        orphan.kill()
+        assert orphan.wait_for_end(SECONDS)
+        assert "exit code unknown" in str(orphan.death())
+
+
+def test_a_spare_takes_the_place_of_one_that_died() -> None:
+    """Where a spare is wanted, the next process is one that was forked before it was asked for; then another one is."""
+    spare = open_spare(None, None)
+    assert spare is not None
+    with started(functions.report) as child:
+        server = psutil.Process(server_of(received(child)["pid"]))
+        for _ in range(3):
+            forked_ahead = wait_for_spare(server)
+            with started(functions.report) as replacement:
+                assert received(replacement)["pid"] == forked_ahead
+        killed = wait_for_spare(server)
+        with watched(killed) as wait:
+            os.kill(killed, signal.SIGKILL)
+            assert wait(SECONDS)
+        with started(functions.report) as replacement:
+            received(replacement)
+            wait_for_spare(server)
+        last = wait_for_spare(server)
+        with watched(last) as wait:
+            spare.close()
+            assert wait(SECONDS)
+
+
+def wait_for_spare(server: psutil.Process) -> int:
+    """Return the number of the process that a server has forked ahead, once it has; nothing tells when."""
+    never_set = threading.Event()
+    for _ in range(round(SECONDS / 0.02)):
+        for child in server.children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "penstock-spare" and child.status() != psutil.STATUS_ZOMBIE:
+                    number: int = child.pid
+                    return number
+        never_set.wait(0.02)
+    raise AssertionError("there is no spare")

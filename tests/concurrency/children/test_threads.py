@@ -1,0 +1,64 @@
+"""Processes compute with as many threads as they are told, unless the user has said otherwise."""
+
+import os
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.concurrency._children._child_process import StartMethod
+from penstock.concurrency._children._threads import limit_threads, thread_variables
+from tests.concurrency.children import functions
+from tests.concurrency.children.helping import received, started
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what the tests themselves run under."""
+    for name in thread_variables(1):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(("threads", "found"), [(1, "1"), (3, "3"), (None, None)])
+def test_processes_are_limited(start_method: StartMethod, threads: int | None, found: str | None) -> None:
+    """The variables that libraries read are set in a process, and left alone for None."""
+    with started(functions.report, start_method=start_method, threads=threads) as child:
+        environment = received(child)["environment"]
+    assert (environment["OMP_NUM_THREADS"], environment["OPENCV_FOR_THREADS_NUM"]) == (found, found)
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of the user's is the processes' too."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with started(functions.report, threads=1) as child:
+        environment = received(child)["environment"]
+    assert (environment["OMP_NUM_THREADS"], environment["OPENCV_FOR_THREADS_NUM"]) == ("7", "1")
+
+
+def test_libraries_that_are_loaded_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV and torch are limited where they are loaded already; torch not if the user has set its variable."""
+    told: list[tuple[str, int]] = []
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+
+    def setter(name: str) -> Callable[[int], None]:
+        return lambda count: told.append((name, count))
+
+    modules: Any = sys.modules
+    monkeypatch.setitem(modules, "cv2", SimpleNamespace(setNumThreads=setter("cv2")))
+    monkeypatch.setitem(modules, "torch", SimpleNamespace(set_num_threads=setter("torch")))
+    before = dict(os.environ)
+    try:
+        limit_threads(thread_variables(2))
+        assert told == [("cv2", 2)]
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        limit_threads(thread_variables(3))
+        assert told == [("cv2", 2), ("torch", 3)]
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
