@@ -90,12 +90,18 @@ class Learned:
         """The processor's time for a row."""
         self.merged_row_bytes = 0.0
         """The most memory that a row, and its part of what is merged, took where both lie in shared memory."""
+        self.element_bytes = 0
+        """The bytes of the arrays of an element that was read in order."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""
         if rows:
             self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
             self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
+
+    def sized(self, element_bytes: int) -> None:
+        """Take the size of an element into account; 0 where there was none."""
+        self.element_bytes = element_bytes or self.element_bytes
 
     def _smoothed(self, known: float | None, found: float) -> float:
         return found if known is None else known + self._SMOOTHING * (found - known)

@@ -24,6 +24,7 @@ from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue
 from penstock._runtime._streams import EndOfEpoch
+from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes 
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
 _MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
+_SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
 _SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
 
@@ -217,6 +219,7 @@ class ThreadReader:
             elif job.failed:
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
             else:
+                self._crew.learned.sized(_array_bytes(job.parts[0][1].elements[:1]))
                 for span, block in job.parts:
                     yield leaf.chunk(span.start, span.stop, block)
         if self._queues.get(leaf.number) is queue:
@@ -293,11 +296,16 @@ class _SpanCutter:
         seconds = self._learned.row_seconds
         by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
         count = min(max(self._rows, by_time, 2 * self._workers), self._most)
+        count = max(min(count, _SPAN_BYTES // max(self._learned.element_bytes, 1)), 1)
         if self._start in self._singly:
             count = 1
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
+
+
+def _array_bytes(elements: list[Element]) -> int:
+    return sum(leaf.nbytes for leaf in flatten(elements)[0] if is_array(leaf))
 
 
 def _read_ahead(make_job: Callable[[], AnyJob | None], limit: int) -> "ReadAhead[AnyJob]":
