@@ -1,7 +1,5 @@
 """From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
 
-from typing import Literal
-
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._ordered._build import outermost_batch
@@ -46,11 +44,11 @@ def program_of(node: Node) -> Batches | Ordered:
 
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
-    """Return where tasks run and by how many workers, from a loader's arguments."""
+    """Return where tasks run and by how many workers, from a loader's arguments; as far as "auto" leaves it open."""
     if workers not in ("auto", "threads", "processes"):
         raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
     if num_workers == "auto":
-        raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
+        return ("inline", 0) if workers == "auto" else ("processes" if workers == "processes" else "threads", 1)
     count = need_count("num_workers", num_workers)
     if not count:
         return "inline", 0
@@ -98,6 +96,3 @@ def _batches(node: Node) -> Batches:
         return Batches(node, length(node) or 0, None, (), can_recut=True)
     can_recut = not any(isinstance(other, Reindex) for other in above)
     return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
-
-
-Workers = Literal["auto", "processes", "threads"]
