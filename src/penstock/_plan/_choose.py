@@ -12,10 +12,10 @@ from penstock._plan._plan import Place
 
 Workers: TypeAlias = Literal["auto", "processes", "threads"]
 
-NOTHING_SECONDS: Final = 0.001  # a batch that takes less is made sooner than handed over
-WORTH_SECONDS: Final = 2.0  # of an epoch's work, below which processes would be started for nothing
-_WAITING: Final = 2.0  # times the processor's time; contended processors stretch the clock's time less
-_SPEEDUP: Final = 1.4  # of two threads: 1 where functions hold the GIL, 2 where they release it
+_NOTHING_SECONDS: Final = 0.001  # a batch that takes less is made sooner than handed over
+_WORTH_SECONDS: Final = 2.0  # of an epoch's work, below which processes would be started for nothing
+_WAITING: Final = 2.0  # times the processor's time
+_SPEEDUP: Final = 1.6  # of two threads: 1 where functions hold the GIL, 2 where they release it
 _MOST_WAITING: Final = 32
 _UNKNOWN: Final = "nothing could be measured"
 
@@ -93,7 +93,7 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
         if workers == "processes":
             return Choice("processes", trainer_left, _UNKNOWN)
         return Choice("threads", most, room.obstacle or _UNKNOWN)
-    if cost.row_seconds * room.step_rows < NOTHING_SECONDS:
+    if cost.row_seconds < worth_workers(room):
         return Choice("inline", 0, f"a batch takes {_short(cost.row_seconds * room.step_rows)}")
     if workers == "processes":
         return Choice("processes", trainer_left, f"of {room.processors} processors")
@@ -111,9 +111,14 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
     return Choice("processes", trainer_left, _holding(cost))
 
 
-def least_row_seconds(room: Room) -> float:
-    """Return what a row must cost for processes to be worth anything."""
-    return max(WORTH_SECONDS / max(room.epoch_rows, 1), NOTHING_SECONDS / max(room.step_rows, 1))
+def worth_workers(room: Room) -> float:
+    """Return how many seconds a row must take for any worker to be worth something."""
+    return _NOTHING_SECONDS / max(room.step_rows, 1)
+
+
+def worth_processes(room: Room) -> float:
+    """Return how many seconds a row must take for processes to be worth their start."""
+    return max(_WORTH_SECONDS / max(room.epoch_rows, 1), worth_workers(room))
 
 
 def _why_threads(cost: Cost | None, room: Room) -> str:
@@ -122,7 +127,7 @@ def _why_threads(cost: Cost | None, room: Room) -> str:
         return _UNKNOWN
     if room.processors == 1:
         return "there is one processor"
-    if cost.row_seconds < least_row_seconds(room):
+    if cost.row_seconds < worth_processes(room):
         return f"a batch takes {_short(cost.row_seconds * room.step_rows)}, too little for processes to pay"
     if cost.waits:
         return _waiting(cost)

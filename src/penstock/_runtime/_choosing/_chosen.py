@@ -9,7 +9,16 @@ from penstock._graph._nodes import Map, Node, walk
 from penstock._graph._ordered._build import worker_leaves
 from penstock._graph._per_worker import PerWorker
 from penstock._graph._upcoming import awaits
-from penstock._plan._choose import Choice, Cost, Room, Workers, choose_kind, choose_number, least_row_seconds
+from penstock._plan._choose import (
+    Choice,
+    Cost,
+    Room,
+    Workers,
+    choose_kind,
+    choose_number,
+    worth_processes,
+    worth_workers,
+)
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, Unit, rows_of
 from penstock._runtime._choosing._measure import measure
@@ -39,7 +48,7 @@ def _kind(plan: Plan, num_workers: int) -> Choice:
     room = _room(plan, _holds_no_lock() or obstacle(plan))
     if room.obstacle or room.processors == 1 or not _is_measurable(plan):
         return choose_kind(num_workers, None, room)
-    cost = measure(plan, least_row_seconds=least_row_seconds(room), threads=_may_be_threads(plan.node))
+    cost = measure(plan, enough_seconds=worth_processes(room), stacking=False, threads=_may_be_threads(plan.node))
     return choose_kind(num_workers, cost, room)
 
 
@@ -50,7 +59,8 @@ def _number(plan: Plan, workers: Workers) -> Choice:
     may_be_threads = _may_be_threads(plan.node)
     cost: Cost | None = None
     if _is_measurable(plan):
-        cost = measure(plan, threads=may_be_threads and workers != "processes" and room.processors > 1)
+        compares = may_be_threads and workers != "processes" and room.processors > 1
+        cost = measure(plan, enough_seconds=worth_workers(room), stacking=True, threads=compares)
     choice = choose_number(workers, cost, room)
     if choice.place == "threads" and not may_be_threads:
         return Choice("inline", 0, "globals=True seeds generators that all threads share")

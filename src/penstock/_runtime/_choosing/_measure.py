@@ -5,8 +5,10 @@ elements are those at the beginning of epoch 0, which nothing depends on: evalua
 substituted, and errors come when the elements are loaded.
 """
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from penstock.batching import Stack
 from penstock.transport._daemon_thread import DaemonThread
 
 _SECONDS: Final = 0.2
-_PIECE_SECONDS: Final = 0.02  # of what two threads are compared on; the interpreter changes threads every 0.005
+_PIECE_SECONDS: Final = 0.03  # of what two threads are compared on; the interpreter changes threads every 0.005
 _BATCH_SECONDS: Final = 0.05  # that whole batches may take to be measured, rather than rows
 _LONG_SECONDS: Final = 0.5  # an element that takes as long is not computed again, to see how threads would do
 _MOST_AT_ONCE: Final = 1024
@@ -48,16 +50,17 @@ class _Timed(NamedTuple):
     cpu_seconds: float
 
 
-def measure(plan: Plan, *, least_row_seconds: float = 0.0, threads: bool) -> Cost | None:
+def measure(plan: Plan, *, enough_seconds: float, stacking: bool, threads: bool) -> Cost | None:
     """Return what a plan's rows cost; None where there are none, or one raises.
 
     Args:
         plan: of any dataset but one that only streams.
-        least_row_seconds: rows that cost less need not be measured any closer.
+        enough_seconds: rows that cost less need not be measured any closer.
+        stacking: whether what stacking rows costs matters too.
         threads: whether to find out what two threads do.
     """
     with Caught() as caught:
-        return _Measuring(plan).cost(least_row_seconds, threads=threads)
+        return _Measuring(plan).cost(enough_seconds, stacking=stacking, threads=threads)
     error = caught.taken()
     if not isinstance(error, Exception):
         raise error  # Ctrl-C, or an exit
@@ -78,18 +81,16 @@ class _Measuring:
             self._total = count_positions(self._node)
         self._next = 0
 
-    def cost(self, least_row_seconds: float, *, threads: bool) -> Cost | None:
+    def cost(self, enough_seconds: float, *, stacking: bool, threads: bool) -> Cost | None:
         """Return what rows cost."""
         if not self._total:
             return None
-        kind, timed = self._rows(), self._time_rows(least_row_seconds)
-        if self._merges_otherwise or timed.seconds >= least_row_seconds:
-            batch = self._batch()
-            if batch is not None and timed.seconds * batch.rows <= _BATCH_SECONDS:
-                kind, timed = batch, min(self._timed(batch, batch.make(), 1) for _ in range(2))
+        kind, timed = self._rows(), self._time_rows(enough_seconds)
+        batch = self._batch() if stacking or self._merges_otherwise or timed.seconds >= enough_seconds else None
+        if batch is not None and timed.seconds * batch.rows <= _BATCH_SECONDS:
+            kind, timed = batch, min(self._timed(batch, batch.make(), 1) for _ in range(2))
         cost = Cost(*timed)
-        is_enough = timed.seconds < least_row_seconds or cost.waits or timed.seconds > _LONG_SECONDS
-        if is_enough or not threads:
+        if not threads or cost.waits or not enough_seconds <= timed.seconds < _LONG_SECONDS:
             return cost
         return Cost(*timed, self._speedup(kind, max(round(_PIECE_SECONDS / max(timed.seconds * kind.rows, 1e-9)), 1)))
 
@@ -152,9 +153,9 @@ class _Measuring:
             count *= 2
 
     def _timed(self, kind: _Kind, run: _Run, pieces: int) -> _Timed:
-        began, cpu_began = time.perf_counter(), time.thread_time()
+        began, cpu_began = _clock(), time.thread_time()
         self._run(run, pieces)
-        cpu_seconds, seconds = time.thread_time() - cpu_began, time.perf_counter() - began
+        cpu_seconds, seconds = time.thread_time() - cpu_began, _clock() - began
         return _Timed(seconds / pieces / kind.rows, cpu_seconds / pieces / kind.rows)
 
     def _run(self, run: _Run, pieces: int) -> None:
@@ -164,37 +165,52 @@ class _Measuring:
             run(piece)
 
     def _speedup(self, kind: _Kind, pieces: int) -> float:
-        """Return how many times as many pieces two threads compute as one; the best of a few rounds each."""
-        one = two = float("inf")
+        """Return how many times as many pieces two threads compute as one, over a few rounds of each."""
+        one = two = 0.0
         run = kind.make()
         for _ in range(_ROUNDS):
-            one = min(one, self._timed(kind, run, pieces).seconds)
-            two = min(two, self._two_at_once(kind, run, pieces) / pieces / kind.rows)
+            one += self._timed(kind, run, pieces).seconds
+            two += self._two_at_once(kind, run, pieces) / pieces / kind.rows
             if time.perf_counter() - self._began > _SECONDS:
                 break
         return 2 * one / max(two, 1e-9)
 
     def _two_at_once(self, kind: _Kind, run: _Run, pieces: int) -> float:
         """Return how long two threads take, which compute so many pieces each."""
-        caught = Caught()
+        caught, seconds, started = Caught(), [0.0], threading.Event()
         other_first, self._next = self._next, self._next + pieces
 
         def compute() -> None:
             with caught:
                 other = kind.make()
+                started.set()
+                began = _clock()
                 for piece in range(other_first, other_first + pieces):
                     other(piece)
+                seconds.append(_clock() - began)
 
-        began = time.perf_counter()
         thread = DaemonThread(compute, "penstock-measuring")
         try:
+            started.wait()
+            began = _clock()
             self._run(run, pieces)
+            seconds.append(_clock() - began)
         finally:
             thread.wait(None)
-        seconds = time.perf_counter() - began
         if caught.error is not None:
             raise caught.taken()
-        return seconds
+        return max(seconds)
+
+
+def _clock() -> float:
+    """Return the time, in seconds, less what this thread has waited for a processor, where the system tells that.
+
+    So what is measured on a busy machine is not taken for functions that wait for storage or for each other.
+    """
+    queued = "0"
+    with suppress(OSError, IndexError), open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        queued = file.read().split()[1]
+    return time.perf_counter() - int(queued) / 1e9
 
 
 def _drop(batch: object) -> None:
