@@ -54,6 +54,12 @@ class Loader(Generic[T_co]):
             that is so, two threads compute no more than one, and an epoch has some seconds of work. Say "threads"
             where functions leave something behind in this program, such as a count.
         isolated: refused until it exists.
+        ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
+            it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and
+            `epoch` speak of the batch last handed out. Each rank goes its own way, so save the states of all, and load
+            each on its own rank: they also hold which later batches were handed out, and going on gives the others,
+            whether `ordered` or not. `seek(step)` gives all from that step on. Without workers, and for datasets that
+            can only be read in order, there is nothing to gain, and batches come in order.
         shard: which rank's rows of each global batch to load; by default all of them.
         prefetch: how many batches are made ready before they are asked for, at least 1; counted for all workers.
         memory: a bound in bytes, or text such as "2GiB", for batches that are being made or that the consumer holds.
@@ -83,6 +89,7 @@ class Loader(Generic[T_co]):
         num_workers: int | Literal["auto"] = 0,
         workers: Workers = "auto",
         isolated: bool = False,
+        ordered: bool = True,
         shard: Shard | None = None,
         prefetch: int = 2,
         memory: int | str | None = None,
@@ -103,6 +110,7 @@ class Loader(Generic[T_co]):
             memory=parse_memory(memory),
             copy=copy,
             limits=limits or Limits(),
+            ordered=ordered,
         )
         self._plan: Plan = chosen(plan, num_workers, workers)
         indexed = isinstance(self._plan.program, Batches)
@@ -170,13 +178,14 @@ class Loader(Generic[T_co]):
         """Return where the loader is: a fresh JSON value of less than a kilobyte.
 
         Exactly the batches that were handed out count, whatever was computed ahead. For an indexable dataset all
-        ranks' states are equal: save one.
+        ranks' states are equal: save one; with `ordered=False`, all.
 
         Args:
             step: give the state as if exactly this many batches had been handed out, for wrappers that look ahead.
 
         Raises:
-            StateError: if the dataset can only be read in order and `step` is none of the last steps.
+            StateError: if the dataset can only be read in order, or batches are handed out in no order, and `step` is
+                none of the last steps.
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
@@ -191,6 +200,7 @@ class Loader(Generic[T_co]):
             point.cursor,
             point.legs,
             shard.rank,
+            point.ahead,
         ).to_json()
 
     def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:

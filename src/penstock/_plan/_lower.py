@@ -19,6 +19,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     memory: int | None,
     copy: bool,
     limits: Limits,
+    ordered: bool = True,
 ) -> Plan:
     """Return how a dataset will run, or raise the error that says why it can't."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
@@ -35,7 +36,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         _check_processes(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
-    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
+    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered)
 
 
 def program_of(node: Node) -> Batches | Ordered:

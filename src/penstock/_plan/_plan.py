@@ -107,6 +107,8 @@ class Plan:
     memory: int | None
     copy: bool
     limits: Limits
+    ordered: bool = True
+    """Whether batches are handed out in order; else as they become ready."""
     why: str = ""
     """Why these workers, where the loader chose them."""
 
