@@ -65,7 +65,7 @@ class ThreadBatchStream:
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        kind: type[JobQueue[BatchJob]] = JobQueue if plan.ordered else ReadyQueue
+        kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
         return kind(self._crew, next_job, cutter.window, plan.memory, ended=ended)
 
     def next(self) -> tuple[Element, Token]:

@@ -180,7 +180,7 @@ def test_steps_that_seed_globals_stay_in_one_thread() -> None:
         assert "thread" not in repr(loader).splitlines()[-1].split("(")[0]
 
 
-def _waits_with_globals(number: int) -> int:
+def _waits_with_globals(number: int) -> Any:
     return waits(number)
 
 
