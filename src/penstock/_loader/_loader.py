@@ -49,10 +49,10 @@ class Loader(Generic[T_co]):
             "auto" measures that: none where a batch takes less than handing it over would, as many as there are
             processors where elements are computed, and more where they wait.
         workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
-            for functions that hold it, of datasets that can be indexed: they must be picklable, and a script must
-            guard what it does by `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of
-            that is so, two threads compute no more than one, and an epoch has some seconds of work. Say "threads"
-            where functions leave something behind in this program, such as a count.
+            for functions that hold it: they must be picklable, and a script must guard what it does by
+            `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
+            compute no more than one, and an epoch has some seconds of work. Say "threads" where functions leave
+            something behind in this program, such as a count.
         isolated: refused until it exists.
         ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
             it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and

@@ -57,12 +57,13 @@ class Locked:
 def test_what_can_be_copied_may_be_sent() -> None:
     """A dataset of plain functions, loaded by a program whose start is guarded, such as these tests."""
     assert obstacle(plan_of(ps.range(10).shuffle().map(double).batch(2))) == ""
+    assert obstacle(plan_of(ps.range(10).filter(is_odd).batch(2))) == ""
 
 
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        (lambda: ps.range(10).filter(is_odd).batch(2), "in order"),
+        (lambda: ps.stream([1, 2, 3]).filter(is_odd).batch(2), "in order"),
         (lambda: ps.read(awaited()).batch(2), "async"),
         (lambda: ps.range(10).map(lambda number: number + 1).batch(2), "can't be pickled"),
         (lambda: ps.read(Locked()).batch(2), "can't be pickled"),

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from penstock._graph._nodes import Map, Node, walk
 from penstock._graph._ordered._build import worker_leaves
+from penstock._graph._ordered._leaf import count_positions
 from penstock._graph._per_worker import PerWorker
 from penstock._graph._upcoming import awaits
 from penstock._plan._choose import (
@@ -70,7 +71,8 @@ def _number(plan: Plan, workers: Workers) -> Choice:
 def _room(plan: Plan, why_not: str = "") -> Room:
     program, processors = plan.program, usable_processors()
     if not isinstance(program, Batches):
-        return Room(max(plan.batch_size // plan.shard.count, 1), sys.maxsize, processors, why_not)
+        rows = sum(map(count_positions, worker_leaves(plan.node))) // plan.shard.count
+        return Room(max(plan.batch_size // plan.shard.count, 1), rows, processors, why_not)
     first = Course(Unit(0, 0, 0, plan.batch_size), 1, 1).first
     rows = rows_of(program, plan.shard, first).total if program.total else 0
     return Room(max(rows, 1), program.total // plan.shard.count, processors, why_not)

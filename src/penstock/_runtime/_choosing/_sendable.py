@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Cache, walk
+from penstock._graph._ordered._build import worker_leaves
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Ordered, Plan
 from penstock._storage._memory_cache import MemoryCache
 
-_MOST_BYTES: Final = 64_000_000  # of a dataset that each process gets a copy of
+_MOST_BYTES: Final = 64_000_000  # of a dataset
 
 
 class _TooLargeError(Exception):
@@ -46,8 +47,8 @@ class _Copy:
 
 def obstacle(plan: Plan) -> str:
     """Return why processes are not to be chosen for a plan, in a few words; empty if nothing speaks against them."""
-    if isinstance(plan.program, Ordered):
-        return "the dataset can only be read in order"
+    if isinstance(plan.program, Ordered) and not worker_leaves(plan.node):
+        return "everything is computed in one thread, in order"
     if awaits(plan.node):
         return "async sources are read ahead for threads"
     if any(isinstance(step, Cache) and isinstance(step.store, MemoryCache) for step in walk(plan.node)):
@@ -76,7 +77,7 @@ def _not_copied(plan: Plan) -> str:
     with Caught() as caught:
         pickle.Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(plan)
     if isinstance(caught.error, _TooLargeError):
-        return f"the dataset holds more than {_MOST_BYTES // 1_000_000} MB, which each process would copy"
+        return f"the dataset holds more than {_MOST_BYTES // 1_000_000} MB, which would be copied"
     if caught.error is not None:
         return f"it can't be pickled ({_line(caught.taken())})"
     copied = b"".join(copy.parts)
