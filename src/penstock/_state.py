@@ -6,6 +6,8 @@
      "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
      "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
      "segments": [[0, 0, 0, 256]],                    since step 0: at epoch 0, position 0, batches of 256
+     "ahead": [[1, 3], [6, 7]], "rank": 3,            only where batches come in no order: later ones that were handed
+                                                      out too, steps step + 1, step + 2 and step + 6; of this rank
      "cursor": [0, [812, 0]], "rank": 3,              only where elements are read in order: where reading goes on,
      "legs": […]}                                     and, after a change of ranks, what was dealt to this one
 
@@ -14,7 +16,7 @@ Segments tell which elements every earlier step had, also after the batch size h
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from penstock._frozen import frozen
@@ -64,6 +66,8 @@ class LoaderState:
     legs: Token = None
     """What the rank reads in this epoch, if it isn't every `ranks`-th position."""
     rank: int = 0
+    ahead: tuple[tuple[int, int], ...] | None = None
+    """Which later steps this rank has had too, as spans counted from `step`; None where the state is all ranks'."""
 
     def to_json(self) -> State:
         """Return the state as fresh plain values."""
@@ -79,6 +83,8 @@ class LoaderState:
         }
         if self.cursor is not None:
             state |= {"cursor": _lists(self.cursor), "rank": self.rank}
+        if self.ahead is not None:
+            state |= {"ahead": _lists(self.ahead), "rank": self.rank}
         if self.legs is not None:
             state["legs"] = _lists(self.legs)
         return state
@@ -122,7 +128,21 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         _tuples(state.get("cursor")),
         _tuples(state.get("legs")),
         _count(state.get("rank", 0)),
+        None if state.get("ahead") is None else _spans(state["ahead"]),
     )
+
+
+def _spans(value: Iterable[tuple[object, object]]) -> tuple[tuple[int, int], ...]:
+    """Return spans [start, stop) that follow each other, with a gap before each, from their JSON form."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for first, last in value:
+        start, stop = _count(first), _count(last)
+        if not end < start < stop:
+            raise ValueError("what is ahead must be spans that follow each other, with a gap before each")
+        spans.append((start, stop))
+        end = stop
+    return tuple(spans)
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

@@ -65,9 +65,6 @@ CASES: dict[str, Case] = {
         limits=ps.Limits(start_method=anything("fork")),
     ),
     "no dataset": refused([1, 2, 3], "dataset must be a penstock Dataset; got [1, 2, 3].", "ps.read(source)"),
-    "num_workers auto": refused(
-        NUMBERS, 'num_workers="auto" does not exist yet; say a number, such as num_workers=2', num_workers="auto"
-    ),
     "num_workers -1": refused(NUMBERS, "num_workers must be at least 0", "got num_workers=-1", num_workers=-1),
     "num_workers 1.5": refused(NUMBERS, "num_workers must be a whole number; got num_workers=1.5", num_workers=1.5),
     "num_workers True": refused(NUMBERS, "num_workers must be a whole number", num_workers=True),

@@ -1,7 +1,7 @@
 """The iterator over one epoch of a loader; it only receives from a stream.
 
 Guarantees:
-  - Batches come in order, each exactly once; the loader counts a batch when it is handed out.
+  - Batches come each exactly once, in order or as they become ready; the loader counts a batch when it is handed out.
   - After an exception, Ctrl-C included, the same batch is tried again by the next call, or skipped by `loader.seek`.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
@@ -93,17 +93,21 @@ class LoaderIterator(Generic[T_co]):
             self._clock.count(asked, time.perf_counter())
             self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
-            self._ended = True
+            self._ended = not self._progress.has_rest()
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
         except Exception as error:
-            _add_note(error, self._progress.rest().first)
+            _add_note(error, self._stream.failing() or self._progress.rest().first)
             raise
         except BaseException:
             self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
             raise
         else:
             return batch
+        if not self._ended:  # what follows was handed out before: on to what comes after that
+            self.close()
+            self._open(self._progress.rest())
+            return next(self)
         self._end()
         raise StopIteration
 

@@ -16,8 +16,10 @@ from penstock._graph._verify import need_count
 from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._ordered_progress import OrderedProgress
 from penstock._loader._progress import IndexedProgress, Progress
-from penstock._plan._lower import Workers, choose_place, lower, parse_memory
+from penstock._plan._choose import Workers
+from penstock._plan._lower import choose_place, lower, parse_memory
 from penstock._plan._plan import Batches, Limits, Plan, Shard
+from penstock._runtime._choosing._chosen import chosen
 from penstock._runtime._runtime import Runtime
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
@@ -37,13 +39,27 @@ class Loader(Generic[T_co]):
 
     Leaving the `with` block, `close()` and garbage collection stop the workers. Batches handed out stay valid.
 
+    To choose workers, a few elements are computed and thrown away when the loader is made. That takes at most 0.2
+    seconds, or as long as a few elements take; nothing is read from streams and async sources. What was chosen and why
+    is logged, as one line, and stands in the loader's `repr`.
+
     Args:
         dataset: what to load.
         num_workers: how many workers compute ahead; 0 computes in the caller's thread when a batch is asked for.
+            "auto" measures that: none where a batch takes less than handing it over would, as many as there are
+            processors where elements are computed, and more where they wait.
         workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
-            for functions that hold it, of datasets that can be indexed: they must be picklable, and a script must
-            guard what it does by `if __name__ == "__main__":`; "auto", the default, means threads.
+            for functions that hold it: they must be picklable, and a script must guard what it does by
+            `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
+            compute no more than one, and an epoch has some seconds of work. Say "threads" where functions leave
+            something behind in this program, such as a count.
         isolated: refused until it exists.
+        ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
+            it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and
+            `epoch` speak of the batch last handed out. Each rank goes its own way, so save the states of all, and load
+            each on its own rank: they also hold which later batches were handed out, and going on gives the others,
+            whether `ordered` or not. `seek(step)` gives all from that step on. Without workers, and for datasets that
+            can only be read in order, there is nothing to gain, and batches come in order.
         shard: which rank's rows of each global batch to load; by default all of them.
         prefetch: how many batches are made ready before they are asked for, at least 1; counted for all workers.
         memory: a bound in bytes, or text such as "2GiB", for batches that are being made or that the consumer holds.
@@ -73,6 +89,7 @@ class Loader(Generic[T_co]):
         num_workers: int | Literal["auto"] = 0,
         workers: Workers = "auto",
         isolated: bool = False,
+        ordered: bool = True,
         shard: Shard | None = None,
         prefetch: int = 2,
         memory: int | str | None = None,
@@ -84,7 +101,7 @@ class Loader(Generic[T_co]):
             raise UsageError("isolated=True does not exist yet; use num_workers, whose workers are threads")
         place, count = choose_place(num_workers, workers)
         self._dataset = dataset
-        self._plan: Plan = lower(
+        plan = lower(
             dataset.node,
             place=place,
             num_workers=count,
@@ -93,7 +110,9 @@ class Loader(Generic[T_co]):
             memory=parse_memory(memory),
             copy=copy,
             limits=limits or Limits(),
+            ordered=ordered,
         )
+        self._plan: Plan = chosen(plan, num_workers, workers)
         indexed = isinstance(self._plan.program, Batches)
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
@@ -159,13 +178,14 @@ class Loader(Generic[T_co]):
         """Return where the loader is: a fresh JSON value of less than a kilobyte.
 
         Exactly the batches that were handed out count, whatever was computed ahead. For an indexable dataset all
-        ranks' states are equal: save one.
+        ranks' states are equal: save one; with `ordered=False`, all.
 
         Args:
             step: give the state as if exactly this many batches had been handed out, for wrappers that look ahead.
 
         Raises:
-            StateError: if the dataset can only be read in order and `step` is none of the last steps.
+            StateError: if the dataset can only be read in order, or batches are handed out in no order, and `step` is
+                none of the last steps.
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
@@ -180,6 +200,7 @@ class Loader(Generic[T_co]):
             point.cursor,
             point.legs,
             shard.rank,
+            point.ahead,
         ).to_json()
 
     def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
@@ -288,7 +309,7 @@ class Loader(Generic[T_co]):
 
     def __repr__(self) -> str:
         plan = self._plan
-        who = "inline" if plan.place == "inline" else f"{plan.num_workers} {plan.place}"
+        who = f"{plan.who} ({plan.why})" if plan.why else plan.who
         return f"Loader({self._dataset!r}\n  {who}, rank {plan.shard.rank} of {plan.shard.count}, step {self.step})"
 
     def _need_open(self) -> None:

@@ -75,6 +75,9 @@ class OrderedProgress:
         # How many steps there will be is known when they are done.
         return Course(self._unit(self._next), 1 << 62, 0, self._next.where)
 
+    def has_rest(self) -> bool:
+        return False
+
     def handed_out(self, token: Token) -> None:
         if token is None:
             raise InternalError("an ordered dataset's batch comes with a token")

@@ -1,13 +1,16 @@
 """Where a loader is: which batch was handed out last, and which comes next. Counted at the consumer's side."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock._graph._length import is_endless
+from penstock._loader._reached import Reached
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, Unit
 from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError
+
+_REMEMBERED: Final = 256  # steps handed out in no order, for `state_dict(step=…)`
 
 
 class Point(NamedTuple):
@@ -19,6 +22,8 @@ class Point(NamedTuple):
     segments: tuple[Segment, ...]
     cursor: Token = None
     legs: Token = None
+    ahead: tuple[tuple[int, int], ...] | None = None
+    """Which later steps were handed out too, counted from `step`; None where the state is one of all ranks."""
 
 
 class Progress(Protocol):
@@ -26,7 +31,7 @@ class Progress(Protocol):
 
     @property
     def next_step(self) -> int:
-        """The number of the next batch."""
+        """The number of the next batch; out of order, the number that it would have in order."""
         ...
 
     def current(self) -> Unit:
@@ -38,11 +43,19 @@ class Progress(Protocol):
         ...
 
     def rest(self) -> Course:
-        """Return what is left of the course that was begun last."""
+        """Return what is left of the course that was begun last, or its next part, where some of it is done."""
+        ...
+
+    def has_rest(self) -> bool:
+        """Return whether `rest` is another part than the one that was begun last."""
         ...
 
     def handed_out(self, token: Token) -> None:
-        """Count one more batch of the course that was begun last."""
+        """Count one more batch of the course that was begun last.
+
+        Args:
+            token: what the stream gave with it: for an indexable dataset its step, or None for the next in order.
+        """
         ...
 
     def ended(self) -> None:
@@ -82,8 +95,17 @@ class IndexedProgress:
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
         self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
-        self.next_step = 0
         self._course: Course | None = None
+        self._part_end = 0  # the step after the part of the course that is being read
+        self._shard = plan.shard
+        self._may_differ = not plan.ordered and plan.place != "inline"
+        self._differs = self._may_differ  # from other ranks, within this epoch
+        self._at = _At(Reached(0), None, ())
+
+    @property
+    def next_step(self) -> int:
+        """How many batches were handed out: in order, the number of the next one."""
+        return self._at.reached.total
 
     @property
     def steps_per_epoch(self) -> int:
@@ -91,10 +113,9 @@ class IndexedProgress:
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
+        reached, last, _ = self._at
         course = self._course
-        if course is None or self.next_step == course.first.step:
-            return self.unit(self.next_step)
-        return course.unit(self.next_step - 1 - course.first.step)
+        return self.unit(reached.step) if last is None or course is None else course.unit(last - course.first.step)
 
     def unit(self, step: int) -> Unit:
         """Return the place of any step."""
@@ -102,25 +123,38 @@ class IndexedProgress:
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
     def begin(self) -> Course:
-        epoch, position = self._timeline.locate(self.next_step)
-        course = self._course
-        if position and course is not None and self.next_step > course.first.step:  # the epoch was left early
-            epoch, position = epoch + 1, 0
-            self._timeline = self._timeline.cut(self.next_step, epoch, position, self._stride)
-        first = Unit(self.next_step, epoch, position, self._batch)
+        reached, last, _ = self._at
+        step = reached.step
+        epoch, position = self._timeline.locate(step)
+        if last is not None and (position or reached.ahead):  # the epoch was left early
+            step, epoch, position = reached.end, epoch + 1, 0
+            reached = Reached(step)
+            self._timeline = self._timeline.cut(step, epoch, position, self._stride)
+        first = Unit(step, epoch, position, self._batch)
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
-        return self._course
+        self._at = _At(reached, None, ())
+        self._differs = self._may_differ or (self._differs and position > 0)
+        return self.rest()
 
     def rest(self) -> Course:
-        course = self._course
+        course, reached = self._course, self._at.reached
         if course is None:
             raise InternalError("no course was begun")
-        index = self.next_step - course.first.step
-        return Course(course.unit(index), course.steps - index, course.stride, None)
+        index, end = reached.step - course.first.step, course.first.step + course.steps
+        self._part_end = reached.ahead[0][0] if reached.ahead else end
+        return Course(course.unit(index), self._part_end - reached.step, course.stride, None)
+
+    def has_rest(self) -> bool:
+        course, step = self._course, self._at.reached.step
+        return course is not None and self._part_end <= step < course.first.step + course.steps
 
     def handed_out(self, token: Token) -> None:
-        del token
-        self.next_step += 1
+        reached, _, recent = self._at
+        step = reached.step if token is None else int(token)
+        if token is not None or reached.ahead or recent:
+            recent = (*recent[-_REMEMBERED + 1 :], step)
+        # One store, the last: an interrupt comes before the batch is counted, or after it was handed out.
+        self._at = _At(reached.after(step), step, recent)
 
     def ended(self) -> None:
         pass
@@ -134,7 +168,7 @@ class IndexedProgress:
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
-        self.next_step = step
+        self._at = _At(Reached(step), None, ())
         self._course = None
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
@@ -152,17 +186,35 @@ class IndexedProgress:
         return Course(self.unit(step), 1, self._stride)
 
     def point(self, step: int) -> Point:
-        return Point(step, *self._timeline.locate(step), self._timeline.until(step).segments)
+        reached = self._reached(step)
+        first = reached.step
+        epoch, position = self._timeline.locate(first)
+        ahead: tuple[tuple[int, int], ...] | None = tuple((low - first, high - first) for low, high in reached.ahead)
+        if not ahead and not (self._differs and position and self._shard.count > 1):
+            ahead = None
+        return Point(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
+
+    def _reached(self, count: int) -> Reached:
+        """Return what had been handed out when `count` batches had.
+
+        Raises:
+            StateError: where that isn't known any more.
+        """
+        reached, _, recent = self._at
+        back = reached.total - count
+        if back == 0:
+            return reached
+        if not reached.ahead and not recent:
+            return Reached(count)
+        if not 0 < back <= len(recent):
+            raise StateError(
+                "batches are handed out in no order, so only states of the last of them are known: "
+                f"{reached.total - len(recent)} to {reached.total}; got step={count}"
+            )
+        return reached.without(recent[-back:])
 
     def restore(self, states: Sequence[LoaderState]) -> None:
-        state = states[0]
-        if any(
-            (other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states
-        ):
-            raise StateError(
-                f"all ranks' states of an indexable dataset are equal; these are of steps "
-                f"{sorted({other.step for other in states})}. Load one of them alone."
-            )
+        state = self._one_of(states)
         if state.cursor is not None:
             raise StateError("this state was saved while reading in order; this dataset is indexable")
         if not self._recuts and (state.segments[-1].batch != 1 or state.shape.batch != self._batch):
@@ -172,8 +224,66 @@ class IndexedProgress:
             )
         if state.position > self._timeline.total:
             raise StateError(f"the state's position {state.position} is past the dataset's {self._timeline.total}")
+        ahead = self._ahead_of(state)
         segments = state.segments
         if self._recuts and (state.shape.remainder == "drop") != self._timeline.drops_remainder:
             # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
+        self._at = _At(Reached(state.step, ahead), None, ())
+        self._differs = self._may_differ or state.ahead is not None
+
+    def _one_of(self, states: Sequence[LoaderState]) -> LoaderState:
+        """Return the state to go on from: each rank's own, where they differ by design, else any of them.
+
+        Raises:
+            StateError: if they should be equal and aren't.
+        """
+        if any(state.ahead is not None for state in states):
+            place = (self._shard.rank, self._shard.count)
+            return next((state for state in states if (state.rank, state.shape.ranks) == place), states[0])
+        state = states[0]
+        if any(
+            (other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states
+        ):
+            raise StateError(
+                f"all ranks' states of an indexable dataset are equal; these are of steps "
+                f"{sorted({other.step for other in states})}. Load one of them alone."
+            )
+        return state
+
+    def _ahead_of(self, state: LoaderState) -> tuple[tuple[int, int], ...]:
+        """Return the steps after a state's that were handed out.
+
+        Raises:
+            StateError: if they would be other batches here.
+        """
+        if state.ahead is None:
+            return ()
+        rank, count = self._shard.rank, self._shard.count
+        if (state.rank, state.shape.ranks, state.shape.batch) != (rank, count, self._batch):
+            raise StateError(
+                "this state was saved with ordered=False inside an epoch, of which some later batches were handed out; "
+                f"so it goes on only with the same batches, of {state.shape.batch} rows, on rank {state.rank} of "
+                f"{state.shape.ranks}; got batches of {self._batch} on rank {rank} of {count}. Load each rank's own "
+                "state there, or one that was saved at an epoch's end."
+            )
+        drops = state.shape.remainder == "drop"
+        steps = self._timeline._replace(drops_remainder=drops).steps_from(state.position, self._stride)
+        if drops != self._timeline.drops_remainder or (state.ahead and state.ahead[-1][1] > steps):
+            raise StateError(
+                f"this state has handed out {state.ahead[-1][1] if state.ahead else 0} steps of an epoch that has "
+                f"{steps} left here, with remainder={state.shape.remainder!r}. Load it into the dataset it was saved "
+                "from."
+            )
+        return tuple((state.step + start, state.step + stop) for start, stop in state.ahead)
+
+
+class _At(NamedTuple):
+    """Where an indexable dataset stands; replaced as a whole."""
+
+    reached: Reached
+    last: int | None
+    """The step handed out last, of the course that was begun last; None before there is one."""
+    recent: tuple[int, ...]
+    """The last steps handed out, in the order in which they were, where it isn't theirs."""

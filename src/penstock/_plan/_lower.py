@@ -1,7 +1,5 @@
 """From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
 
-from typing import Literal
-
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._ordered._build import outermost_batch
@@ -21,6 +19,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     memory: int | None,
     copy: bool,
     limits: Limits,
+    ordered: bool = True,
 ) -> Plan:
     """Return how a dataset will run, or raise the error that says why it can't."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
@@ -37,7 +36,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         _check_processes(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
-    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits)
+    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered)
 
 
 def program_of(node: Node) -> Batches | Ordered:
@@ -46,11 +45,11 @@ def program_of(node: Node) -> Batches | Ordered:
 
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
-    """Return where tasks run and by how many workers, from a loader's arguments."""
+    """Return where tasks run and by how many workers, from a loader's arguments; as far as "auto" leaves it open."""
     if workers not in ("auto", "threads", "processes"):
         raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
     if num_workers == "auto":
-        raise UsageError('num_workers="auto" does not exist yet; say a number, such as num_workers=2')
+        return ("inline", 0) if workers == "auto" else ("processes" if workers == "processes" else "threads", 1)
     count = need_count("num_workers", num_workers)
     if not count:
         return "inline", 0
@@ -98,6 +97,3 @@ def _batches(node: Node) -> Batches:
         return Batches(node, length(node) or 0, None, (), can_recut=True)
     can_recut = not any(isinstance(other, Reindex) for other in above)
     return Batches(step.parent, length(step.parent) or 0, step, tuple(above), can_recut)
-
-
-Workers = Literal["auto", "processes", "threads"]

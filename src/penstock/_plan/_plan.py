@@ -107,6 +107,18 @@ class Plan:
     memory: int | None
     copy: bool
     limits: Limits
+    ordered: bool = True
+    """Whether batches are handed out in order; else as they become ready."""
+    why: str = ""
+    """Why these workers, where the loader chose them."""
+
+    @property
+    def who(self) -> str:
+        """Who computes, in words."""
+        if self.place == "inline":
+            return "inline"
+        one = "thread" if self.place == "threads" else "process"
+        return f"1 {one}" if self.num_workers == 1 else f"{self.num_workers} {self.place}"
 
     @property
     def length(self) -> int:

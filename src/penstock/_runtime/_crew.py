@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
@@ -238,21 +238,25 @@ class Crew:
 
     # -- waiting; the consumer's thread alone
 
-    def is_ready(self, slot: int) -> bool:
-        """Return whether a slot's job is complete; if not, the descriptor becomes readable when it may be."""
+    def is_ready(self, slots: Iterable[int]) -> bool:
+        """Return whether one of the slots' jobs is complete; if not, the descriptor becomes readable when it may be."""
         self._bell.clear()
-        return self._is_settled(slot)
+        return self._is_settled(slots)
 
-    def wait(self, slot: int, given_up: Callable[[], bool]) -> None:
-        """Wait until a slot's job is complete, or given up; Ctrl-C comes out of it at once."""
-        while not (self._is_settled(slot) or given_up()):
+    def wait(self, slots: Callable[[], Iterable[int]], given_up: Callable[[], bool]) -> None:
+        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once."""
+        while not (self._is_settled(slots()) or given_up()):
             self._bell.clear()
-            if self._is_settled(slot) or given_up():
+            if self._is_settled(slots()) or given_up():
                 return
             self._bell.wait()
 
-    def _is_settled(self, slot: int) -> bool:
-        return self._is_complete(slot) or self._ring.stopped or self._worker_error is not None
+    def is_complete(self, slot: int) -> bool:
+        """Return whether a slot's job is complete."""
+        return self._is_complete(slot)
+
+    def _is_settled(self, slots: Iterable[int]) -> bool:
+        return any(map(self._is_complete, slots)) or self._ring.stopped or self._worker_error is not None
 
     def ring_bell(self) -> None:
         """Have who waits for a job look again."""

@@ -22,7 +22,7 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Node
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Plan
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import Course, Unit
 from penstock._runtime._crew import Crew
 from penstock._runtime._streams import EndOfEpoch
 from penstock._runtime._threads import ThreadOrderedStream
@@ -146,6 +146,9 @@ class FoldedStream:
                 self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
                 self._outlet = self._engine.begin(None)
         return self._outlet
+
+    def failing(self) -> Unit | None:
+        return None
 
     def fileno(self) -> int | None:
         return self._bell.fileno()

@@ -16,7 +16,7 @@ from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
 from penstock._graph._ordered._stage import Stage
 from penstock._plan._plan import Ordered, Plan
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import InternalError
 
@@ -87,6 +87,9 @@ class OrderedStream:
     def has_more_at_hand(self) -> bool:
         """Whether the next element is computed already."""
         return self._chunk is not None and self._index < len(self._chunk.elements)
+
+    def failing(self) -> Unit | None:
+        return None
 
     def fileno(self) -> int | None:
         return None

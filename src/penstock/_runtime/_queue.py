@@ -1,7 +1,8 @@
-"""Jobs in order, computed ahead by a crew within bounds; what the streams on threads read from.
+"""Jobs computed ahead by a crew within bounds; what the streams of workers' batches read from.
 
 Guarantees:
-  - `next_job` returns the jobs in the order in which they were made, each exactly once, complete or with its error.
+  - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
+    as they become complete.
   - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, unless
     the consumer keeps more. Then there will be more, up to `memory` bytes, with one warning; it never deadlocks.
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
@@ -14,7 +15,8 @@ the garbage collector runs.
 import contextlib
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Generic, TypeVar
 
 from penstock._runtime._crew import Crew
@@ -78,20 +80,27 @@ class JobQueue(Generic[AnyJob]):
                 self._grow(held)
             if not self._armed:
                 return None
-            slot, job = self._armed[0]
-        self._crew.wait(slot, lambda: self._ended and not self._armed)
+        self._crew.wait(self._wanted, lambda: self._ended and not self._armed)
         self._crew.check()
         with self._crew.owned():
             if not self._armed:  # given up by another thread
                 return None
-            self._armed.popleft()
+            slot, job = self._taken()
             self._crew.retire(slot)
             self._arm_ahead()
         return job
 
+    def _wanted(self) -> Iterable[int]:
+        """Return the slots of the jobs of which any will do. Another thread may be arming more, or give all up."""
+        return [slot for slot, _ in islice(self._armed.copy(), 1)]
+
+    def _taken(self) -> tuple[int, AnyJob]:
+        """Take out the job to return; one is complete."""
+        return self._armed.popleft()
+
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting."""
-        return not self._armed or self._crew.is_ready(self._armed[0][0])
+        return not self._armed or self._crew.is_ready(self._wanted())
 
     def close(self) -> None:
         """Give up all jobs."""
@@ -164,6 +173,20 @@ class JobQueue(Generic[AnyJob]):
             )
         self._most_regions = crew.regions_in_use + self._window
         self._arm()
+
+
+class ReadyQueue(JobQueue[AnyJob]):
+    """The jobs of one stream, as they become complete; of several the first."""
+
+    def _wanted(self) -> Iterable[int]:
+        return [slot for slot, _ in self._armed.copy()]
+
+    def _taken(self) -> tuple[int, AnyJob]:
+        for armed in self._armed:
+            if self._crew.is_complete(armed[0]):
+                self._armed.remove(armed)
+                return armed
+        return super()._taken()  # the ring was stopped
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Mix, foot
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._batches import Course, reads_directly
+from penstock._runtime._batches import Course, Unit, reads_directly
 from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock.errors import InternalError
@@ -30,13 +30,20 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
 
 
 class Stream(Protocol):
-    """Batches in order. Used by one thread; `close` may be called more than once."""
+    """Batches in order, or as they become ready. Used by one thread; `close` may be called more than once."""
 
     def next(self) -> tuple[Element, Token]:
-        """Return the next batch, and, for ordered datasets, the token from which reading goes on after it.
+        """Return the next batch and a token.
+
+        That is, for ordered datasets, the one from which reading goes on after it; for others the batch's step, or None
+        where steps come in order.
 
         After an exception the stream stands before the failing batch. At the end it raises EndOfEpoch.
         """
+        ...
+
+    def failing(self) -> Unit | None:
+        """Return which step `next` raised for; None where it is the first that was not handed out."""
         ...
 
     def fileno(self) -> int | None:
@@ -138,6 +145,9 @@ class InlineStream:
         if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
             return units
         return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
+
+    def failing(self) -> Unit | None:
+        return None
 
     def fileno(self) -> int | None:
         return None

@@ -17,12 +17,12 @@ from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import Course, Unit
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
-from penstock._runtime._queue import JobQueue
+from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._streams import EndOfEpoch
 from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
@@ -44,7 +44,7 @@ AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
 
 class ThreadBatchStream:
-    """Batches of an indexable dataset."""
+    """Batches of an indexable dataset: in order, or those first that are ready first."""
 
     def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
         if not isinstance(plan.program, Batches):
@@ -52,22 +52,23 @@ class ThreadBatchStream:
         self._plan = plan
         self._program: Batches = plan.program
         self._crew = crew
-        self._course = course  # what is left of it, from the job at hand on
+        self._left = [course]  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
-        self._queue = self._open(0)
+        self._queue = self._open(self._left, 0)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
 
-    def _open(self, singly: int) -> "JobQueue[BatchJob]":
+    def _open(self, courses: list[Course], singly: int) -> "JobQueue[BatchJob]":
         plan = self._plan
-        cutter = _Cutter(plan, self._program, self._crew, self._course, singly)
+        cutter = _Cutter(plan, self._program, self._crew, courses, singly)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        return JobQueue(self._crew, next_job, cutter.window, plan.memory, ended=ended)
+        kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
+        return kind(self._crew, next_job, cutter.window, plan.memory, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
         job = self._job
@@ -76,17 +77,18 @@ class ThreadBatchStream:
             self._index = 0
             if job is None:
                 raise EndOfEpoch
+            self._left = _without(self._left, job.course)
         if job.death is not None:
             return self._next_singly(job, job.death)
         if job.failed:
             batch = self._inline.batch(job.course.unit(self._index))
         else:
             batch = job.take(self._index, self._copied_bytes)
+        step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
         if self._index == job.course.steps:
-            self._course = self._course.part(job.course.steps, self._course.steps)
             self._job = None
-        return batch, None
+        return batch, step
 
     def _next_singly(self, job: BatchJob, death: WorkerError) -> tuple[Element, Token]:
         """Go through a job's steps one by one, so that those before the deadly one come."""
@@ -94,8 +96,12 @@ class ThreadBatchStream:
             raise death
         self._queue.close()
         self._job = None
-        self._queue = self._open(job.course.steps)
+        self._left = [job.course, *self._left]
+        self._queue = self._open(self._left, job.course.steps)
         return self.next()
+
+    def failing(self) -> Unit | None:
+        return None if self._job is None or self._plan.ordered else self._job.course.unit(self._index)
 
     def fileno(self) -> int | None:
         return self._descriptor
@@ -108,48 +114,70 @@ class ThreadBatchStream:
         self._job = None
 
 
-class _Cutter:
-    """Cuts a course into jobs: how many steps one takes, and how many rows a block."""
+def _without(courses: list[Course], taken: Course) -> list[Course]:
+    """Return what is left of some courses without the steps of another, which lie in one of them."""
+    left: list[Course] = []
+    for course in courses:
+        before = taken.first.step - course.first.step
+        if 0 <= before < course.steps:
+            after = before + taken.steps
+            parts = (course.part(0, before), course.part(after, course.steps))
+            left += (part for part in parts if part.steps)
+        else:
+            left.append(course)
+    return left
 
-    def __init__(self, plan: Plan, program: Batches, crew: Crew, course: Course, singly: int) -> None:
-        """Begin at a course's first step.
+
+class _Cutter:
+    """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
+
+    def __init__(self, plan: Plan, program: Batches, crew: Crew, courses: list[Course], singly: int) -> None:
+        """Begin at the first course's first step.
 
         Args:
             plan: of a dataset whose program is `program`.
             program: what is computed.
             crew: for whom.
-            course: which steps.
-            singly: how many steps have a job each, and a block for each row where that can be.
+            courses: which steps, one course after the other.
+            singly: how many steps of the first course have a job each, and a block for each row where that can be.
         """
         self._plan = plan
         self._learned: Learned = crew.learned
         self._workers = crew.num_workers
         self._program = program
         self._shared = crew.shares
-        self._course = course
-        self._next = 0
+        self._courses = courses
         self._singly = singly
+        self._number, self._next = 0, 0  # of the course, and of its next step
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
-        count = 1 if self._next < self._singly else self._units_per_job()
-        count = min(count, self._course.steps - self._next)
+        if self._number < len(self._courses) and self._next == self._courses[self._number].steps:
+            self._number, self._next = self._number + 1, 0
+        if self._number == len(self._courses):
+            return None
+        course = self._courses[self._number]
+        count = min(1 if self._is_single else self._units_per_job(), course.steps - self._next)
         if count <= 0:
             return None
         try:
-            return self._make(count)
+            return self._make(course, count)
         except Exception:
             if count == 1:
                 raise
-        return self._make(1)  # a sampler of the user's raised for one of them; those before it come first
+        return self._make(course, 1)  # a sampler of the user's raised for one of them; those before it come first
 
-    def _make(self, count: int) -> BatchJob:
-        least = -(-self._rows // BLOCKS) if self._next < self._singly else None
+    @property
+    def _is_single(self) -> bool:
+        return self._number == 0 and self._next < self._singly
+
+    def _make(self, course: Course, count: int) -> BatchJob:
+        least = -(-self._rows // BLOCKS) if self._is_single else None
         rows = least or block_rows(count * self._rows, self._workers, self._learned)
-        job = BatchJob(self._plan, self._course.part(self._next, count), rows, self._learned, shared=self._shared)
+        job = BatchJob(self._plan, course.part(self._next, count), rows, self._learned, shared=self._shared)
         self._next += count
         return job
 

@@ -1,0 +1,34 @@
+"""What was handed out in no order is a set of steps, told in few numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._loader._reached import Reached
+
+
+def steps_of(reached: Reached) -> set[int]:
+    """Return the steps that were handed out."""
+    return {*range(reached.step), *(step for start, stop in reached.ahead for step in range(start, stop))}
+
+
+def check(reached: Reached, expected: set[int]) -> None:
+    """Check that these are the steps, told by the fewest spans."""
+    assert steps_of(reached) == expected
+    assert reached.total == len(expected)
+    assert reached.end == max(expected, default=-1) + 1
+    assert reached.step not in expected
+    ends = [reached.step, *(stop for _, stop in reached.ahead)]
+    assert all(end < start < stop for end, (start, stop) in zip(ends, reached.ahead, strict=False))
+
+
+@given(st.integers(0, 12).flatmap(lambda count: st.permutations(range(count))), st.data())
+def test_handing_out_and_taking_back_equal_a_set(order: list[int], data: st.DataObject) -> None:
+    """Step by step; and what is taken back was never handed out."""
+    reached, expected = Reached(0), set[int]()
+    for step in order:
+        reached = reached.after(step)
+        expected.add(step)
+        check(reached, expected)
+        taken = data.draw(st.sets(st.sampled_from(sorted(expected))))
+        check(reached.without(taken), expected - taken)
+    assert reached == Reached(len(order))

@@ -1,0 +1,103 @@
+"""Which workers suit a dataset is a function of what its elements cost, and of the machine."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._plan._choose import (
+    Choice,
+    Cost,
+    Room,
+    Workers,
+    choose_kind,
+    choose_number,
+    worth_processes,
+    worth_workers,
+)
+
+BUSY = Cost(0.01, 0.01, 1.0)
+RELEASING = Cost(0.01, 0.01, 1.9)
+WAITING = Cost(0.02, 0.001)
+CHEAP = Cost(1e-6, 1e-6)
+WIDE = Room(32, 100_000, 8)
+NARROW = Room(32, 100_000, 8, "it can't be pickled")
+
+
+@pytest.mark.parametrize(
+    ("cost", "room", "place"),
+    [
+        (BUSY, WIDE, "processes"),
+        (Cost(2.0, 2.0), WIDE, "processes"),
+        (BUSY, NARROW, "threads"),
+        (RELEASING, WIDE, "threads"),
+        (WAITING, WIDE, "threads"),
+        (CHEAP, WIDE, "threads"),
+        (None, WIDE, "threads"),
+        (BUSY, Room(32, 100, 8), "threads"),
+        (BUSY, Room(32, 100_000, 1), "threads"),
+    ],
+)
+def test_processes_are_for_functions_that_hold_the_interpreter_for_long(
+    cost: Cost | None, room: Room, place: str
+) -> None:
+    """Everything else is done by threads: what waits, releases it, costs little, is over soon, or can't be sent."""
+    assert choose_kind(3, cost, room)[:2] == (place, 3)
+
+
+@pytest.mark.parametrize(
+    ("cost", "room", "expected"),
+    [
+        (CHEAP, WIDE, ("inline", 0)),
+        (BUSY, WIDE, ("processes", 7)),
+        (BUSY, NARROW, ("threads", 1)),
+        (RELEASING, WIDE, ("threads", 8)),
+        (WAITING, WIDE, ("threads", 32)),
+        (Cost(0.04, 0.01), WIDE, ("threads", 32)),
+        (Cost(0.03, 0.01), WIDE, ("threads", 24)),
+        (WAITING, Room(4, 5, 8), ("threads", 5)),
+        (None, WIDE, ("threads", 8)),
+        (BUSY, Room(4, 100_000, 1), ("threads", 1)),
+    ],
+)
+def test_as_many_workers_as_help(cost: Cost | None, room: Room, expected: tuple[str, int]) -> None:
+    """None for what costs nothing, one a processor for what computes, more for what waits; one is the trainer's."""
+    assert choose_number("auto", cost, room)[:2] == expected
+
+
+COSTS = st.none() | st.builds(
+    Cost, st.floats(1e-7, 10), st.floats(1e-7, 10), st.none() | st.floats(0.2, 3, allow_nan=False)
+)
+ROOMS = st.builds(
+    Room, st.integers(1, 4096), st.integers(1, 10**7), st.integers(1, 256), st.sampled_from(["", "it can't be pickled"])
+)
+
+
+@given(st.integers(1, 64), COSTS, ROOMS)
+def test_a_number_that_was_said_stays(number: int, cost: Cost | None, room: Room) -> None:
+    """Only the kind is chosen, always with a reason, and never processes that can't be."""
+    choice = choose_kind(number, cost, room)
+    assert (choice.num_workers, choice.why != "") == (number, True)
+    assert choice.place == "threads" or not room.obstacle
+
+
+KINDS: list[Workers] = ["auto", "threads", "processes"]
+
+
+@given(st.sampled_from(KINDS), COSTS, ROOMS)
+def test_a_kind_that_was_said_stays(workers: Workers, cost: Cost | None, room: Room) -> None:
+    """Only the number is chosen, within what there is to do; none at all is always allowed."""
+    choice: Choice = choose_number(workers, cost, room)
+    assert choice.why
+    assert 0 <= choice.num_workers <= max(room.epoch_rows, 1)
+    assert (choice.place == "inline") == (choice.num_workers == 0)
+    assert workers == "auto" or choice.place in ("inline", workers)
+    if workers == "auto" and room.obstacle:
+        assert choice.place != "processes"
+    if choice.place == "processes":
+        assert choice.num_workers <= room.processors
+
+
+@given(ROOMS)
+def test_processes_are_worth_more_than_threads_cost(room: Room) -> None:
+    """What is too little for any worker is too little for processes."""
+    assert worth_processes(room) >= worth_workers(room) > 0
