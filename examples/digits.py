@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="one folder of 8x8 grey PNG files per class")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the images (default: 20)")
     parser.add_argument("--num-workers", type=int, default=2, help="0: in this thread (default: 2)")
+    parser.add_argument("--workers", choices=["auto", "threads", "processes"], default="auto", help="(default: auto)")
     parser.add_argument("--checkpoint", type=Path, default="digits.npz", help="(default: digits.npz)")
     parser.add_argument("--log", default=os.devnull, help="takes a JSON line for each step (default: none)")
     arguments = parser.parse_args()
@@ -106,7 +107,7 @@ def main() -> None:
         with open(arguments.log, "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    with ps.Loader(train, num_workers=arguments.num_workers) as loader:
+    with ps.Loader(train, num_workers=arguments.num_workers, workers=arguments.workers) as loader:
         if arguments.checkpoint.exists():
             with np.load(arguments.checkpoint) as saved:
                 model, state = {name: saved[name] for name in model}, json.loads(str(saved["loader"]))

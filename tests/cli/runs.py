@@ -21,17 +21,18 @@ def make_step(step: int, started: float) -> Step:
 
 def make_run(first: int, last: int, num_workers: int, started: float) -> Run:
     """Return a faultless run from step `first` to step `last`."""
-    run = Run(num_workers, started, tuple(make_step(step, started) for step in range(first, last + 1)))
+    run = Run(num_workers, "threads", started, tuple(make_step(step, started) for step in range(first, last + 1)))
     return replace(run, accuracy=0.97, model="ab" * 32) if last == NUM_STEPS - 1 else run
 
 
 def make_evidence() -> Evidence:
     """Return evidence under which every claim holds."""
+    killed = make_run(0, KILLED_AT, 2, 15.0)
     resumed = make_run(RESUMED_AT, NUM_STEPS - 1, 1, 20.0)
     return Evidence(
         straight=make_run(0, NUM_STEPS - 1, 2, 10.0),
-        killed=make_run(0, KILLED_AT, 2, 15.0),
-        resumed=replace(resumed, resumed_at=RESUMED_AT, resume_seconds=0.0004),
+        killed=replace(killed, workers="processes", killed_workers=3),
+        resumed=replace(resumed, workers="processes", killed_workers=2, resumed_at=RESUMED_AT, resume_seconds=0.0004),
         steps_per_epoch=STEPS_PER_EPOCH,
         epochs=EPOCHS,
         state_bytes=311,

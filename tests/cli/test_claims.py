@@ -39,7 +39,7 @@ def test_every_claim_holds_for_equal_runs() -> None:
     """Two runs that logged the same bits make every claim true, and each has its own name."""
     claims = judge(make_evidence())
     assert [claim.name for claim in claims if not claim.holds] == []
-    assert len({claim.name for claim in claims}) == len(claims) == 8
+    assert len({claim.name for claim in claims}) == len(claims) == 9
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,8 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "the workers were as many as before": ("killed", "resumed", {"num_workers": 2}),
     "it began anew": ("killed", "resumed", {"resumed_at": None}),
     "it was not killed": ("killed", "killed", {"model": "ab" * 32}),
+    "no worker was killed before": ("workers", "killed", {"killed_workers": 0}),
+    "no worker was killed after": ("workers", "resumed", {"killed_workers": 0}),
     "the state is too large": ("state", "", {"state_bytes": 1000}),
     "there is no state": ("state", "", {"state_bytes": 0}),
     "the description gives another batch": ("replay", "", {"recomputed": {0: "0" * 64}}),
@@ -126,8 +128,8 @@ def test_a_kill_at_an_epochs_end_proves_nothing() -> None:
 
 def test_empty_runs_prove_nothing() -> None:
     """Runs that logged nothing make no claim on batches, losses or the model true."""
-    empty = Run(2, 0.0)
-    evidence = Evidence(empty, empty, Run(1, 0.0), 10, 3, 311, {})
+    empty = Run(2, "threads", 0.0)
+    evidence = Evidence(empty, empty, Run(1, "threads", 0.0), 10, 3, 311, {})
     assert {"killed", "batches", "losses", "model", "accuracy", "replay", "resume"} == failed(evidence)
 
 

@@ -18,7 +18,7 @@ def command(tmp_path: Path, script: str) -> Command:
     """Return a command for a script that finds its log's path as `log`."""
     path = tmp_path / "script.py"
     path.write_text("import os, signal, sys\nlog = open(sys.argv[-1], 'a', buffering=1)\n" + script, encoding="utf-8")
-    return Command(path, tmp_path, epochs=1, num_workers=2, checkpoint=tmp_path / "checkpoint.npz")
+    return Command(path, tmp_path, epochs=1, num_workers=2, workers="threads", checkpoint=tmp_path / "checkpoint.npz")
 
 
 def say(line: str) -> str:
@@ -84,7 +84,7 @@ def test_leaving_the_scope_kills_the_process(tmp_path: Path) -> None:
 def test_an_unknown_line_is_refused() -> None:
     """A log that says something else is an error, not a step less."""
     with pytest.raises(RunError, match="it has the line"):
-        add_line(Run(2, 0.0), {"stp": 3})
+        add_line(Run(2, "threads", 0.0), {"stp": 3})
 
 
 @pytest.mark.parametrize("epochs", [3, 4, 30])

@@ -54,6 +54,7 @@ def judge(evidence: Evidence) -> tuple[Claim, ...]:
     """Return every claim with whether it holds."""
     return (
         _was_killed(evidence),
+        *_lost_workers(evidence),
         _equal_steps("batches", "the same SHA-256", evidence, lambda step: step.sha256),
         _equal_steps("losses", "equal to the last bit", evidence, lambda step: step.loss),
         _equal_models(evidence),
@@ -82,6 +83,16 @@ def _was_killed(evidence: Evidence) -> Claim:
     was_cut = killed.model is None and done != 0 and resumed.num_workers != killed.num_workers
     holds = was_cut and resumed.resumed_at is not None and 0 < resumed.resumed_at <= num_made
     return Claim("killed", holds, detail)
+
+
+def _lost_workers(evidence: Evidence) -> tuple[Claim, ...]:
+    """Return whether run B lost workers on its way; no claim where the system has no worker processes."""
+    runs = evidence.killed, evidence.resumed
+    if any(run.workers == "threads" for run in runs):
+        return ()
+    before, after = (run.killed_workers for run in runs)
+    detail = f"{before} + {after} of run B's worker processes died by SIGKILL, before and after it was killed itself"
+    return (Claim("workers", before > 0 and after > 0, detail),)
 
 
 def _equal_steps(name: str, how: str, evidence: Evidence, value: Callable[[Step], str]) -> Claim:

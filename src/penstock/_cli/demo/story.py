@@ -1,6 +1,8 @@
 """The demo on digits: one run goes straight through, one is killed and resumed, and the two are compared."""
 
 import importlib.util
+import math
+import os
 import secrets
 import tempfile
 import time
@@ -19,12 +21,13 @@ from penstock._cli.demo.digits import find_script, write_digits
 from penstock._cli.demo.pictures import require_pillow
 from penstock._cli.demo.report.digits_page import Fed, digits_page
 from penstock._cli.demo.report.page import check_report
-from penstock._cli.demo.training import Command, Run, Step, start
+from penstock._cli.demo.training import Command, Kind, Run, Step, start
 from penstock._cli.terminal import ENDED, FAILED, Terminal
 from penstock.errors import InternalError, UsageError
 
 _WINDOW_SECONDS: Final = 1.0
 _MARGIN: Final = 4
+_WORKER_SECONDS: Final = 1.0  # from one worker that is killed to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,11 @@ def tell(setting: Setting, terminal: Terminal) -> int:
     require_pillow()
     began = time.perf_counter()
     with _working_directory(setting.directory) as directory:
-        terminal.line(terminal.colour("Penstock: trained straight through, then killed and resumed", "bold"))
+        terminal.line(
+            terminal.colour(
+                "Penstock: trained straight through, then with workers killed, killed itself, and resumed", "bold"
+            )
+        )
         folder = _write_pictures(directory, terminal, is_kept=setting.directory is not None)
         script = _Script(folder)
         evidence = _run_both(setting, script, directory, terminal)
@@ -153,17 +160,21 @@ def _run_both(setting: Setting, script: _Script, directory: Path, terminal: Term
     other_workers = setting.num_workers - 1 if setting.num_workers > 1 else setting.num_workers + 1
     kill_step = choose_kill_step(num_steps, script.steps_per_epoch, script.save_every, secrets.randbelow)
 
-    def command(name: str, num_workers: int) -> Command:
-        return Command(script.path, script.folder, setting.epochs, num_workers, directory / f"{name}.npz")
+    def command(name: str, num_workers: int, workers: Kind) -> Command:
+        return Command(script.path, script.folder, setting.epochs, num_workers, workers, directory / f"{name}.npz")
 
     for name in ("run-a", "run-b"):
         (directory / f"{name}.npz").unlink(missing_ok=True)
-    straight = _follow("run A", command("run-a", setting.num_workers), num_steps, terminal)
+    straight = _follow("run A", command("run-a", setting.num_workers, "threads"), num_steps, terminal)
     terminal.line(f"  run A  straight through with {straight.who}: {_summary(straight)}")
-    killed = _follow("run B", command("run-b", setting.num_workers), num_steps, terminal, kill_step=kill_step)
-    terminal.line(f"  run B  killed by SIGKILL after step {killed.steps[-1].step}, in the middle of an epoch")
+    kind: Kind = "processes" if hasattr(os, "memfd_create") else "threads"
+    run_b = command("run-b", setting.num_workers, kind)
+    killed = _follow("run B", run_b, num_steps, terminal, kill_step=kill_step)
+    lost = f", {killed.killed_workers} killed and replaced on the way" if killed.killed_workers else ""
+    terminal.line(f"  run B  with {killed.who}{lost}")
+    terminal.line(f"         killed itself by SIGKILL after step {killed.steps[-1].step}, in the middle of an epoch")
     state_bytes = _state_bytes(directory / "run-b.npz")
-    resumed = _follow("run B", command("run-b", other_workers), num_steps, terminal)
+    resumed = _follow("run B", command("run-b", other_workers, kind), num_steps, terminal)
     terminal.line(
         f"         resumed at step {resumed.resumed_at} in a new process with {resumed.who}: {_summary(resumed)}"
     )
@@ -180,10 +191,14 @@ def _run_both(setting: Setting, script: _Script, directory: Path, terminal: Term
 
 
 def _follow(label: str, command: Command, num_steps: int, terminal: Terminal, *, kill_step: int | None = None) -> Run:
+    last_kill = -math.inf
     with start(command) as process:
         for run in process.follow():
             if run.steps:
                 step = run.steps[-1].step
+                if command.workers == "processes" and run.steps[-1].seconds - last_kill >= _WORKER_SECONDS:
+                    last_kill = run.steps[-1].seconds
+                    process.kill_worker()
                 terminal.progress(label, (step + 1) / num_steps, f"step {step:,}/{num_steps:,} · {_pace(run.steps)}")
                 if kill_step is not None and step >= kill_step:
                     process.kill()

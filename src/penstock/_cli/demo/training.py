@@ -8,20 +8,24 @@ Guarantees:
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal, TypeAlias
 
 from penstock.errors import PenstockError
 
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _LAST_LINES: Final = 12
+_WORKER_NAME: Final = "penstock-worker"
+
+Kind: TypeAlias = Literal["threads", "processes"]
 
 
 class RunError(PenstockError, RuntimeError):
@@ -55,31 +59,37 @@ class Run:
 
     Attributes:
         num_workers: of its loader.
+        workers: "threads" or "processes".
         started: when its process was, by this machine's `time.perf_counter`.
         steps: in the order in which they were logged.
         resumed_at: the step that came first after the checkpoint; None when it began anew.
         resume_seconds: what `load_state_dict` took; None when it began anew.
         accuracy: on the held-out digits, between 0 and 1; None when it did not get to its end.
         model: SHA-256 of the weights at the end, in hex; None when it did not get there.
+        killed_workers: how many of its worker processes were killed meanwhile.
     """
 
     num_workers: int
+    workers: Kind
     started: float
     steps: tuple[Step, ...] = ()
     resumed_at: int | None = None
     resume_seconds: float | None = None
     accuracy: float | None = None
     model: str | None = None
+    killed_workers: int = 0
 
     @property
     def who(self) -> str:
-        """What computed the batches, as "2 workers"."""
-        return f"{self.num_workers} worker{'' if self.num_workers == 1 else 's'}"
+        """What computed the batches, as "2 worker threads"."""
+        one = "thread" if self.workers == "threads" else "process"
+        many = "threads" if self.workers == "threads" else "processes"
+        return f"{self.num_workers} worker {one if self.num_workers == 1 else many}"
 
 
 @dataclass(slots=True)
 class Process:
-    """A running script: give its lines to `follow`, or kill it."""
+    """A running script: give its lines to `follow`, or kill it, or one of its workers."""
 
     popen: subprocess.Popen[bytes]
     log: IO[str]
@@ -102,6 +112,14 @@ class Process:
             last = "".join(self.printed.readlines()[-_LAST_LINES:]).strip()
             raise RunError(f"the training script must end with status 0; it ended with {status}:\n{last}")
 
+    def kill_worker(self) -> None:
+        """Send SIGKILL to a worker process of the script's, if there is one now."""
+        for pid in _workers_of(self.popen.pid):
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, signal.SIGKILL)
+                self.run = replace(self.run, killed_workers=self.run.killed_workers + 1)
+                return
+
     def kill(self) -> None:
         """Send SIGKILL to the process, which can neither catch it nor clean up."""
         self.was_killed = True
@@ -116,6 +134,7 @@ class Command:
     folder: Path
     epochs: int
     num_workers: int
+    workers: Kind
     checkpoint: Path
 
     def arguments(self, log: int) -> list[str]:
@@ -123,6 +142,7 @@ class Command:
         options = {
             "--epochs": self.epochs,
             "--num-workers": self.num_workers,
+            "--workers": self.workers,
             "--checkpoint": self.checkpoint,
             "--log": f"/dev/fd/{log}",
         }
@@ -155,9 +175,10 @@ def start(command: Command) -> Generator[Process]:
         finally:
             os.close(writing)
         try:
-            yield Process(popen, log, printed, Run(command.num_workers, started))
+            yield Process(popen, log, printed, Run(command.num_workers, command.workers, started))
         finally:
-            popen.kill()
+            if popen.poll() is None:
+                os.killpg(popen.pid, signal.SIGKILL)  # with its workers, which would take a moment to see it
             popen.wait()
 
 
@@ -177,3 +198,23 @@ def add_line(run: Run, line: dict[str, Any]) -> Run:
             return replace(run, accuracy=accuracy, model=model)
         case _:
             raise RunError(f"the script's log must hold steps, a resumption and an end; it has the line {line!r}")
+
+
+def _workers_of(pid: int) -> list[int]:
+    """Return the worker processes that descend from a process, by what Linux tells; the newest first."""
+    parents: dict[int, int] = {}
+    workers: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            name, _, rest = (folder / "stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
+            parents[int(folder.name)] = int(rest.split()[1])
+            if name == _WORKER_NAME:
+                workers.append(int(folder.name))
+    return [worker for worker in sorted(workers, reverse=True) if pid in _ancestors(worker, parents)]
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    found: set[int] = set()
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.add(pid)
+    return found
