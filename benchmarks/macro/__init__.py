@@ -18,6 +18,7 @@ from benchmarks.macro import (
     tokens,
     transport,
 )
+from benchmarks.processes import big_batches, kill, memory, stragglers
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -33,5 +34,9 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "transport": transport.build,
     "native-pool": native_pool.build,
     "pipeline-noop": pipeline_noop.build,
+    "memory": memory.build,
+    "big-batches": big_batches.build,
+    "stragglers": stragglers.build,
+    "kill": kill.build,
     "import": import_time.build,
 }

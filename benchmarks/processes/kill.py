@@ -1,0 +1,289 @@
+"""Workers that are killed, and a trainer that is: the batches stay the same, and nothing is left.
+
+Every worker says who it is when it starts, in a file, so a killer can take those that have come back since, one after
+the other. The limit is the same loader left in peace. Passes are compared by their digests, each time.
+
+The trainer is killed at random points, from its start on; a second later its session should be empty, and what it had
+in memory files and temporary files gone. It has a folder for temporary files to itself, but memory files are counted
+for the whole machine, so something else that uses them shows.
+"""
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from benchmarks.bench import Bench
+from benchmarks.processes.held import running, shared_bytes
+from benchmarks.processes.trainer import Trainer
+from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role, Scenario, Unit, per_second
+from benchmarks.streams import OutputDiffersError
+
+UNIT = per_second("items")
+LEFT = Unit("left", lambda measured: float(measured.amount), more_is_better=False)
+ITEM_SECONDS = 0.005
+NUM_WORKERS = 2
+GRACE_SECONDS = 1.0  # what the processes of a killed trainer have to go
+LOOK_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A pass of items, how often a worker is killed, and how many trainers are killed in a round."""
+
+    count: int
+    batch_size: int = 8
+    kill_seconds: float = 0.2
+    trainers: int = 8
+
+
+@dataclass(slots=True)
+class Seen:
+    """What happened in all passes of a contestant."""
+
+    kills: int = 0
+    longest_pause: float = 0.0
+    digests: set[int] = field(default_factory=set)
+
+
+def asleep(key: int) -> NDArray[np.int64]:
+    """Return an item that takes its time without a core."""
+    time.sleep(ITEM_SECONDS)
+    return np.arange(key, key + 4)
+
+
+def at_work(key: int) -> NDArray[np.int64]:
+    """Return an item that takes its time on a core."""
+    end = time.thread_time() + ITEM_SECONDS
+    while time.thread_time() < end:
+        pass
+    return np.arange(key, key + 4)
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: undisturbed and under fire, with items that sleep and that compute; and killed trainers."""
+    work = Work(96, trainers=1) if bench.smoke else Work(2_000)
+    return Scenario(
+        "kill",
+        f"items of {1e3 * ITEM_SECONDS:g} ms in {NUM_WORKERS} processes, one killed every {1e3 * work.kill_seconds:g} "
+        "ms; and the trainer killed",
+        (
+            *_pair(bench, work, asleep, Goal("share", 0.8)),
+            *_pair(bench, work, at_work, None),
+            _killed_trainers(work),
+        ),
+    )
+
+
+# -- workers
+
+
+def _pair(bench: Bench, work: Work, function: object, goal: Goal | None) -> tuple[Contestant, ...]:
+    name = "asleep" if function is asleep else "at work"
+    item = asleep if function is asleep else at_work
+    limit = f"{name}, undisturbed"
+    return (
+        _passing(bench, work, limit, "limit", item=item),
+        _passing(bench, work, f"{name}, workers killed", "ours", item=item, goal=goal, against=(limit,)),
+    )
+
+
+def _passing(  # noqa: PLR0913 - the two of a pair differ in as much
+    bench: Bench,
+    work: Work,
+    name: str,
+    role: Role,
+    *,
+    item: object,
+    goal: Goal | None = None,
+    against: tuple[str, ...] = (),
+) -> Contestant:
+    folder = bench.directory / name
+    folder.mkdir()
+    function = asleep if item is asleep else at_work
+    dataset = ps.range(work.count).map(function).batch(work.batch_size)
+    limits = ps.Limits(worker_init=partial(announce, folder))
+    seen = Seen()
+
+    @cache
+    def opened() -> ps.Loader[NDArray[np.int64]]:
+        loader = ps.Loader(dataset, num_workers=NUM_WORKERS, workers="processes", limits=limits)
+        bench.scope.enter_context(loader)
+        for _ in loader:  # so that it is warm
+            pass
+        return loader
+
+    def batches() -> Iterator[NDArray[np.int64]]:
+        loader = opened()
+        if role == "limit":
+            yield from loader
+            return
+        with _quiet(), _fire(folder, work.kill_seconds, seen):
+            yield from loader
+
+    def run(repeats: int) -> Measurement:
+        amount = 0
+        started = last = time.perf_counter()
+        for _ in range(repeats):
+            digest = 0
+            for batch in batches():
+                now = time.perf_counter()
+                seen.longest_pause = max(seen.longest_pause, now - last)
+                last = now
+                digest = zlib.crc32(batch.data, digest)
+                amount += len(batch)
+            seen.digests.add(digest)
+        seconds = time.perf_counter() - started
+        if len(seen.digests) > 1:
+            raise OutputDiffersError(f"{name}: passes differ, {sorted(seen.digests)}")
+        return Measurement(amount, seconds)
+
+    def facts() -> Mapping[str, float]:
+        pause = {"longest pause ms": 1e3 * seen.longest_pause}
+        return pause if role == "limit" else {**pause, "kills": float(seen.kills)}
+
+    output = Output(f"all items of {function.__name__}, in order", batches)
+    return Contestant(name, role, run, UNIT, against=against, goal=goal, output=output, facts=facts, repeats=1)
+
+
+def announce(folder: Path, number: int) -> None:
+    """Write which process a worker is; called in it."""
+    unfinished = folder / f"{number}.new"
+    unfinished.write_text(str(os.getpid()))
+    unfinished.rename(folder / str(number))
+
+
+@contextmanager
+def _fire(folder: Path, seconds: float, seen: Seen) -> Generator[None]:
+    """Kill a worker again and again, as long as the context lasts."""
+    ceased = threading.Event()
+
+    def kill() -> None:
+        killed: dict[str, str] = {}
+        turn = 0
+        while not ceased.wait(seconds):
+            for file in _rotated(sorted(folder.iterdir()), turn):
+                if file.suffix or killed.get(file.name) == (process := file.read_text()):
+                    continue  # it hasn't come back
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+                    seen.kills += 1
+                killed[file.name] = process
+                turn = int(file.name) + 1
+                break
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        ceased.set()
+        thread.join()
+
+
+def _rotated(files: list[Path], turn: int) -> list[Path]:
+    start = turn % max(len(files), 1)
+    return files[start:] + files[:start]
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep the loader from logging each death."""
+    logger = logging.getLogger("penstock")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+# -- the trainer
+
+
+def large(key: int) -> NDArray[np.float32]:
+    """Return an item of a megabyte that takes a moment."""
+    time.sleep(ITEM_SECONDS)
+    return np.full(250_000, key, np.float32)
+
+
+def train(commands: Connection) -> None:
+    """Go through batches until killed, and say when the first is there; the trainer's main function."""
+    dataset = ps.range(10**9).map(large).batch(8)
+    with ps.Loader(dataset, num_workers=NUM_WORKERS, workers="processes") as loader:
+        for number, _ in enumerate(loader):
+            if number == 0:
+                commands.send(None)
+
+
+def _killed_trainers(work: Work) -> Contestant:
+    worst = {"processes left": 0.0, "shared MB left": 0.0, "files left": 0.0, "slowest end ms": 0.0, "trainers": 0.0}
+    rng = np.random.default_rng(7)
+
+    @cache
+    def first_batch_seconds() -> float:
+        started = time.perf_counter()
+        with Trainer(train) as trainer:
+            trainer.commands.recv()
+            seconds = time.perf_counter() - started
+            trainer.kill()
+        return seconds
+
+    def run(repeats: int) -> Measurement:
+        started = time.perf_counter()
+        left = 0
+        for _ in range(repeats):
+            found = kill_a_trainer(rng.uniform(0, 2 * first_batch_seconds()))
+            for name, value in found.items():
+                worst[name] = max(worst[name], value)
+            worst["trainers"] += 1
+            left += int(found["processes left"] + found["files left"])
+        return Measurement(left, time.perf_counter() - started)
+
+    goal = Goal("value", 0)
+    return Contestant(
+        f"trainers killed, after {GRACE_SECONDS:g} s",
+        "ours",
+        run,
+        LEFT,
+        goal=goal,
+        facts=lambda: worst,
+        repeats=work.trainers,
+    )
+
+
+def kill_a_trainer(after_seconds: float) -> dict[str, float]:
+    """Start a trainer, kill it after some time, and return what is left of it a second later.
+
+    Args:
+        after_seconds: counted from its start.
+    """
+    before = shared_bytes()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        with Trainer(train, {"TMPDIR": folder}) as trainer:
+            time.sleep(after_seconds)
+            trainer.kill()
+            killed = time.perf_counter()
+            while any(running(trainer.session)) and time.perf_counter() - killed < GRACE_SECONDS:
+                time.sleep(LOOK_SECONDS)
+            seconds = time.perf_counter() - killed
+            processes = len(list(running(trainer.session)))
+            return {
+                "processes left": float(processes),
+                "shared MB left": max(shared_bytes() - before, 0) / 1e6,
+                "files left": float(sum(len(files) for _, _, files in os.walk(folder))),
+                "slowest end ms": 1e3 * seconds,
+            }
