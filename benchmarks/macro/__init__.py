@@ -18,7 +18,7 @@ from benchmarks.macro import (
     tokens,
     transport,
 )
-from benchmarks.processes import big_batches, kill, memory, stragglers
+from benchmarks.processes import big_batches, busy_trainer, kill, memory, start_stop, stragglers
 from benchmarks.scenario import Scenario
 
 SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
@@ -37,6 +37,8 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "memory": memory.build,
     "big-batches": big_batches.build,
     "stragglers": stragglers.build,
+    "start-stop": start_stop.build,
+    "busy-trainer": busy_trainer.build,
     "kill": kill.build,
     "import": import_time.build,
 }

@@ -152,5 +152,8 @@ CONTESTANTS: dict[str, Contestants] = {
     "stack": torch_stack.contestants,
     "transport": _transport,
     "memory": torch_processes.in_memory,
+    "big-batches": torch_processes.big,
+    "start-stop": torch_processes.started,
+    "busy-trainer": torch_processes.beside_busy,
     "import": _import,
 }

@@ -3,14 +3,15 @@
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from benchmarks.processes import memory
+from benchmarks.bench import Bench
+from benchmarks.processes import big_batches, busy_trainer, memory, start_stop
 from benchmarks.scenario import Batch, Contestant
 
 
@@ -62,3 +63,47 @@ def open_memory(work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
     """Open a loader of the large items."""
     with open_loader(Items(work.items_each * workers, work.item), work.batch_size, workers) as loader:
         yield loader
+
+
+def big(work: big_batches.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return the contestants of `big-batches`: two workers, and what receiving from them costs."""
+    items = Items(work.num_batches * work.batch_size, work.item)
+    loader = cache(lambda: scope.enter_context(open_loader(items, work.batch_size, 2)))
+    name = "torch, 2 processes"
+    return (
+        big_batches.contestant(work, name, "rival", loader),
+        big_batches.receiving(work, name, "rival", loader),
+    )
+
+
+def started(given: tuple[Bench, start_stop.Work], _: ExitStack) -> tuple[Contestant, ...]:
+    """Return the contestants of `start-stop`: by fork, torch's default on Linux until Python 3.14, and a fork server."""
+    bench, work = given
+    made: list[Contestant] = []
+    for method in ("fork", "forkserver"):
+        opened = partial(open_started, work, method)
+        made += start_stop.contestants(bench, f"torch, {method}", "rival", opened)
+    return tuple(made)
+
+
+@contextmanager
+def open_started(work: start_stop.Work, method: str) -> Generator[Iterable[Batch]]:
+    """Make a loader whose workers are started in some way."""
+    items = Items(work.count, work.item)
+    with open_loader(items, work.batch_size, start_stop.NUM_WORKERS, multiprocessing_context=method) as loader:
+        yield loader
+
+
+def beside_busy(work: busy_trainer.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return the contestants of `busy-trainer`: one worker, and two."""
+    made: list[Contestant] = []
+    for workers in (1, 2):
+        opened = partial(_open_endless, work, workers)
+        processes = "process" if workers == 1 else "processes"
+        made.append(busy_trainer.contestant(scope, work, f"torch, {workers} {processes}", "rival", opened))
+    return tuple(made)
+
+
+def _open_endless(work: busy_trainer.Work, workers: int, scope: ExitStack) -> Iterator[Batch]:
+    items = Items(busy_trainer.ENDLESS, work.item)
+    return iter(scope.enter_context(open_loader(items, busy_trainer.BATCH_SIZE, workers)))
