@@ -44,7 +44,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the C limit with and without Python, ours inline, on threads and in processes, and rivals."""
+    """Return the scenario: the C limit with and without Python, ours in every place, and rivals."""
     work = Work(bench.directory / "tokens.bin", 200_000 if bench.smoke else 100_000_000)
     write_tokens(work)
     return Scenario(

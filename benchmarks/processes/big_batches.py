@@ -109,7 +109,7 @@ def _ours(bench: Bench, work: Work, workers: int) -> tuple[Contestant, ...]:
     )
 
 
-def contestant(  # noqa: PLR0913 - what contestants differ in
+def contestant(
     work: Work,
     name: str,
     role: Role,
@@ -146,5 +146,3 @@ def receiving(work: Work, name: str, role: Role, batches: Batches, *, goal: Goal
         return Measurement(repeats * work.num_batches, seconds)
 
     return Contestant(f"{name}: CPU of receiving", role, run, MILLISECONDS, goal=goal, repeats=1)
-
-

@@ -110,7 +110,7 @@ def _ours(scope: ExitStack, work: Work, name: str, options: dict[str, Any], goal
     return contestant(scope, work, f"penstock, {name}", "ours", partial(_open, work, options), goal)
 
 
-def contestant(  # noqa: PLR0913, PLR0917 - what contestants differ in
+def contestant(
     scope: ExitStack, work: Work, name: str, role: Role, opened: Open, goal: Goal | None = None
 ) -> Contestant:
     """Return a contestant that takes a batch after every step.

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -29,13 +29,14 @@ import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.processes.held import running, shared_bytes
 from benchmarks.processes.trainer import Trainer
-from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role, Scenario, Unit, per_second
+from benchmarks.scenario import Contestant, Goal, Measurement, Output, Scenario, Unit, per_second
 from benchmarks.streams import OutputDiffersError
 
 UNIT = per_second("items")
 LEFT = Unit("left", lambda measured: float(measured.amount), more_is_better=False)
 ITEM_SECONDS = 0.005
 NUM_WORKERS = 2
+Item = Callable[[int], NDArray[np.int64]]
 GRACE_SECONDS = 1.0  # what the processes of a killed trainer have to go
 LOOK_SECONDS = 0.005
 
@@ -81,8 +82,8 @@ def build(bench: Bench) -> Scenario:
         f"items of {1e3 * ITEM_SECONDS:g} ms in {NUM_WORKERS} processes, one killed every {1e3 * work.kill_seconds:g} "
         "ms; and the trainer killed",
         (
-            *_pair(bench, work, asleep, Goal("share", 0.8)),
-            *_pair(bench, work, at_work, None),
+            *_pair(bench, work, "asleep", asleep, Goal("share", 0.8)),
+            *_pair(bench, work, "at work", at_work, None),
             _killed_trainers(work),
         ),
     )
@@ -91,72 +92,97 @@ def build(bench: Bench) -> Scenario:
 # -- workers
 
 
-def _pair(bench: Bench, work: Work, function: object, goal: Goal | None) -> tuple[Contestant, ...]:
-    name = "asleep" if function is asleep else "at work"
-    item = asleep if function is asleep else at_work
-    limit = f"{name}, undisturbed"
-    return (
-        _passing(bench, work, limit, "limit", item=item),
-        _passing(bench, work, f"{name}, workers killed", "ours", item=item, goal=goal, against=(limit,)),
-    )
+class Passes:
+    """Owns a loader, opened and warm when it is first used, and keeps what was seen in its passes.
 
+    Args:
+        bench: closes it.
+        work: what a pass is, and how often a worker is killed.
+        item: what its workers compute.
+        under_fire: whether workers are killed.
+    """
 
-def _passing(  # noqa: PLR0913 - the two of a pair differ in as much
-    bench: Bench,
-    work: Work,
-    name: str,
-    role: Role,
-    *,
-    item: object,
-    goal: Goal | None = None,
-    against: tuple[str, ...] = (),
-) -> Contestant:
-    folder = bench.directory / name
-    folder.mkdir()
-    function = asleep if item is asleep else at_work
-    dataset = ps.range(work.count).map(function).batch(work.batch_size)
-    limits = ps.Limits(worker_init=partial(announce, folder))
-    seen = Seen()
+    def __init__(self, bench: Bench, work: Work, item: Item, *, under_fire: bool) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=bench.directory))
+        self._dataset = ps.range(work.count).map(item).batch(work.batch_size)
+        self._scope = bench.scope
+        self._kill_seconds = work.kill_seconds if under_fire else None
+        self._loader: ps.Loader[NDArray[np.int64]] | None = None
+        self._seen = Seen()
 
-    @cache
-    def opened() -> ps.Loader[NDArray[np.int64]]:
-        loader = ps.Loader(dataset, num_workers=NUM_WORKERS, workers="processes", limits=limits)
-        bench.scope.enter_context(loader)
-        for _ in loader:  # so that it is warm
-            pass
-        return loader
-
-    def batches() -> Iterator[NDArray[np.int64]]:
-        loader = opened()
-        if role == "limit":
+    def batches(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the batches of a pass."""
+        loader = self._warm()
+        if self._kill_seconds is None:
             yield from loader
-            return
-        with _quiet(), _fire(folder, work.kill_seconds, seen):
-            yield from loader
+        else:
+            with _quiet(), _fire(self._folder, self._kill_seconds, self._seen):
+                yield from loader
 
-    def run(repeats: int) -> Measurement:
-        amount = 0
-        started = last = time.perf_counter()
-        for _ in range(repeats):
-            digest = 0
-            for batch in batches():
-                now = time.perf_counter()
-                seen.longest_pause = max(seen.longest_pause, now - last)
-                last = now
-                digest = zlib.crc32(batch.data, digest)
-                amount += len(batch)
-            seen.digests.add(digest)
+    def _warm(self) -> ps.Loader[NDArray[np.int64]]:
+        if self._loader is None:
+            limits = ps.Limits(worker_init=partial(announce, self._folder))
+            loader = ps.Loader(self._dataset, num_workers=NUM_WORKERS, workers="processes", limits=limits)
+            self._loader = self._scope.enter_context(loader)
+            for _ in loader:
+                pass
+        return self._loader
+
+    def run(self, repeats: int) -> Measurement:
+        """Go through passes; each must give what the first one gave.
+
+        Raises:
+            OutputDiffersError: if one doesn't.
+        """
+        self._warm()
+        started = time.perf_counter()
+        amount = sum(self._pass() for _ in range(repeats))
         seconds = time.perf_counter() - started
-        if len(seen.digests) > 1:
-            raise OutputDiffersError(f"{name}: passes differ, {sorted(seen.digests)}")
+        if len(self._seen.digests) > 1:
+            raise OutputDiffersError(f"passes of the same loader differ: {sorted(self._seen.digests)}")
         return Measurement(amount, seconds)
 
-    def facts() -> Mapping[str, float]:
-        pause = {"longest pause ms": 1e3 * seen.longest_pause}
-        return pause if role == "limit" else {**pause, "kills": float(seen.kills)}
+    def _pass(self) -> int:
+        amount = digest = 0
+        last = time.perf_counter()
+        for batch in self.batches():
+            now = time.perf_counter()
+            self._seen.longest_pause = max(self._seen.longest_pause, now - last)
+            last = now
+            digest = zlib.crc32(batch.data, digest)
+            amount += len(batch)
+        self._seen.digests.add(digest)
+        return amount
 
-    output = Output(f"all items of {function.__name__}, in order", batches)
-    return Contestant(name, role, run, UNIT, against=against, goal=goal, output=output, facts=facts, repeats=1)
+    def facts(self) -> Mapping[str, float]:
+        """Return what was seen, in all rounds."""
+        return {"longest pause ms": 1e3 * self._seen.longest_pause, "kills": float(self._seen.kills)}
+
+
+def _pair(bench: Bench, work: Work, name: str, item: Item, goal: Goal | None) -> tuple[Contestant, ...]:
+    undisturbed, under_fire = (Passes(bench, work, item, under_fire=is_so) for is_so in (False, True))
+    claim = f"all items {name}, in order"
+    limit = Contestant(
+        f"{name}, undisturbed",
+        "limit",
+        undisturbed.run,
+        UNIT,
+        output=Output(claim, undisturbed.batches),
+        facts=undisturbed.facts,
+        repeats=1,
+    )
+    ours = Contestant(
+        f"{name}, workers killed",
+        "ours",
+        under_fire.run,
+        UNIT,
+        against=(limit.name,),
+        goal=goal,
+        output=Output(claim, under_fire.batches),
+        facts=under_fire.facts,
+        repeats=1,
+    )
+    return limit, ours
 
 
 def announce(folder: Path, number: int) -> None:
@@ -272,18 +298,19 @@ def kill_a_trainer(after_seconds: float) -> dict[str, float]:
         after_seconds: counted from its start.
     """
     before = shared_bytes()
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        with Trainer(train, {"TMPDIR": folder}) as trainer:
-            time.sleep(after_seconds)
-            trainer.kill()
-            killed = time.perf_counter()
-            while any(running(trainer.session)) and time.perf_counter() - killed < GRACE_SECONDS:
-                time.sleep(LOOK_SECONDS)
-            seconds = time.perf_counter() - killed
-            processes = len(list(running(trainer.session)))
-            return {
-                "processes left": float(processes),
-                "shared MB left": max(shared_bytes() - before, 0) / 1e6,
-                "files left": float(sum(len(files) for _, _, files in os.walk(folder))),
-                "slowest end ms": 1e3 * seconds,
-            }
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        Trainer(train, {"TMPDIR": folder}) as trainer,
+    ):
+        time.sleep(after_seconds)
+        trainer.kill()
+        killed = time.perf_counter()
+        while any(running(trainer.session)) and time.perf_counter() - killed < GRACE_SECONDS:
+            time.sleep(LOOK_SECONDS)
+        seconds = time.perf_counter() - killed
+        return {
+            "processes left": float(len(list(running(trainer.session)))),
+            "shared MB left": max(shared_bytes() - before, 0) / 1e6,
+            "files left": float(sum(len(files) + len(folders) for _, folders, files in os.walk(folder))),
+            "slowest end ms": 1e3 * seconds,
+        }

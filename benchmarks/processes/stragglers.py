@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
-from benchmarks.scenario import Batch, Contestant, Goal, Measurement, Output, Scenario, per_second
-from benchmarks.streams import OutputDiffersError
+from benchmarks.scenario import Batch, Contestant, Goal, Output, Scenario, per_second
+from benchmarks.streams import OutputDiffersError, passes
 
 UNIT = per_second("items")
 LIMIT = "bare threads, unordered"
@@ -76,30 +76,25 @@ def build(bench: Bench) -> Scenario:
 
 
 def _limit(work: Work) -> Contestant:
-    def batches() -> Iterator[Batch]:
-        made: list[NDArray[np.uint8]] = []
-        keys = itertools.count()
+    output = Output("every item once", partial(unordered, work), ordered=False)
+    return Contestant(LIMIT, "limit", passes(partial(unordered, work)), UNIT, output=output, repeats=1)
 
-        def take() -> None:
-            while (key := next(keys)) < work.count:
-                made.append(work.item(key))
 
-        threads = [threading.Thread(target=take) for _ in range(NUM_WORKERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        yield np.stack(made)
+def unordered(work: Work) -> Iterator[Batch]:
+    """Yield all items at once, as bare threads have made them."""
+    made: list[NDArray[np.uint8]] = []
+    keys = itertools.count()
 
-    def run(repeats: int) -> Measurement:
-        started = time.perf_counter()
-        for _ in range(repeats):
-            for _batch in batches():
-                pass
-        return Measurement(repeats * work.count, time.perf_counter() - started)
+    def take() -> None:
+        while (key := next(keys)) < work.count:
+            made.append(work.item(key))
 
-    output = Output("every item once", batches, ordered=False)
-    return Contestant(LIMIT, "limit", run, UNIT, output=output, repeats=1)
+    threads = [threading.Thread(target=take) for _ in range(NUM_WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    yield np.stack(made)
 
 
 def _name(batch_size: int, prefetch: int) -> str:
@@ -126,15 +121,10 @@ def _ours(bench: Bench, work: Work, batch_size: int, prefetch: int, held: dict[s
             first += len(batch)
             yield batch
 
-    def run(repeats: int) -> Measurement:
-        started = time.perf_counter()
-        amount = sum(len(batch) for _ in range(repeats) for batch in batches())
-        return Measurement(amount, time.perf_counter() - started)
-
     return Contestant(
         name,
         "ours",
-        run,
+        passes(batches),
         UNIT,
         against=(LIMIT,),
         goal=Goal("share", SHARE) if (batch_size, prefetch) in WITH_GOAL else None,

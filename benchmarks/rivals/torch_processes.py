@@ -77,7 +77,7 @@ def big(work: big_batches.Work, scope: ExitStack) -> tuple[Contestant, ...]:
 
 
 def started(given: tuple[Bench, start_stop.Work], _: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestants of `start-stop`: by fork, torch's default on Linux until Python 3.14, and a fork server."""
+    """Return the contestants of `start-stop`: by fork, the default on Linux until Python 3.14, and a fork server."""
     bench, work = given
     made: list[Contestant] = []
     for method in ("fork", "forkserver"):

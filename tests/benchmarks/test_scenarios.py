@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.command import main
-from benchmarks.macro import SCENARIOS
+from benchmarks.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
