@@ -4,11 +4,13 @@ What a JPEG costs depends on what it shows, so noise or a gradient won't do. The
 number, but they are read and decoded like any; all of them are in the page cache.
 """
 
+import importlib
 import importlib.util
 import io
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ SMALLEST = 0.7  # of the largest crop of the shape
 def decoder() -> tuple[str, Callable[[bytes], NDArray[np.uint8]]]:
     """Return the name of the fastest decoder that is installed, and the decoder: from a JPEG to uint8 [h, w, 3]."""
     try:
-        import simplejpeg  # noqa: PLC0415 - may be absent
+        simplejpeg: Any = importlib.import_module("simplejpeg")  # may be absent, and carries no types
     except ImportError:
         return "Pillow", _decode_with_pillow
     return "simplejpeg", simplejpeg.decode_jpeg
@@ -68,6 +70,6 @@ def _part(photograph: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np
     height, width = photograph.shape[:2]
     scale = rng.uniform(SMALLEST, 1) * min(height / HEIGHT, width / WIDTH)
     rows, columns = round(HEIGHT * scale), round(WIDTH * scale)
-    top, left = rng.integers(height - rows + 1), rng.integers(width - columns + 1)
+    top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
     part = photograph[top : top + rows, left : left + columns]
     return np.ascontiguousarray(part[:, ::-1] if rng.integers(2) else part)

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
@@ -58,7 +59,7 @@ class BareProcesses:
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self._pipes: list[Connection] = []
         for number in range(count):
-            ours, theirs = context.Pipe()
+            ours, theirs = Pipe()
             process = context.Process(target=_work, args=(theirs, fill, form, path, number, count), daemon=True)
             process.start()
             theirs.close()

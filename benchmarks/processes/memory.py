@@ -8,7 +8,7 @@ looking.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -100,7 +100,7 @@ def _bound(work: Work, prefetch: int, workers: int) -> float:
 
 
 @contextmanager
-def open_ours(work: Work, workers: int, prefetch: int) -> Iterator[Iterable[Batch]]:
+def open_ours(work: Work, workers: int, prefetch: int) -> Generator[Iterable[Batch]]:
     """Open our loader on so many processes."""
     dataset = ps.range(work.items_each * workers).map(work.item).batch(work.batch_size)
     with ps.Loader(dataset, num_workers=workers, workers="processes", prefetch=prefetch) as loader:

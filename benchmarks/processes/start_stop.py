@@ -5,7 +5,7 @@ Each is measured in a program of its own. *Cold* is its first loader, with all t
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -54,7 +54,7 @@ def build(bench: Bench) -> Scenario:
 
 
 @contextmanager
-def open_ours(work: Work, place: Literal["threads", "processes"]) -> Iterator[Iterable[Batch]]:
+def open_ours(work: Work, place: Literal["threads", "processes"]) -> Generator[Iterable[Batch]]:
     """Make our loader."""
     dataset = ps.range(work.count).map(work.item).batch(work.batch_size)
     with ps.Loader(dataset, num_workers=NUM_WORKERS, workers=place) as loader:
