@@ -67,9 +67,9 @@ def _paths() -> list[Path]:
 
 def _part(photograph: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Return a part of a photograph in the shape of all files, mirrored or not."""
-    height, width = photograph.shape[:2]
-    scale = rng.uniform(SMALLEST, 1) * min(height / HEIGHT, width / WIDTH)
+    height, width, _ = photograph.shape
+    scale = float(rng.uniform(SMALLEST, 1)) * min(height / HEIGHT, width / WIDTH)
     rows, columns = round(HEIGHT * scale), round(WIDTH * scale)
-    top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
+    top, left = round(float(rng.uniform(0, height - rows))), round(float(rng.uniform(0, width - columns)))
     part = photograph[top : top + rows, left : left + columns]
-    return np.ascontiguousarray(part[:, ::-1] if rng.integers(2) else part)
+    return np.ascontiguousarray(part[:, ::-1] if rng.uniform() < 1 / 2 else part)

@@ -57,7 +57,7 @@ class BareProcesses:
         self._slots = _slots(descriptor, form, count * SLOTS_EACH)
         self._scope.callback(self._slots.clear)
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        self._pipes: list[Connection] = []
+        self._pipes: list[Any] = []  # their type differs between platforms
         for number in range(count):
             ours, theirs = Pipe()
             process = context.Process(target=_work, args=(theirs, fill, form, path, number, count), daemon=True)

@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from multiprocessing.connection import Connection
@@ -198,18 +198,18 @@ def _fire(folder: Path, seconds: float, seen: Seen) -> Generator[None]:
     ceased = threading.Event()
 
     def kill() -> None:
-        killed: dict[str, str] = {}
         turn = 0
         while not ceased.wait(seconds):
-            for file in _rotated(sorted(folder.iterdir()), turn):
-                if file.suffix or killed.get(file.name) == (process := file.read_text()):
-                    continue  # it hasn't come back
-                with suppress(ProcessLookupError):
-                    os.kill(int(process), signal.SIGKILL)
-                    seen.kills += 1
-                killed[file.name] = process
-                turn = int(file.name) + 1
-                break
+            file = folder / str(turn % NUM_WORKERS)
+            if not file.exists():
+                turn += 1
+                file = folder / str(turn % NUM_WORKERS)
+            if file.exists():  # otherwise none has come back
+                process = int(file.read_text())
+                file.unlink()
+                os.kill(process, signal.SIGKILL)
+                seen.kills += 1
+                turn += 1
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -218,11 +218,6 @@ def _fire(folder: Path, seconds: float, seen: Seen) -> Generator[None]:
     finally:
         ceased.set()
         thread.join()
-
-
-def _rotated(files: list[Path], turn: int) -> list[Path]:
-    start = turn % max(len(files), 1)
-    return files[start:] + files[:start]
 
 
 @contextmanager

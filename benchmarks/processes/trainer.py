@@ -79,7 +79,7 @@ class Trainer:
 
 
 def _main() -> None:
-    with Connection(int(sys.argv[1])) as commands, suppress(EOFError):
+    with Connection(int(sys.argv[1])) as commands, suppress(EOFError, BrokenPipeError):
         main: Main = pickle.loads(commands.recv_bytes())
         main(commands)
 

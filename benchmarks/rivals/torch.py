@@ -153,6 +153,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "transport": _transport,
     "memory": torch_processes.in_memory,
     "big-batches": torch_processes.big,
+    "images": torch_processes.of_images,
     "start-stop": torch_processes.started,
     "busy-trainer": torch_processes.beside_busy,
     "import": _import,

@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from benchmarks.bench import Bench
+from benchmarks.macro import images
 from benchmarks.processes import big_batches, busy_trainer, memory, start_stop
 from benchmarks.scenario import Batch, Contestant
 
@@ -107,3 +108,11 @@ def beside_busy(work: busy_trainer.Work, scope: ExitStack) -> tuple[Contestant, 
 def _open_endless(work: busy_trainer.Work, workers: int, scope: ExitStack) -> Iterator[Batch]:
     items = Items(busy_trainer.ENDLESS, work.item)
     return iter(scope.enter_context(open_loader(items, busy_trainer.BATCH_SIZE, workers)))
+
+
+def of_images(work: images.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Return the contestant of `images`: two workers."""
+    loader = scope.enter_context(
+        open_loader(Items(work.count, work.contiguous), work.batch_size, images.NUM_WORKERS, shuffle=True)
+    )
+    return (images.contestant(work, "torch, 2 processes", "rival", lambda: loader),)
