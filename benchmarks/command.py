@@ -12,11 +12,11 @@ from pathlib import Path
 from benchmarks import rivals
 from benchmarks.bench import Bench
 from benchmarks.machine import ROOT
+from benchmarks.macro.scenarios import SCENARIOS
 from benchmarks.measure import Result, clear_progress, measure, progress_line
 from benchmarks.report import as_json, table, write_json
 from benchmarks.rivals import environment
 from benchmarks.scenario import Contestant, Scenario
-from benchmarks.scenarios import SCENARIOS
 
 RESULTS = ROOT / ".bench"
 RIVALS_ENVIRONMENT = RESULTS / "rivals"

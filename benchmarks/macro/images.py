@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.macro.photographs import HEIGHT, WIDTH, decoder, write_photographs
-from benchmarks.places import Place, open_loader
+from benchmarks.macro.places import Place, open_loader
 from benchmarks.processes.bare import Array, BareProcesses, Form
 from benchmarks.scenario import Batch, Contestant, Goal, Output, Role, Scenario, per_second
 from benchmarks.streams import passes

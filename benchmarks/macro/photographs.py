@@ -67,7 +67,7 @@ def _paths() -> list[Path]:
 
 def _part(photograph: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Return a part of a photograph in the shape of all files, mirrored or not."""
-    height, width, _ = photograph.shape
+    height, width = len(photograph), len(photograph[0])
     scale = float(rng.uniform(SMALLEST, 1)) * min(height / HEIGHT, width / WIDTH)
     rows, columns = round(HEIGHT * scale), round(WIDTH * scale)
     top, left = round(float(rng.uniform(0, height - rows))), round(float(rng.uniform(0, width - columns)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
-from benchmarks.places import Place, open_loader
+from benchmarks.macro.places import Place, open_loader
 from benchmarks.scenario import Contestant, Goal, Measurement, Output, Scenario, per_second
 from benchmarks.streams import passes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.command import main
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.macro.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
