@@ -9,6 +9,7 @@ for the whole machine, so something else that uses them shows.
 """
 
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -43,11 +44,12 @@ LOOK_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A pass of items, how often a worker is killed, and how many trainers are killed in a round."""
+    """A pass of items, how often a worker is killed and at most how many, and how many trainers in a round."""
 
     count: int
     batch_size: int = 8
     kill_seconds: float = 0.2
+    most_kills: int | None = None
     trainers: int = 8
 
 
@@ -76,7 +78,7 @@ def at_work(key: int) -> NDArray[np.int64]:
 
 def build(bench: Bench) -> Scenario:
     """Return the scenario: undisturbed and under fire, with items that sleep and that compute; and killed trainers."""
-    work = Work(96, trainers=1) if bench.smoke else Work(2_000)
+    work = Work(96, kill_seconds=0.1, most_kills=2, trainers=1) if bench.smoke else Work(2_000)
     return Scenario(
         "kill",
         f"items of {1e3 * ITEM_SECONDS:g} ms in {NUM_WORKERS} processes, one killed every {1e3 * work.kill_seconds:g} "
@@ -106,18 +108,19 @@ class Passes:
         self._folder = Path(tempfile.mkdtemp(dir=bench.directory))
         self._dataset = ps.range(work.count).map(item).batch(work.batch_size)
         self._scope = bench.scope
-        self._kill_seconds = work.kill_seconds if under_fire else None
+        self._work = work
+        self._under_fire = under_fire
         self._loader: ps.Loader[NDArray[np.int64]] | None = None
         self._seen = Seen()
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
         """Yield the batches of a pass."""
         loader = self._warm()
-        if self._kill_seconds is None:
-            yield from loader
-        else:
-            with _quiet(), _fire(self._folder, self._kill_seconds, self._seen):
+        if self._under_fire:
+            with _quiet(), _fire(self._folder, self._work, self._seen):
                 yield from loader
+        else:
+            yield from loader
 
     def _warm(self) -> ps.Loader[NDArray[np.int64]]:
         if self._loader is None:
@@ -193,13 +196,14 @@ def announce(folder: Path, number: int) -> None:
 
 
 @contextmanager
-def _fire(folder: Path, seconds: float, seen: Seen) -> Generator[None]:
+def _fire(folder: Path, work: Work, seen: Seen) -> Generator[None]:
     """Kill a worker again and again, as long as the context lasts."""
     ceased = threading.Event()
+    most = math.inf if work.most_kills is None else seen.kills + work.most_kills
 
     def kill() -> None:
         turn = 0
-        while not ceased.wait(seconds):
+        while seen.kills < most and not ceased.wait(work.kill_seconds):
             file = folder / str(turn % NUM_WORKERS)
             if not file.exists():
                 turn += 1
