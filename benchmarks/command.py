@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import rivals
 from benchmarks.bench import Bench
 from benchmarks.machine import ROOT
-from benchmarks.macro import SCENARIOS
+from benchmarks.macro.scenarios import SCENARIOS
 from benchmarks.measure import Result, clear_progress, measure, progress_line
 from benchmarks.report import as_json, table, write_json
 from benchmarks.rivals import environment
@@ -84,7 +84,7 @@ def without_goals(scenario: Scenario) -> Scenario:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", choices=[*SCENARIOS, []], help=", ".join(SCENARIOS))
-    parser.add_argument("--rivals", action="store_true", help="add torch, Grain, SPDL and torchdata where installed")
+    parser.add_argument("--rivals", action="store_true", help="add the other loaders that are installed")
     parser.add_argument("--setup-rivals", action="store_true", help="make the rivals' environment, .bench/rivals")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (7, for import 15)")
     parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tries the code, measures nothing")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("penstock", "numpy", "torch", "torchdata", "grain", "spdl")
+PACKAGES = ("penstock", "numpy", "torch", "torchdata", "grain", "spdl", "webdataset", "simplejpeg")
 
 
 def machine() -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,13 @@ def table(scenario: Scenario, results: tuple[Result, ...], missing: Sequence[str
     if rounds == 1:
         note = "one round: a trial of the code, not a measurement"
     absent = [f"not installed: {', '.join(missing)}"] if missing else []
-    return "\n".join([title, note, *_busy(), *lines, *absent])
+    summary = [scenario.summary(_medians(results))] if scenario.summary else []
+    return "\n".join([title, note, *_busy(), *lines, *absent, *summary])
+
+
+def _medians(results: tuple[Result, ...]) -> dict[str, float]:
+    """Return every contestant's median, in its unit."""
+    return {result.contestant.name: statistics.median(result.values().values()) for result in results}
 
 
 def _busy() -> list[str]:

@@ -36,6 +36,7 @@ def per_second(noun: str) -> Unit:
 
 NANOSECONDS = Unit("ns", lambda measurement: 1e9 * measurement.seconds / measurement.amount, more_is_better=False)
 MILLISECONDS = Unit("ms", lambda measurement: 1e3 * measurement.seconds / measurement.amount, more_is_better=False)
+MEGABYTES = Unit("MB", lambda measurement: measurement.amount / 1e6, more_is_better=False)
 BYTES = Unit("bytes", lambda measurement: float(measurement.amount), more_is_better=False)
 
 
@@ -99,9 +100,18 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A question that contestants answer with numbers."""
+    """A question that contestants answer with numbers.
+
+    Attributes:
+        name: what it is called by.
+        question: what is asked.
+        contestants: who answers.
+        rounds: how often each takes its turn.
+        summary: text to print below the table, from every contestant's median.
+    """
 
     name: str
     question: str
     contestants: tuple[Contestant, ...]
     rounds: int = 7
+    summary: Callable[[Mapping[str, float]], str] | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
+from benchmarks.macro.places import Place, open_loader
 from benchmarks.scenario import Contestant, Goal, Output, Scenario, per_second
 from benchmarks.streams import passes
 
@@ -34,7 +35,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: two limits, ours inline and on threads, and rivals."""
+    """Return the scenario: two limits, ours inline, on threads and in processes, and rivals."""
     work = Work(20_000 if bench.smoke else 1_000_000, 1024)
     return Scenario(
         "tiny",
@@ -43,8 +44,9 @@ def build(bench: Bench) -> Scenario:
             *bench.rivals("tiny", work),
             _limit(LIMITS[0], partial(fromiter_loop, work)),
             _limit(LIMITS[1], partial(array_loop, work)),
-            _ours(bench, work, "penstock inline", num_workers=0, goal=Goal("share", 0.9)),
-            _ours(bench, work, "penstock, 2 threads", num_workers=2, goal=None),
+            _ours(bench, work, "inline", goal=Goal("share", 0.9)),
+            _ours(bench, work, "threads", goal=None),
+            _ours(bench, work, "processes", goal=Goal("share", 1.2)),
         ),
     )
 
@@ -66,8 +68,8 @@ def _limit(name: str, batches: Callable[[], Iterator[NDArray[np.int64]]]) -> Con
     return Contestant(name, "limit", passes(batches), UNIT, output=Output(CLAIM, batches))
 
 
-def _ours(bench: Bench, work: Work, name: str, *, num_workers: int, goal: Goal | None) -> Contestant:
+def _ours(bench: Bench, work: Work, place: Place, *, goal: Goal | None) -> Contestant:
     dataset = ps.range(work.count).map(add_one).batch(work.batch_size)
-    loader = bench.scope.enter_context(ps.Loader(dataset, num_workers=num_workers, workers="threads"))
+    name, loader = open_loader(bench.scope, dataset, place)
     output = Output(CLAIM, lambda: loader)
     return Contestant(name, "ours", passes(lambda: loader), UNIT, against=LIMITS, goal=goal, output=output)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
+from benchmarks.macro.places import Place, open_loader
 from benchmarks.scenario import Contestant, Goal, Measurement, Output, Scenario, per_second
 from benchmarks.streams import passes
 
@@ -43,7 +44,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the C limit with and without Python, ours inline and on threads, and rivals."""
+    """Return the scenario: the C limit with and without Python, ours in every place, and rivals."""
     work = Work(bench.directory / "tokens.bin", 200_000 if bench.smoke else 100_000_000)
     write_tokens(work)
     return Scenario(
@@ -52,8 +53,9 @@ def build(bench: Bench) -> Scenario:
         (
             *bench.rivals("tokens", work),
             *_limits(bench, work),
-            _ours(bench, work, "penstock inline", num_workers=0),
-            _ours(bench, work, "penstock, 2 threads", num_workers=2),
+            _ours(bench, work, "inline", Goal("share", 0.9)),
+            _ours(bench, work, "threads", Goal("share", 0.9)),
+            _ours(bench, work, "processes", Goal("share", 0.8)),
         ),
     )
 
@@ -72,11 +74,9 @@ def _dataset(work: Work) -> ps.Dataset:
     return ps.read(source, seed=7).shuffle().batch(work.batch_size)
 
 
-def _ours(bench: Bench, work: Work, name: str, *, num_workers: int) -> Contestant:
-    dataset = _dataset(work)
-    loader = bench.scope.enter_context(ps.Loader(dataset, num_workers=num_workers, workers="threads"))
+def _ours(bench: Bench, work: Work, place: Place, goal: Goal) -> Contestant:
+    name, loader = open_loader(bench.scope, _dataset(work), place)
     output = Output(CLAIM, lambda: loader)
-    goal = Goal("share", 0.9)
     return Contestant(name, "ours", passes(lambda: loader), UNIT, against=(LIMIT,), goal=goal, output=output)
 
 

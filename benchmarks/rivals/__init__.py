@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scenario import Contestant
 
-RIVALS = ("torch", "grain", "spdl", "torchdata", "standard")
+RIVALS = ("torch", "grain", "spdl", "torchdata", "webdataset", "standard")
 Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 
 

@@ -1,23 +1,25 @@
-"""Grain's MapDataset: inline (no read threads), its index shuffle, and its iterator's state."""
+"""Grain's MapDataset: inline (no read threads) and in processes, its index shuffle, and its iterator's state."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 from grain.experimental import FirstFitPackIterDataset, index_shuffle
 from numpy.typing import NDArray
 
-from benchmarks.macro import import_time, mix, packing, random_map, resume, resume_kinds, shuffle, tiny, tokens
+from benchmarks.macro import images, import_time, mix, packing, random_map, resume, resume_kinds, shuffle, tiny, tokens
+from benchmarks.processes import memory
 from benchmarks.rivals import Contestants
-from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Contestant, Measurement, Output
+from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Batch, Contestant, Measurement, Output
 from benchmarks.streams import passes, take_batches
 
 NAME = "Grain inline"
@@ -160,6 +162,65 @@ def _seconds(dataset: grain.IterDataset, state: dict[str, object], *, first_batc
     return time.perf_counter() - started
 
 
+class Passes:
+    """Owns the processes that compute a dataset, which go on from pass to pass; the dataset repeats.
+
+    Starting them anew for each pass would take longer than the pass. What they have ready when one begins is for free.
+
+    Args:
+        dataset: computed in the processes, without end.
+        workers: how many processes.
+        num_batches: of a pass.
+    """
+
+    def __init__(self, dataset: grain.IterDataset, workers: int, num_batches: int) -> None:
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()  # as a program's `app.run` does; the processes are given them
+        self._dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+        self._num_batches = num_batches
+        self._iterator: Any = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        return take_batches(self._iterator, self._num_batches)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._iterator is not None:
+            self._iterator.close()
+
+
+def _images(work: images.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    loaded = grain.MapDataset.range(work.count).shuffle(seed=7).map(work.load)
+    threads = grain.ReadOptions(num_threads=images.NUM_WORKERS, prefetch_buffer_size=2 * work.batch_size)
+    on_threads = loaded.to_iter_dataset(threads).batch(work.batch_size)
+    repeated = loaded.repeat().batch(work.batch_size).to_iter_dataset(INLINE)
+    in_processes = Passes(repeated, images.NUM_WORKERS, work.num_batches)
+    scope.callback(in_processes.close)
+    return (
+        images.contestant(work, "Grain, 2 threads", "rival", lambda: on_threads),
+        images.contestant(work, "Grain, 2 processes", "rival", lambda: in_processes),
+    )
+
+
+def _memory(work: memory.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    ways = (memory.Way("Grain", "rival", width, partial(open_memory, work, width)) for width in work.widths)
+    return tuple(contestant for way in ways for contestant in memory.contestants(way))
+
+
+@contextmanager
+def open_memory(work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
+    """Open a dataset of the large items, in as many processes."""
+    count = work.items_each * workers
+    dataset = grain.MapDataset.range(count).map(work.item).repeat().batch(work.batch_size)
+    passes = Passes(dataset.to_iter_dataset(INLINE), workers, count // work.batch_size)
+    try:
+        yield passes
+    finally:
+        passes.close()
+
+
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import grain", "rival"),)
 
@@ -172,5 +233,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "random-map": _random_map,
     "mix": _mix,
     "resume": _resume,
+    "images": _images,
+    "memory": _memory,
     "import": _import,
 }

@@ -20,7 +20,7 @@ from spdl.pipeline import PipelineBuilder, SharedMemoryRingBuffer, SharedMemoryS
 
 from benchmarks.carry.child import IN_FLIGHT
 from benchmarks.carry.messages import Message, first_message, numbered
-from benchmarks.macro import import_time, pipeline_noop, tiny, tokens, transport
+from benchmarks.macro import images, import_time, pipeline_noop, tiny, tokens, transport
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Batch, Contestant, Output
 from benchmarks.streams import passes
@@ -62,6 +62,14 @@ def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
         Contestant(PER_ITEM, "rival", passes(per_item), tokens.UNIT, against=against),
         Contestant(PER_BATCH, "rival", passes(per_batch), tokens.UNIT, against=against, output=output),
     )
+
+
+def _images(work: images.Work, _: ExitStack) -> tuple[Contestant, ...]:
+    def per_item() -> Iterator[Batch]:
+        loaded = _builder().add_source(range(work.count)).pipe(work.load, concurrency=images.NUM_WORKERS)
+        return _run(loaded.aggregate(work.batch_size).pipe(np.stack))
+
+    return (images.contestant(work, PER_ITEM, "rival", per_item),)
 
 
 def _pipeline_noop(work: pipeline_noop.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -197,6 +205,7 @@ def _open_arena(make_arena: Callable[[int], object], scope: ExitStack, num_bytes
 CONTESTANTS: dict[str, Contestants] = {
     "tiny": _tiny,
     "tokens": _tokens,
+    "images": _images,
     "import": _import,
     "transport": _transport,
     "pipeline-noop": _pipeline_noop,

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
 from benchmarks.macro import import_time, tiny, tokens, transport
-from benchmarks.rivals import Contestants, torch_stack
+from benchmarks.rivals import Contestants, torch_processes, torch_stack
 from benchmarks.scenario import Contestant, Output
 from benchmarks.streams import passes
 
@@ -104,14 +104,7 @@ def _start(loader: DataLoader[Any], scope: ExitStack) -> None:
     """Start the loader's workers now, by fork, before contestants have started threads; end them with the scope."""
     for _ in zip(range(1), loader, strict=False):
         pass
-    scope.callback(_stop, loader)
-
-
-def _stop(loader: DataLoader[Any]) -> None:
-    """End the workers that the loader keeps; torch offers no other way."""
-    iterator: Any = loader._iterator  # noqa: SLF001 - persistent workers have no public end
-    if iterator is not None:
-        iterator._shutdown_workers()  # noqa: SLF001 - see above
+    scope.callback(torch_processes.stop, loader)
 
 
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
@@ -158,5 +151,10 @@ CONTESTANTS: dict[str, Contestants] = {
     "tokens": _tokens,
     "stack": torch_stack.contestants,
     "transport": _transport,
+    "memory": torch_processes.in_memory,
+    "big-batches": torch_processes.big,
+    "images": torch_processes.of_images,
+    "start-stop": torch_processes.started,
+    "busy-trainer": torch_processes.beside_busy,
     "import": _import,
 }

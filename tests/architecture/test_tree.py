@@ -27,7 +27,7 @@ LARGE_FOLDERS: dict[str, str] = {
     "tests/transport": "one file per unit, with what its processes do",
     "tests/transport/pipe": "one file per promise of a pipe, with what its processes do",
     "docs/reference": "one page per public module, generated",
-    "benchmarks/macro": "one file per scenario",
+    "benchmarks/macro": "one file per scenario, and their list",
     "docs/how-to": "one page per thing to get done",
     "scripts": "one file per command",
     "native/core": "one header and its source per unit",

@@ -1,0 +1,46 @@
+"""The scenarios by name: each is a function from its surroundings to what is measured."""
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.bench import Bench
+from benchmarks.macro import (
+    images,
+    import_time,
+    mix,
+    native_pool,
+    ordered,
+    packing,
+    pipeline_noop,
+    random_map,
+    resume,
+    shuffle,
+    stack,
+    tiny,
+    tokens,
+    transport,
+)
+from benchmarks.processes import big_batches, busy_trainer, kill, memory, start_stop, stragglers
+from benchmarks.scenario import Scenario
+
+SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
+    "tiny": tiny.build,
+    "tokens": tokens.build,
+    "packing": packing.build,
+    "stack": stack.build,
+    "shuffle": shuffle.build,
+    "random-map": random_map.build,
+    "mix": mix.build,
+    "ordered": ordered.build,
+    "resume": resume.build,
+    "transport": transport.build,
+    "native-pool": native_pool.build,
+    "pipeline-noop": pipeline_noop.build,
+    "memory": memory.build,
+    "big-batches": big_batches.build,
+    "stragglers": stragglers.build,
+    "start-stop": start_stop.build,
+    "busy-trainer": busy_trainer.build,
+    "images": images.build,
+    "kill": kill.build,
+    "import": import_time.build,
+}

@@ -1,0 +1,1 @@
+"""Scenarios about worker processes: what they carry, hold, cost, and survive."""

@@ -1,0 +1,148 @@
+"""Batches of 77 MB from worker processes: what is left of memory's speed when every row is copied once.
+
+An item is an array that its worker has at hand, so that copying it into the batch is all the work. The limits are bare
+processes that copy the same items into slots that stay mapped on both sides (see `bare.py`). Whoever receives a batch
+reads a byte of each of its pages. What receiving costs the consumer's cores when it reads nothing is told apart.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from benchmarks.bench import Bench
+from benchmarks.processes.bare import Array, BareProcesses, Form
+from benchmarks.processes.memory import touch
+from benchmarks.scenario import MILLISECONDS, Batch, Contestant, Goal, Measurement, Output, Role, Scenario, per_second
+from benchmarks.streams import take_batches
+from benchmarks.usage import usage
+
+UNIT = per_second("batches")
+LIMITS = ("ring, 1 bare process", "ring, 2 bare processes")
+NUM_CHECKED = 3  # batches whose contents are compared
+NUM_ITEMS = 4  # different ones that a worker has
+
+Batches = Callable[[], Iterable[Batch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Float32 items in batches, and how many batches there are in a pass."""
+
+    shape: tuple[int, ...] = (16, 3, 224, 224)
+    batch_size: int = 8
+    num_batches: int = 96
+
+    @property
+    def claim(self) -> str:
+        """What contestants give."""
+        return "all items, in order"
+
+    @property
+    def form(self) -> Form:
+        """What a batch looks like."""
+        return Form((self.batch_size, *self.shape), "float32")
+
+    def item(self, key: int) -> NDArray[np.float32]:
+        """Return an item that this process has made before."""
+        return _items(self.shape)[key % NUM_ITEMS]
+
+    def fill(self, number: int, out: Array) -> None:
+        """Copy the items of a batch into it."""
+        for row in range(self.batch_size):
+            out[row] = self.item(number * self.batch_size + row)
+
+
+@cache
+def _items(shape: tuple[int, ...]) -> list[NDArray[np.float32]]:
+    size = int(np.prod(shape))
+    return [np.arange(number, number + size, dtype=np.float32).reshape(shape) for number in range(NUM_ITEMS)]
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: rings filled by one and two processes, ours with two and more, and rivals."""
+    work = Work((4, 3, 64, 64), num_batches=8) if bench.smoke else Work()
+    return Scenario(
+        "big-batches",
+        f"float32 batches of {work.form.num_bytes / 1e6:.0f} MB, each item copied once",
+        (
+            *bench.rivals("big-batches", work),
+            *(_limit(bench, work, number, name) for number, name in enumerate(LIMITS, 1)),
+            *_ours(bench, work, 2),
+            *(() if bench.smoke else _ours(bench, work, 4)),
+        ),
+    )
+
+
+def _limit(bench: Bench, work: Work, processes: int, name: str) -> Contestant:
+    @cache
+    def opened() -> BareProcesses:
+        bare = BareProcesses(work.fill, work.form, processes)
+        bench.scope.callback(bare.close)
+        return bare
+
+    return contestant(work, name, "limit", lambda: opened().batches(work.num_batches))
+
+
+def _ours(bench: Bench, work: Work, workers: int) -> tuple[Contestant, ...]:
+    dataset = ps.range(work.num_batches * work.batch_size).map(work.item).batch(work.batch_size)
+    most = 0.0
+
+    @cache
+    def opened() -> ps.Loader[NDArray[np.float32]]:
+        return bench.scope.enter_context(ps.Loader(dataset, num_workers=workers, workers="processes"))
+
+    def watched() -> Iterator[NDArray[np.float32]]:
+        nonlocal most
+        for batch in opened():
+            most = max(most, opened().stats()["bytes_in_flight"])
+            yield batch
+
+    name = f"penstock, {workers} processes"
+    return (
+        contestant(work, name, "ours", watched, goal=Goal("share", 0.97), facts=lambda: {"MB in flight": most / 1e6}),
+        receiving(work, name, "ours", opened, goal=Goal("value", 1)),
+    )
+
+
+def contestant(
+    work: Work,
+    name: str,
+    role: Role,
+    batches: Batches,
+    *,
+    goal: Goal | None = None,
+    facts: Callable[[], Mapping[str, float]] | None = None,
+) -> Contestant:
+    """Return a contestant that goes through whole passes and touches every batch."""
+
+    def run(repeats: int) -> Measurement:
+        amount = 0
+        started = time.perf_counter()
+        for _ in range(repeats):
+            for batch in batches():
+                touch(batch)
+                amount += 1
+        return Measurement(amount, time.perf_counter() - started)
+
+    against = () if role == "limit" else LIMITS
+    output = Output(work.claim, lambda: take_batches(batches(), NUM_CHECKED))
+    return Contestant(name, role, run, UNIT, against=against, goal=goal, output=output, facts=facts)
+
+
+def receiving(work: Work, name: str, role: Role, batches: Batches, *, goal: Goal | None = None) -> Contestant:
+    """Return a contestant whose time is what receiving costs this process's cores, if nobody reads what came."""
+
+    def receive() -> None:
+        for batch in take_batches(batches(), work.num_batches):
+            del batch
+
+    def run(repeats: int) -> Measurement:
+        seconds = sum(usage(receive).cpu_seconds for _ in range(repeats))
+        return Measurement(repeats * work.num_batches, seconds)
+
+    return Contestant(f"{name}: CPU of receiving", role, run, MILLISECONDS, goal=goal, repeats=1)

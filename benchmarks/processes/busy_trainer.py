@@ -1,0 +1,138 @@
+"""A main thread that is busy in Python, as when it launches kernels: how much of its rate a loader leaves it.
+
+A step spins in Python for 20 ms, then takes a batch, whose items spin for 8 ms together. The limit takes the same array
+again and again. Where items are computed in threads of this process, they want the interpreter that the steps need.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from benchmarks.bench import Bench
+from benchmarks.scenario import Batch, Contestant, Goal, Measurement, Role, Scenario, per_second
+from penstock.errors import UsageError
+
+UNIT = per_second("steps")
+LIMIT = "no loader"
+STEP_SECONDS = 0.02
+ITEM_SECONDS = 0.001
+BATCH_SIZE = 8
+ENDLESS = 10**9  # items; the iterator goes on from round to round, so that nothing starts or drains in one
+TRIALS = 20
+
+Open = Callable[[ExitStack], Iterator[Batch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How often Python spins in a step, and in an item; and how many steps are timed."""
+
+    step_turns: int
+    item_turns: int
+    steps: int
+
+    def item(self, key: int) -> NDArray[np.float32]:
+        """Return an item that takes the interpreter for a while."""
+        spin(self.item_turns)
+        return np.full((3, 64, 64), key % 251, np.float32)
+
+
+def spin(turns: int) -> int:
+    """Go through as many turns of a Python loop."""
+    total = 0
+    for turn in range(turns):
+        total += turn
+    return total
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: no loader, ours in every place, and rivals."""
+    per_turn = _seconds_per_turn()
+    work = Work(round(STEP_SECONDS / per_turn), round(ITEM_SECONDS / per_turn), 3 if bench.smoke else 75)
+    rivals = bench.rivals("busy-trainer", work)
+    batch = np.stack([work.item(key) for key in range(BATCH_SIZE)])
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("1 thread", {"num_workers": 1, "workers": "threads"}),
+        ("1 process", {"num_workers": 1, "workers": "processes"}),
+        ("2 processes", {"num_workers": 2, "workers": "processes"}),
+    )
+    isolated: dict[str, Any] = {"num_workers": 1, "isolated": True}
+    refusal = _refusal(work, isolated)
+    goal = Goal("share", 0.97)
+    return Scenario(
+        "busy-trainer",
+        f"steps that spin in Python for {1e3 * STEP_SECONDS:g} ms, batches whose items do for "
+        f"{1e3 * ITEM_SECONDS * BATCH_SIZE:g} ms",
+        (
+            *rivals,
+            contestant(bench.scope, work, LIMIT, "limit", lambda _: repeat(batch)),
+            *(() if refusal else (_ours(bench.scope, work, "isolated, 1 worker", isolated, goal),)),
+            *(_ours(bench.scope, work, name, options, None) for name, options in ways),
+        ),
+        summary=(lambda _: f"left out: isolated=True, since {refusal}") if refusal else None,
+    )
+
+
+def _seconds_per_turn() -> float:
+    turns = 20_000  # so few that nothing comes between
+    seconds: list[float] = []
+    for _ in range(TRIALS):
+        started = time.perf_counter()
+        spin(turns)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds) / turns
+
+
+def _open(work: Work, options: dict[str, Any], scope: ExitStack) -> Iterator[Batch]:
+    dataset = ps.range(ENDLESS).map(work.item).batch(BATCH_SIZE)
+    return iter(scope.enter_context(ps.Loader(dataset, **options)))
+
+
+def _refusal(work: Work, options: dict[str, Any]) -> str | None:
+    """Return why a loader with such options can't be made, or None if it can."""
+    with ExitStack() as scope:
+        try:
+            _open(work, options, scope)
+        except UsageError as error:
+            return str(error)
+    return None
+
+
+def _ours(scope: ExitStack, work: Work, name: str, options: dict[str, Any], goal: Goal | None) -> Contestant:
+    return contestant(scope, work, f"penstock, {name}", "ours", partial(_open, work, options), goal)
+
+
+def contestant(
+    scope: ExitStack, work: Work, name: str, role: Role, opened: Open, goal: Goal | None = None
+) -> Contestant:
+    """Return a contestant that takes a batch after every step.
+
+    Args:
+        scope: closes the loader.
+        work: what a step does.
+        name: of the contestant.
+        role: whose it is.
+        opened: opens an endless iterator over batches, when it is first used.
+        goal: what it should reach.
+    """
+    batches = cache(partial(opened, scope))
+
+    def run(repeats: int) -> Measurement:
+        iterator, steps = batches(), repeats * work.steps
+        next(iterator)  # it has started
+        started = time.perf_counter()
+        for _ in range(steps):
+            spin(work.step_turns)
+            next(iterator)
+        return Measurement(steps, time.perf_counter() - started)
+
+    against = () if role == "limit" else (LIMIT,)
+    return Contestant(name, role, run, UNIT, against=against, goal=goal, repeats=1)

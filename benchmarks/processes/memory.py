@@ -1,0 +1,246 @@
+"""How much memory large batches take on their way, over the number of workers, and at which rate they come.
+
+Each contestant is a program of its own, looked at from outside. To find the most that is in flight, it takes one batch,
+and keeps it until nothing grows any more, as a trainer does that is slower than its data; then it goes on to the end.
+In flight is what the machine's memory files grow by (memfds, /dev/shm), and at least what the program has mapped of
+them; what all its processes hold together, their own memory included, is told beside it. Rates are taken apart, without
+looking.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from benchmarks.bench import Bench
+from benchmarks.processes.held import Held, held, shared_bytes
+from benchmarks.processes.trainer import Trainer
+from benchmarks.scenario import MEGABYTES, Batch, Contestant, Goal, Measurement, Role, Scenario, per_second
+
+UNIT = per_second("items")
+PREFETCH = 2
+SLACK = 1.02  # tables, and slots that end on a page
+LOOK_SECONDS = 0.02
+SETTLED_SECONDS = 0.5  # so long without growth, and nothing more is made
+CHART_WIDTH = 60
+PAGE_BYTES = 4096
+
+Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # is pickled
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Items of float32 that take a fixed time beside being filled, in batches, and the numbers of workers."""
+
+    shape: tuple[int, ...] = (16, 3, 224, 224)
+    seconds: float = 0.02
+    batch_size: int = 8
+    widths: tuple[int, ...] = (2, 4, 8, 16)
+    items_each: int = 64  # for each worker, in a pass: four times what a queue of two batches each holds
+
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes a batch has."""
+        return 4 * int(np.prod(self.shape)) * self.batch_size
+
+    def item(self, key: int) -> NDArray[np.float32]:
+        """Return an item."""
+        time.sleep(self.seconds)
+        return np.full(self.shape, key, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How batches are loaded: in words, as which role, by how many workers, and what opens it in the trainer."""
+
+    name: str
+    role: Role
+    workers: int
+    opened: Open
+
+
+def build(bench: Bench) -> Scenario:
+    """Return the scenario: at every width memory and rate of ours and of rivals, and ours with more prefetch."""
+    work = Work((4, 3, 64, 64), 0.001, widths=(2,), items_each=16) if bench.smoke else Work()
+    rivals = bench.rivals("memory", work)
+    rated = {contestant.name for contestant in rivals}
+    ours: list[Contestant] = []
+    for workers in work.widths:
+        way = Way("penstock", "ours", workers, partial(open_ours, work, workers, PREFETCH))
+        ours += contestants(way, limit=_bound(work, PREFETCH, workers), beside=rated)
+    widest = work.widths[-1]
+    if not bench.smoke:
+        way = Way("penstock, prefetch=4", "ours", widest, partial(open_ours, work, widest, 4))
+        ours += contestants(way, limit=_bound(work, 4, widest), beside=rated)
+    return Scenario(
+        "memory",
+        f"float32 items of {work.batch_bytes / work.batch_size / 1e6:.1f} MB and {1e3 * work.seconds:g} ms, batches of "
+        f"{work.batch_size}, {work.batch_bytes / 1e6:.0f} MB, over the number of workers",
+        tuple(sorted([*ours, *rivals], key=lambda one: int(one.name.split()[0]))),
+        summary=partial(chart, work),
+    )
+
+
+def named(workers: int, name: str) -> str:
+    """Return the name of the contestant that loads in some way with so many workers."""
+    return f"{workers} workers: {name}"
+
+
+def _bound(work: Work, prefetch: int, workers: int) -> float:
+    """Return how many bytes may be in flight: `prefetch` batches or two rows a worker, and the batch in use."""
+    rows = max(prefetch * work.batch_size, 2 * workers)
+    return SLACK * work.batch_bytes * (1 + -(-rows // work.batch_size))
+
+
+@contextmanager
+def open_ours(work: Work, workers: int, prefetch: int) -> Generator[Iterable[Batch]]:
+    """Open our loader on so many processes."""
+    dataset = ps.range(work.items_each * workers).map(work.item).batch(work.batch_size)
+    with ps.Loader(dataset, num_workers=workers, workers="processes", prefetch=prefetch) as loader:
+        yield loader
+
+
+def contestants(way: Way, *, limit: float | None = None, beside: Iterable[str] = ()) -> tuple[Contestant, ...]:
+    """Return the contestants that load in one way: its rate, and its memory.
+
+    Args:
+        way: how batches are loaded.
+        limit: what its memory should not exceed, in bytes.
+        beside: what takes part; the rate should be torch's at least, if that does.
+    """
+    name, rival = named(way.workers, way.name), named(way.workers, "torch")
+    most: list[Held] = []
+
+    def run(_: int) -> Measurement:
+        grown, seen = most_held(way.opened)
+        most.append(seen)
+        return Measurement(grown, 0)
+
+    def facts() -> Mapping[str, float]:
+        return {
+            "all processes' MB": max(seen.resident_bytes for seen in most) / 1e6,
+            "processes": max(seen.processes for seen in most),
+        }
+
+    compared = way.role == "ours" and rival in beside
+    return (
+        Contestant(
+            name,
+            way.role,
+            _rate(way),
+            UNIT,
+            against=(rival,) if compared else (),
+            goal=Goal("share", 1) if compared else None,
+            repeats=1,
+        ),
+        Contestant(
+            f"{name}, in flight",
+            way.role,
+            run,
+            MEGABYTES,
+            goal=None if limit is None else Goal("value", limit / 1e6),
+            facts=facts,
+            max_rounds=3,
+            repeats=1,
+        ),
+    )
+
+
+# -- rates
+
+
+def _rate(way: Way) -> Callable[[int], Measurement]:
+    """Return a run that goes through whole passes, in a trainer of its own, once its workers have started."""
+
+    def run(repeats: int) -> Measurement:
+        with Trainer(partial(passing, way.opened)) as trainer:
+            trainer.ask()  # a pass, so that they have
+            done: list[Measurement] = [trainer.ask() for _ in range(repeats)]
+        return Measurement(sum(one.amount for one in done), sum(one.seconds for one in done))
+
+    return run
+
+
+def passing(opened: Open, commands: Connection) -> None:
+    """Go through a pass at each command, and tell what it took; a trainer's main function."""
+    with opened() as batches:
+        while True:
+            commands.recv()
+            started = time.perf_counter()
+            amount = 0
+            for batch in batches:
+                touch(batch)
+                amount += len(batch)
+            commands.send(Measurement(amount, time.perf_counter() - started))
+
+
+def touch(batch: Any) -> int:  # noqa: ANN401 - an array, or another library's tensor
+    """Read one byte of every page, so that all of the batch is mapped here; return their sum."""
+    return int(np.asarray(batch).reshape(-1).view(np.uint8)[::PAGE_BYTES].sum(dtype=np.int64))
+
+
+# -- memory
+
+
+def most_held(opened: Open) -> tuple[int, Held]:
+    """Return by how many bytes the machine's memory files grew at most, and the most that the trainer's session held.
+
+    Args:
+        opened: opens the loader, in the trainer.
+    """
+    before = shared_bytes()
+    with Trainer(partial(holding, opened)) as trainer:
+        most = _most_until_told(trainer, Held(0, 0, 0, before))  # it has its first batch
+        grew = time.perf_counter()
+        while time.perf_counter() - grew < SETTLED_SECONDS:
+            time.sleep(LOOK_SECONDS)
+            known, most = most, most.at_most(held(trainer.session))
+            if most.shared_bytes > known.shared_bytes:
+                grew = time.perf_counter()
+        trainer.commands.send(None)
+        most = _most_until_told(trainer, most)
+    return max(most.shared_bytes - before, most.mapped_bytes), most
+
+
+def _most_until_told(trainer: Trainer, most: Held) -> Held:
+    while not trainer.commands.poll(LOOK_SECONDS):
+        most = most.at_most(held(trainer.session))
+    trainer.commands.recv()
+    return most
+
+
+def holding(opened: Open, commands: Connection) -> None:
+    """Keep the first batch until told, then go through the others; a trainer's main function."""
+    with opened() as batches:
+        iterator = iter(batches)
+        batch = next(iterator)
+        touch(batch)
+        commands.send(None)
+        commands.recv()
+        for batch in iterator:
+            touch(batch)
+        commands.send(None)
+
+
+# -- the picture
+
+
+def chart(work: Work, medians: Mapping[str, float]) -> str:
+    """Return bars of text: memory in flight over the number of workers, ours beside the rivals'."""
+    suffix = ", in flight"
+    shown = [name.removesuffix(suffix) for name in medians if name.endswith(suffix)]
+    most = max(medians[name + suffix] for name in shown)
+    width = max(map(len, shown))
+    lines = [f"memory in flight, MB ({PREFETCH + 1} batches are {(PREFETCH + 1) * work.batch_bytes / 1e6:,.0f})"]
+    for name in shown:
+        value = medians[name + suffix]
+        bar = "█" * round(CHART_WIDTH * value / most)
+        lines.append(f"  {name.ljust(width)}  {bar} {value:,.0f}")
+    return "\n".join(lines)
