@@ -100,15 +100,17 @@ class ProcessCrew(Crew):
         return self._room_bytes if job.has_merge else job.memory_bytes
 
     def _lend(self, job: Job, lease: Lease) -> None:
-        if not job.has_merge:
+        self._used[self._number] = job.memory_bytes  # of a room there are pages as far as something lies in it
+        if job.has_merge:
+            self._leases[self._number] = lease
+        else:
             job.use(lease)
-            return
-        self._leases[self._number] = lease
-        self._used[self._number] = job.memory_bytes
 
     def _spill_of(self, slot: int, job: SharedJob) -> Region | None:
         """Return memory for what a job's processes hand on, if there is any."""
         if not job.has_merge and job.row_bytes:
+            self._discard(self._idle_spills)  # of the first jobs, before a row's layout was known
+            self._idle_spills.clear()
             return None
         size = max(self._room_bytes, 2 * job.row_bytes)
         while self._idle_spills and len(self._idle_spills[-1]) < size:
