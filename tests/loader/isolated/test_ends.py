@@ -112,4 +112,4 @@ def test_an_unguarded_script_is_told(tmp_path: Path) -> None:
     )
     assert ran.returncode == 1
     assert "penstock.errors.WorkerError: the helper process" in ran.stderr
-    assert ran.stderr.count("An attempt has been made to start a new process") == 1
+    assert ran.stderr.count("before it had started") == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.errors import UsageError, WorkerError
+from penstock.errors import MessageError, UsageError, WorkerError
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import isolated
 from tests.workers.processes import functions
@@ -80,7 +80,7 @@ def test_a_dataset_that_can_not_be_received() -> None:
     """What building it in the helper raises arrives, each time; no process is started anew for it."""
     with isolated(ps.range(8).map(parts.Unreadable()).batch(4)) as loader:
         for _ in range(2):
-            with pytest.raises(LookupError, match="no such model here") as raised:
+            with pytest.raises(MessageError, match="no such model here") as raised:
                 next(iter(loader))
             assert any("being prepared" in note for note in raised.value.__notes__)
         assert loader.stats()["worker_restarts"] == 0
