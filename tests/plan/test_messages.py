@@ -88,7 +88,7 @@ CASES: dict[str, Case] = {
     ),
     "isolated by forks": refused(
         NUMBERS,
-        "start_method must be 'spawn', 'forkserver' or None; got start_method='fork'",
+        "start_method must be 'forkserver', 'spawn' or None; got start_method='fork'",
         isolated=True,
         limits=WRONG_LIMITS,
     ),
