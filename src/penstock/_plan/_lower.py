@@ -35,23 +35,12 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
-    if not isinstance(isolated, bool):
-        raise UsageError(f"isolated must be True or False; got isolated={isolated!r}")
-    if isolated and not ordered:
-        raise UsageError(
-            "isolated=True hands batches out in order; got ordered=False. Leave ordered=False out, or do without "
-            "isolated=True"
-        )
-    if isolated and sys.platform != "linux":
-        raise UsageError(
-            "isolated=True needs Linux, whose shared memory has no name and ends with its last user; this is "
-            f"{sys.platform}. Use num_workers alone"
-        )
-    if isolated or place == "processes":
+    is_isolated = _checked_isolated(isolated, ordered=ordered)
+    if is_isolated or place == "processes":
         _check_start_method(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
-    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered, isolated=isolated)
+    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered, isolated=is_isolated)
 
 
 def program_of(node: Node) -> Batches | Ordered:
@@ -92,6 +81,22 @@ def _check_threads(node: Node) -> None:
                 f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
                 "use num_workers=0, or take the rng that random_map hands over"
             )
+
+
+def _checked_isolated(isolated: object, *, ordered: bool) -> bool:
+    if not isinstance(isolated, bool):
+        raise UsageError(f"isolated must be True or False; got isolated={isolated!r}")
+    if isolated and not ordered:
+        raise UsageError(
+            "isolated=True hands batches out in order; got ordered=False. Leave ordered=False out, or do without "
+            "isolated=True"
+        )
+    if isolated and sys.platform != "linux":
+        raise UsageError(
+            "isolated=True needs Linux, whose shared memory has no name and ends with its last user; this is "
+            f"{sys.platform}. Use num_workers alone"
+        )
+    return isolated
 
 
 def _check_start_method(limits: Limits) -> None:
