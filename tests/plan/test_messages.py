@@ -21,6 +21,10 @@ def anything(value: Any) -> Any:
     return value
 
 
+WRONG: Any = "fork"
+WRONG_LIMITS = ps.Limits(start_method=WRONG)
+
+
 def refused(dataset: Any, words: str, *more: str, **arguments: Any) -> Case:
     """Return the case of a loader that a UsageError refuses."""
     return lambda: ps.Loader(dataset, **arguments), UsageError, (words, *more)
@@ -78,7 +82,16 @@ CASES: dict[str, Case] = {
         NUMBERS, 'workers must be "auto", "threads" or "processes"; got workers=\'fibers\'', workers="fibers"
     ),
     "workers of a list": refused(NUMBERS, "workers must be", "got workers=['threads']", workers=["threads"]),
-    "isolated": refused(NUMBERS, "isolated=True does not exist yet; use num_workers", isolated=True),
+    "isolated": refused(NUMBERS, "isolated must be True or False; got isolated='yes'", isolated="yes"),
+    "isolated out of order": refused(
+        NUMBERS, "isolated=True hands batches out in order; got ordered=False", isolated=True, ordered=False
+    ),
+    "isolated by forks": refused(
+        NUMBERS,
+        "start_method must be 'forkserver', 'spawn' or None; got start_method='fork'",
+        isolated=True,
+        limits=WRONG_LIMITS,
+    ),
     "prefetch": refused(NUMBERS, "prefetch must be at least 1", "got prefetch=0", prefetch=0),
     "num_batch_workers": refused(
         NUMBERS, "num_batch_workers must be at least 1", limits=ps.Limits(num_batch_workers=0)

@@ -8,6 +8,7 @@ from typing import Generic, Literal, Self
 
 import numpy as np
 
+from penstock import _runtime
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
 from penstock._graph._fingerprint import fingerprint, seen_past
@@ -53,7 +54,9 @@ class Loader(Generic[T_co]):
             `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
             compute no more than one, and an epoch has some seconds of work. Say "threads" where functions leave
             something behind in this program, such as a count.
-        isolated: refused until it exists.
+        isolated: have one helper process run all of this, its workers included, so that the trainer's own process
+            computes nothing of it and only receives: what is said of "processes" about functions and scripts holds
+            then. Batches come in order.
         ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
             it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and
             `epoch` speak of the batch last handed out. Each rank goes its own way, so save the states of all, and load
@@ -97,8 +100,6 @@ class Loader(Generic[T_co]):
         limits: Limits | None = None,
     ) -> None:
         _need_dataset(dataset)
-        if isolated:
-            raise UsageError("isolated=True does not exist yet; use num_workers, whose workers are threads")
         place, count = choose_place(num_workers, workers)
         self._dataset = dataset
         plan = lower(
@@ -111,12 +112,13 @@ class Loader(Generic[T_co]):
             copy=copy,
             limits=limits or Limits(),
             ordered=ordered,
+            isolated=isolated,
         )
         self._plan: Plan = chosen(plan, num_workers, workers)
         indexed = isinstance(self._plan.program, Batches)
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
-        self._runtime = Runtime(self._plan)
+        self._runtime = _runtime_of(self._plan)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, dict[str, str]] = {}
         self._closer = Closer(self._runtime.close)
@@ -282,7 +284,7 @@ class Loader(Generic[T_co]):
             "wait_share": clock.wait_seconds / seconds if seconds else 0.0,
             "batches_per_second": clock.batches / seconds if seconds else 0.0,
             "bytes_in_flight": float(self._runtime.bytes_in_flight()),
-            "worker_restarts": 0.0,
+            "worker_restarts": float(recorder.restarts),
             "substituted": float(recorder.total(Substituted)),
             "skipped": float(recorder.total(Skipped)),
             "filtered": float(recorder.filtered),
@@ -349,6 +351,10 @@ class Loader(Generic[T_co]):
                 f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",
                 stacklevel=3,
             )
+
+
+def _runtime_of(plan: Plan) -> Runtime:
+    return _runtime.IsolatedRuntime(plan) if plan.isolated else Runtime(plan)
 
 
 def _need_dataset(dataset: object) -> None:

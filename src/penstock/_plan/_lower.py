@@ -1,5 +1,7 @@
 """From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
 
+import sys
+
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._ordered._build import outermost_batch
@@ -20,6 +22,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     copy: bool,
     limits: Limits,
     ordered: bool = True,
+    isolated: object = False,
 ) -> Plan:
     """Return how a dataset will run, or raise the error that says why it can't."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
@@ -32,11 +35,12 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
-    if place == "processes":
-        _check_processes(limits)
+    is_isolated = _checked_isolated(isolated, ordered=ordered)
+    if is_isolated or place == "processes":
+        _check_start_method(limits)
     if shard.count > 1:
         check_ranks(node, program, shard)
-    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered)
+    return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered, isolated=is_isolated)
 
 
 def program_of(node: Node) -> Batches | Ordered:
@@ -79,7 +83,23 @@ def _check_threads(node: Node) -> None:
             )
 
 
-def _check_processes(limits: Limits) -> None:
+def _checked_isolated(isolated: object, *, ordered: bool) -> bool:
+    if not isinstance(isolated, bool):
+        raise UsageError(f"isolated must be True or False; got isolated={isolated!r}")
+    if isolated and not ordered:
+        raise UsageError(
+            "isolated=True hands batches out in order; got ordered=False. Leave ordered=False out, or do without "
+            "isolated=True"
+        )
+    if isolated and sys.platform != "linux":
+        raise UsageError(
+            "isolated=True needs Linux, whose shared memory has no name and ends with its last user; this is "
+            f"{sys.platform}. Use num_workers alone"
+        )
+    return isolated
+
+
+def _check_start_method(limits: Limits) -> None:
     if limits.start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
             f"start_method must be 'forkserver', 'spawn' or None; got start_method={limits.start_method!r}. A process "

@@ -109,16 +109,19 @@ class Plan:
     limits: Limits
     ordered: bool = True
     """Whether batches are handed out in order; else as they become ready."""
+    isolated: bool = False
+    """Whether one helper process runs all of it, its workers included."""
     why: str = ""
     """Why these workers, where the loader chose them."""
 
     @property
     def who(self) -> str:
         """Who computes, in words."""
+        where = " in a helper process" if self.isolated else ""
         if self.place == "inline":
-            return "inline"
+            return f"inline{where}"
         one = "thread" if self.place == "threads" else "process"
-        return f"1 {one}" if self.num_workers == 1 else f"{self.num_workers} {self.place}"
+        return (f"1 {one}" if self.num_workers == 1 else f"{self.num_workers} {self.place}") + where
 
     @property
     def length(self) -> int:

@@ -64,6 +64,12 @@ class Course(NamedTuple):
         step, epoch, position, batch = self.first
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
+    def after(self, steps: int, token: Token) -> "Course":
+        """Return what is left after some steps, the last of which came with this token."""
+        if self.where is None:
+            return self.part(steps, self.steps)
+        return Course(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
+
     def part(self, start: int, steps: int) -> "Course":
         """Return the course of `steps` steps from step `start` on, at most as many as there are."""
         return Course(self.unit(start), min(steps, self.steps - start), self.stride)

@@ -68,8 +68,12 @@ def _unknown(step: str, epoch: int, position: int) -> int:
     raise _ElsewhereError
 
 
-def shared(plan: Plan) -> Region:
+def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
     """Return memory with a plan for processes: they load it from there, and the data of its arrays stays there.
+
+    Args:
+        plan: the plan.
+        asked: what the user asked for, to be sent.
 
     Raises:
         UsageError: something of it can't be pickled.
@@ -83,9 +87,9 @@ def shared(plan: Plan) -> Region:
     if not isinstance(error, Exception):
         raise error
     raise UsageError(
-        f'workers="processes" sends the dataset to other processes, so all of it must be picklable; got {error}. '
-        "Use functions that are defined in a module, or install cloudpickle (the extra `processes`), which takes "
-        'lambdas and local functions too; or use workers="threads"'
+        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}. Use functions "
+        "that are defined in a module, or install cloudpickle (the extra `processes`), which takes lambdas and local "
+        'functions too; or use workers="threads" alone'
     ) from error
 
 

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections import OrderedDict
+from typing import NamedTuple
 
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Filter, Map, Node
@@ -13,6 +14,13 @@ _WASTED_ELEMENTS = 10_000
 _WASTED_SHARE = 0.99
 
 
+class Remembered(NamedTuple):
+    """What a recorder has been told of elements, for another process's to go on from."""
+
+    events: tuple[Event, ...]
+    counts: tuple[tuple[tuple[type[Event], str], int], ...]
+
+
 class Recorder:
     """Counts events and keeps the latest; may be told from any thread. An event told twice counts once."""
 
@@ -20,6 +28,7 @@ class Recorder:
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Event] = OrderedDict()
         self._counts: dict[tuple[type[Event], str], int] = {}
+        self._restarts = 0
         # What follows is the consumer's thread's alone.
         self.filtered = 0
         self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
@@ -57,6 +66,27 @@ class Recorder:
         if dropped >= _WASTED_ELEMENTS and dropped > _WASTED_SHARE * (kept + dropped) and not self._has_warned:
             self._has_warned = True
             warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
+
+    def count_restart(self) -> None:
+        """Count a process that died, in whose place another one comes."""
+        with self._lock:
+            self._restarts += 1
+
+    @property
+    def restarts(self) -> int:
+        """How many processes have died."""
+        return self._restarts
+
+    def remembered(self) -> Remembered:
+        """Return what was told of elements."""
+        with self._lock:
+            return Remembered(tuple(self._events.values()), tuple(self._counts.items()))
+
+    def recall(self, remembered: Remembered) -> None:
+        """Know of elements what another recorder knows, and nothing else."""
+        with self._lock:
+            self._events = OrderedDict(((each.step, each.epoch, each.position), each) for each in remembered.events)
+            self._counts = dict(remembered.counts)
 
     def total(self, kind: type[Substituted] | type[Skipped]) -> int:
         """Return how many events of a kind there were."""

@@ -1,10 +1,12 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._graph._apply import Context, Place
 from penstock._graph._nodes import Element, Origin
-from penstock._graph._ordered._leaf import read_inline
+from penstock._graph._ordered._chunk import Chunk
+from penstock._graph._ordered._leaf import Leaf, one_by_one, read_inline
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._crew import Crew
@@ -22,8 +24,8 @@ from penstock.transport._interrupts import HeldInterrupts
 class Runtime:
     """Owns whatever computes for a loader. Closing it stops all of that; batches handed out stay valid."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.recorder = Recorder()
+    def __init__(self, plan: Plan, recorder: Recorder | None = None) -> None:
+        self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._learned = Learned()
         self._crew: Crew | None = None  # started when the first stream is opened
@@ -49,6 +51,13 @@ class Runtime:
         from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
 
         return FoldedStream(plan, self._crew, course, self._consumer_context())
+
+    def open_alone(self, course: Course) -> Stream:
+        """Return the batches of a course, here and now, and nothing of one that was not asked for."""
+        plan = self._plan
+        if isinstance(plan.program, Batches):
+            return InlineStream(plan, course, self._learned, self._context(), singly=True)
+        return OrderedStream(plan, course, self._consumer_context(), _read_singly)
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
@@ -111,6 +120,10 @@ def process_crew(plan: Plan, observe: Observer) -> Crew:
     from penstock._runtime._process_crew import ProcessCrew  # noqa: PLC0415 - multiprocessing is slow to import
 
     return ProcessCrew(plan, observe)
+
+
+def _read_singly(leaf: Leaf, start: int) -> Iterator[Chunk]:
+    return one_by_one(leaf, start, leaf.course.total)
 
 
 def _check_row(row: int, count: int) -> None:

@@ -68,7 +68,7 @@ class InlineStream:
     before it are handed out first.
     """
 
-    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
+    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context, *, singly: bool = False) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._plan = plan
@@ -77,6 +77,7 @@ class InlineStream:
         self._course = course
         self._learned = learned
         self._context = context
+        self._singly = singly  # whether each is computed by itself, however little time that takes
         self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
         self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course
@@ -94,10 +95,11 @@ class InlineStream:
             raise EndOfEpoch
         is_taken = False
         with suppress(Exception):  # raised again by whoever computes it singly
-            if chunk is None:
+            if chunk is None and not self._singly:
                 chunk = self._begin_chunk(index)
-            batch = chunk.take(index - self._first)
-            is_taken = True
+            if chunk is not None:
+                batch = chunk.take(index - self._first)
+                is_taken = True
         if not is_taken:
             self._chunk = chunk = None
             self._units = 1

@@ -76,6 +76,10 @@ class Operations:
         """Whether the end belongs to this process, and not to the one that this was forked from."""
         return self._pid == os.getpid()
 
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when an operation that had to wait can go on."""
+        return self._poll.fileno()
+
     def watch(self, descriptor: int) -> None:
         """Wake when the descriptor is readable, or its other end gone.
 

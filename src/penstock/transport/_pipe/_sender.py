@@ -105,6 +105,15 @@ class Sender:
             self._messages, self._copied_bytes, self._shared_bytes, self._encoder.pickled, self._waits
         )
 
+    def making_room(self) -> Steps[None]:
+        """Wait until an element that is sent would not have to wait for the reader.
+
+        Yields:
+            Where it has to wait.
+        """
+        if not self._has_room():
+            yield from self._until_room()
+
     def sending(self, element: object) -> Steps[None]:
         """Send an element.
 

@@ -1,0 +1,354 @@
+"""The trainer's side of an isolated loader: a process that computes everything, and the stream of what it sends.
+
+Guarantees:
+  - Batches come in order, each exactly once, whatever becomes of helper processes: in the place of one that died
+    another is made ready at once, and begins after the batch that was handed out last. Batches handed out stay valid.
+  - `_MOST_DEATHS` in a row without a batch are a WorkerError. The last of them computed that step and nothing beside
+    it, so that the step that is named is the deadly one, and those before it came. The next call tries again.
+  - An error of a function of the dataset comes from the helper, after the batches before it. The next call has the
+    helper compute the batch again: this process computes nothing, so that what a function needs (a connection that
+    `worker_init` made, memory, a library) has to be there and nowhere else.
+  - What is counted of elements is counted here when the batch that it came with is handed out.
+  - `close` returns when the processes have ended and were waited for; one that is inside a function of the dataset is
+    killed after a moment. They end with their parent, and print nothing on Ctrl-C.
+
+A stream belongs to one thread; `Helper.close` and `IsolatedStream.close` may be called wherever the garbage collector
+runs.
+"""
+
+import logging
+import os
+import pickle
+import threading
+import warnings
+from collections import deque
+from functools import partial
+from multiprocessing.util import Finalize
+from typing import Any, Final, cast
+
+from penstock._caught import Caught
+from penstock._graph._nodes import Element, walk
+from penstock._graph._ordered._chunk import Token
+from penstock._plan._plan import Plan
+from penstock._runtime._batches import Course, Unit
+from penstock._runtime._isolated_helper import NOTHING_TOLD, Begin, Setup, Told, Word, inner_plan
+from penstock._runtime._isolated_process import Life
+from penstock._runtime._process_work import shared
+from penstock._runtime._recorder import Recorder
+from penstock._runtime._runtime import Runtime
+from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock.concurrency._children._packed_error import unpack_error
+from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
+from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._interrupts import HeldInterrupts
+
+_MOST_DEATHS: Final = 3
+_STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead
+_USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the one before it
+_logger = logging.getLogger("penstock")
+
+
+class Helper:
+    """Owns the helper process, and those that come in its place. Serves one stream at a time; outlives it.
+
+    Args:
+        plan: what it runs.
+        recorder: counts deaths, and tells new processes what it was told before.
+
+    Attributes:
+        bytes_in_flight: in the helper's and the shared memory, as it was told last.
+    """
+
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.bytes_in_flight = 0
+        self.told_of_kept_batches = False
+        self._owner = os.getpid()
+        inner = inner_plan(plan)
+        max_bytes = None if plan.memory is None else max(plan.memory - (inner.memory or 0) * (plan.num_workers > 0), 1)
+        self._make = partial(
+            Life,
+            Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
+            shared(inner, asked="isolated=True"),
+            copy=plan.copy,
+            start_method=plan.limits.start_method,
+        )
+        self._lock = threading.RLock()  # over the three below; the collector may close this wherever it is held
+        self._lives: list[Life] = []  # all that were not ended
+        self._current: Life | None = None
+        self._closed = False
+        self._telling = threading.Lock()
+        self._runs = 0
+        # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
+        self._finalizer = Finalize(None, self.close, exitpriority=0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and not only a process lost."""
+        return self._closed
+
+    def check(self) -> None:
+        """Raise if the helper can't be used: in a fork, or when it was closed."""
+        if os.getpid() != self._owner:
+            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+
+    def begin(self, course: Course, *, alone: int) -> tuple[Life, int]:
+        """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
+        self.check()
+        with HeldInterrupts(), self._telling:
+            life = self._living()
+            self._runs += 1
+            life.has_begun = True
+            life.tell(Begin(self._runs, course, alone=alone, remembered=self.recorder.remembered()))
+            return life, self._runs
+
+    def give_up(self, life: Life, run: int) -> None:
+        """Have a run computed no further; called anywhere."""
+        # Who finds this locked is inside `begin`, which gives up the run before.
+        if os.getpid() == self._owner and self._telling.acquire(blocking=False):
+            try:
+                if run == self._runs and not self._closed:
+                    self._runs += 1
+                    life.tell(Begin(self._runs, None))
+            finally:
+                self._telling.release()
+
+    def bury(self, life: Life) -> WorkerError:
+        """Return why a process died, once its successor has taken its place."""
+        life.process.kill()  # it is lost to this process, whatever it is doing
+        life.over.wait()
+        with HeldInterrupts(), self._lock:
+            if self._current is life:
+                self._current = life.successor
+            self._end(life)
+        if life.death is None:
+            raise ClosedError("the loader was closed")
+        return life.death
+
+    def close(self) -> None:
+        """End the processes."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            self._closed = True
+            self._current = None
+            lives = list(self._lives)
+        for life in lives:
+            self._end(life)
+        self._finalizer.cancel()
+
+    def _end(self, life: Life) -> None:
+        life.end()
+        with self._lock:
+            if life in self._lives:
+                self._lives.remove(life)
+
+    def _living(self) -> Life:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the loader was closed")
+            if self._current is None:
+                self._current = self._start()
+            return self._current
+
+    def _start(self) -> Life:
+        life = self._make()
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._lives.append(life)
+                life.watch = DaemonThread(partial(self._watch, life), "penstock-helper")
+        if closed:
+            life.end()
+        return life
+
+    # -- in a thread for each process
+
+    def _watch(self, life: Life) -> None:
+        life.process.wait_for_end()
+        with self._lock:
+            closed = self._closed
+        if not closed:
+            started = life.has_started()
+            life.death = life.process.death(started=started)
+            if not life.reader.was_joined:
+                life.reader.close()  # else whoever waits for a batch is told by nobody
+            life.is_hopeless = not started and (life.death.exit_code or 0) >= 0
+        if not (closed or life.is_hopeless):
+            self.recorder.count_restart()
+            _logger.warning("%s; another one takes its place", life.death)
+            if life.has_begun:  # else it is left to whoever needs one: those that die at once would be made for ever
+                with Caught():  # likewise
+                    life.successor = self._start()
+        life.over.ring()
+
+
+class IsolatedRuntime(Runtime):
+    """A runtime whose batches a helper process computes; single steps, asked for by number, it computes itself."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._helper: Helper | None = None  # made when the first stream is opened
+
+    def open_stream(self, course: Course) -> Stream:
+        self.recorder.start_epoch()
+        if self._helper is None:
+            self._helper = Helper(self._plan, self.recorder)
+        return IsolatedStream(self._helper, self._plan, course)
+
+    def bytes_in_flight(self) -> int:
+        return 0 if self._helper is None else self._helper.bytes_in_flight
+
+    def close(self) -> None:
+        if self._helper is not None:
+            self._helper.close()
+
+
+class IsolatedStream:
+    """Batches that a helper process computes."""
+
+    def __init__(self, helper: Helper, plan: Plan, course: Course) -> None:
+        self._helper = helper
+        self._recorder = helper.recorder
+        self._nodes = list(walk(plan.node))
+        self._memory = plan.memory
+        self._course = course  # as it was begun last
+        self._index = 0  # steps of it that were handed out
+        self._token: Token = None  # after the last of them
+        self._received: deque[tuple[Element, Told]] = deque()
+        self._last: tuple[Word, Told] | None = None  # what ended the run
+        self._failure: Exception | None = None  # met by `is_ready`
+        self._deaths = 0  # in a row
+        self._lost = False  # whether the process has died
+        self._closed = False
+        self._run = 0
+        self._life: Life | None = None  # in which the run was begun
+        self._begin()
+
+    def next(self) -> tuple[Element, Token]:
+        self._helper.check()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._receive(None)
+        if self._closed:
+            raise EndOfEpoch
+        if self._received:
+            batch, told = self._received.popleft()
+            self._count(told)
+            self._index += 1
+            self._token = told.token
+            self._deaths = 0
+            return batch, told.token
+        if self._last is None:
+            raise InternalError("a run ends with a word that it has ended")
+        word, told = self._last
+        self._last = word, NOTHING_TOLD
+        self._count(told)
+        if told.error is None:
+            raise EndOfEpoch
+        self._last = self._life = None  # it is begun again by the next call
+        error = unpack_error(told.error)
+        raise error
+
+    def failing(self) -> Unit | None:
+        return None
+
+    def is_ready(self) -> bool:
+        with Caught() as caught:
+            return self._failure is not None or self._receive(0.0)
+        error = caught.taken()
+        if not isinstance(error, Exception):
+            raise error
+        self._failure = error  # for `next` to raise
+        return True
+
+    def fileno(self) -> int | None:
+        if self._life is None:
+            return None
+        return self._life.over.fileno() if self._lost else self._life.reader.fileno()
+
+    def close(self) -> None:
+        self._closed = True
+        self._received.clear()
+        if self._last is None and self._life is not None:
+            self._helper.give_up(self._life, self._run)
+
+    def _begin(self) -> Life:
+        """Have what was not handed out computed."""
+        course = self._course.after(self._index, self._token) if self._index else self._course
+        alone = _STEPS_ALONE if self._deaths == _MOST_DEATHS - 1 else 0
+        life, self._run = self._helper.begin(course, alone=alone)
+        self._course, self._index, self._life = course, 0, life
+        return life
+
+    def _receive(self, timeout_seconds: float | None) -> bool:
+        """Return whether there is a batch, or what ended the run; receive until then, or only what is there."""
+        while not (self._closed or self._received or self._last is not None):
+            life = self._life or self._begin()
+            if self._lost:
+                if timeout_seconds is not None and not life.over.wait(0.0):
+                    return False
+                self._bury(life)
+                continue
+            self._warn_of_kept(life)
+            try:
+                self._take_in(life.reader.receive(timeout_seconds=timeout_seconds))
+            except (PeerError, EndOfPipeError):
+                self._lost = True
+            except TimeoutError:
+                return False
+            except ClosedError:  # by another thread: the loader, or what the process never came to send to
+                self._closed = self._helper.is_closed
+                self._lost = not self._closed
+            except UsageError as error:
+                raise UsageError(self._starved_text(error)) from None
+        return True
+
+    def _bury(self, life: Life) -> None:
+        death = self._helper.bury(life)
+        self._life, self._lost = None, False
+        self._deaths += 1
+        if life.is_hopeless:
+            raise death
+        if self._deaths >= _MOST_DEATHS:
+            self._deaths = _MOST_DEATHS - 1  # the next call tries once more
+            raise WorkerError(
+                "helper processes of isolated=True die while they make the batch of step "
+                f"{self._course.first.step + self._index}; the last: {death}",
+                exit_code=death.exit_code,
+            )
+
+    def _take_in(self, message: object) -> None:
+        run, word, batches, packed, in_flight = cast("tuple[int, int, list[Any], bytes, int]", message)
+        self._helper.bytes_in_flight = in_flight
+        if run != self._run:  # of a stream before this
+            return
+        told: tuple[Told, ...] = pickle.loads(packed) if packed else (NOTHING_TOLD,) * len(batches)
+        if word == Word.GOES_ON:
+            self._received.extend(zip(batches, told, strict=True))
+        else:
+            self._last = Word(word), told[0] if told else NOTHING_TOLD
+
+    def _count(self, told: Told) -> None:
+        for event in told.events:
+            self._recorder.observe(event)
+        for number, kept, dropped in told.filtered:
+            self._recorder.count_filtered(self._nodes[number], kept, dropped)
+
+    def _warn_of_kept(self, life: Life) -> None:
+        kept = life.reader.kept
+        if kept > _USUALLY_KEPT and not self._helper.told_of_kept_batches:
+            self._helper.told_of_kept_batches = True
+            warnings.warn(
+                f"{kept} batches are kept by the training loop, so the loader takes more memory for others. Keep "
+                "fewer, or use copy=True, which hands out copies.",
+                stacklevel=5,
+            )
+
+    def _starved_text(self, error: UsageError) -> str:
+        return (
+            f"memory={self._memory} bytes are too few: batches that are still referenced hold all that is for those "
+            f"which have left the helper process of isolated=True ({error}). Raise memory=, keep fewer batches, or "
+            "use copy=True, which hands out copies."
+        )

@@ -1,0 +1,389 @@
+"""What runs in the helper process of an isolated loader: all of the loader, whose batches go to the trainer's process.
+
+Guarantees:
+  - One run at a time, each the rest of an epoch. A newer one, or the end, is looked for after each batch.
+  - What was computed before an error is sent before it. A run has ended with its error, or at the end of the epoch.
+  - What is counted of elements travels with the batch before which it was counted.
+  - A batch is asked for when there is room for one on its way, and copied once, into shared memory used before.
+
+Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight)`.
+Commands come through the process's own pipe, pickled; an empty one means the end.
+"""
+
+import os
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from penstock._caught import Caught
+from penstock._graph._nodes import Element, Node, walk
+from penstock._graph._ordered._chunk import Token
+from penstock._plan._plan import Plan
+from penstock._runtime._batches import Course
+from penstock._runtime._parcels import read
+from penstock._runtime._recorder import Recorder, Remembered
+from penstock._runtime._runtime import Runtime
+from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._tree import flatten
+from penstock._workers._processes import Inherited
+from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._packed_error import PackedError, pack_error
+from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
+from penstock.events import Event
+from penstock.transport._arena import Arena
+from penstock.transport._arena._table import open_region
+from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._pipe._sender import Sender
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
+_CHUNK_BYTES: Final = 1_000_000
+_MOST_BATCHES: Final = 64
+
+
+class Word(IntEnum):
+    """What a message says of its run."""
+
+    GOES_ON = 0
+    END = 1
+    FAILED = 2
+
+
+class Setup(NamedTuple):
+    """How batches are sent.
+
+    Attributes:
+        address: of the trainer's end of the tensor pipe.
+        capacity: how many messages may be on their way.
+        max_bytes: of shared memory; None for no bound.
+    """
+
+    address: str
+    capacity: int
+    max_bytes: int | None
+
+
+class Begin(NamedTuple):
+    """Begin a run; the one before is over.
+
+    Attributes:
+        run: its number, higher than those before.
+        course: which steps; None for none.
+        alone: so many steps, at first, are computed one by one and by no worker: processes have died here.
+        remembered: what the trainer's recorder knows.
+    """
+
+    run: int
+    course: Course | None
+    alone: int = 0
+    remembered: Remembered = Remembered((), ())
+
+
+class Told(NamedTuple):
+    """What comes with a batch, and with what ends a run.
+
+    Attributes:
+        token: where an ordered dataset stands after the batch.
+        events: what happened to elements since the batch before.
+        filtered: what filters kept and left out since then: the number of the step, and how many.
+        error: what ended the run.
+    """
+
+    token: Token
+    events: tuple[Event, ...]
+    filtered: tuple[tuple[int, int, int], ...]
+    error: PackedError | None = None
+
+
+_Message: TypeAlias = tuple[int, int, list[Element], bytes, int]
+NOTHING_TOLD: Final = Told(None, (), ())
+
+
+def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
+    """Run a loader for the trainer's process until that says the end, or is gone."""
+    begin_process()
+    (descriptor,) = plan.taken
+    region = open_region(descriptor)
+    os.close(descriptor)
+    with suppress(PeerError):  # it has been closed meanwhile
+        sender = Sender(
+            setup.address,
+            Arena(max_bytes=setup.max_bytes),
+            capacity=setup.capacity,
+            allow_pickle=True,
+            owns_arena=True,
+        )
+        commands = _Commands(pipe, sender)
+        helper: _Helper | None = None
+        with Caught() as caught:
+            helper = _Helper(read(region, slice(None), 0), commands, sender)
+        with suppress(OSError):
+            pipe.send_bytes(b"started")
+        if helper is not None:
+            helper.serve()
+        else:
+            _refuse(caught.taken(), commands, sender)
+
+
+def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None:
+    """Answer all commands with the error of a plan that can't be used here."""
+    error.add_note("while the helper process of isolated=True was being prepared")
+    told = pickle.dumps((NOTHING_TOLD._replace(error=pack_error(error)),))
+    while (begin := commands.next()) is not None:
+        message: _Message = (begin.run, int(Word.FAILED), [], told, 0)
+        with suppress(PenstockError):
+            sender.operations.run(sender.sending(message), None)
+
+
+class _Commands:
+    """What the trainer's process says, of which the latest counts."""
+
+    def __init__(self, pipe: "Connection[Any, Any]", sender: Sender) -> None:
+        self._pipe = pipe
+        self._sender = sender
+        self._changed = threading.Condition()  # protects both below
+        self._latest: Begin | None = None
+        self._has_ended = False
+        self._taken = 0
+        self._thread = DaemonThread(self._listen, "penstock-commands")
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while message := self._pipe.recv_bytes():
+                begin: Begin = pickle.loads(message)
+                with self._changed:
+                    self._latest = begin
+                    self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        with suppress(PenstockError):
+            self._sender.operations.close()  # whoever waits for room is told
+
+    def next(self) -> Begin | None:
+        """Return the latest command that was not taken yet, or None at the end; wait for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended or self._is_newer())
+            if self._has_ended or self._latest is None:
+                return None
+            self._taken = self._latest.run
+            return self._latest
+
+    def _is_newer(self) -> bool:
+        return self._latest is not None and self._latest.run > self._taken
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a command that was not taken yet, or the end."""
+        return self._has_ended or self._is_newer()
+
+
+class _Helper:
+    """Does what it is told; the runtime is closed at the end."""
+
+    def __init__(self, plan: Plan, commands: _Commands, sender: Sender) -> None:
+        self._commands = commands
+        self._sender = sender
+        self._recorder = _TellingRecorder(plan.node)
+        self._runtime = Runtime(plan, self._recorder)
+        self._plan = plan
+
+    def serve(self) -> None:
+        """Do what the trainer's process says, until it says the end or is gone."""
+        try:
+            with suppress(_TrainerGoneError):
+                while (begin := self._commands.next()) is not None:
+                    if begin.course is not None:
+                        self._run(begin, begin.course)
+        finally:
+            self._runtime.close()
+
+    def _run(self, begin: Begin, course: Course) -> None:
+        self._recorder.recall(begin.remembered)
+        self._recorder.taken()
+        outbox = _Outbox(self._recorder, begin.run, self._send)
+        with Caught() as caught:
+            if begin.alone:
+                course = self._send_alone(course, begin.alone, outbox)
+            stream = self._runtime.open_stream(course)
+            try:
+                self._send_all(stream, outbox)
+            finally:
+                stream.close()
+        if caught.error is None or isinstance(caught.error, _TrainerGoneError):
+            outbox.drop()
+            if caught.error is not None:
+                raise caught.taken()
+            return
+        outbox.end(caught.taken())
+
+    def _send_alone(self, course: Course, steps: int, outbox: "_Outbox") -> Course:
+        """Compute and send steps one by one, with nothing beside them; return the course of the others."""
+        stream = self._runtime.open_alone(course)
+        try:
+            for _ in range(steps):
+                if self._commands.waiting:
+                    break
+                self._do(self._sender.making_room)
+                outbox.begin()
+                batch, token = stream.next()
+                outbox.add(batch, token)
+                del batch
+                outbox.send()
+                course = course.after(1, token)
+        finally:
+            stream.close()
+        return course
+
+    def _send_all(self, stream: Stream, outbox: "_Outbox") -> None:
+        while not self._commands.waiting:
+            if outbox.is_empty:
+                self._do(self._sender.making_room)
+                outbox.begin()
+            batch, token = stream.next()
+            outbox.add(batch, token)
+            del batch
+            if outbox.is_full or not stream.is_ready():
+                outbox.send()
+
+    def _send(self, run: int, word: Word, batches: list[Element], told: list[Told]) -> None:
+        packed = b"" if all(each == NOTHING_TOLD for each in told) else pickle.dumps(tuple(told))
+        in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
+        self._do(lambda: self._sender.sending((run, int(word), batches, packed, in_flight)))
+
+    def _do(self, make_steps: Callable[[], Any]) -> None:
+        try:
+            self._sender.operations.run(make_steps(), None)
+        except (ClosedError, PeerError) as error:
+            raise _TrainerGoneError from error
+
+
+class _TrainerGoneError(Exception):
+    """Nobody receives batches any more."""
+
+
+class _Outbox:
+    """The batches that are sent together: as many as take a moment, and are small.
+
+    Their number is a power of two, if it can be: each number is another layout for the pipe.
+    """
+
+    def __init__(
+        self, recorder: "_TellingRecorder", run: int, send: Callable[[int, Word, list[Element], list[Told]], None]
+    ) -> None:
+        self._recorder = recorder
+        self._run = run
+        self._send = send
+        self._batches: list[Element] = []
+        self._told: list[Told] = []
+        self._bytes = 0
+        self._began = 0.0
+        self._wanted = 1  # batches
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._batches) >= self._wanted or self._bytes >= _CHUNK_BYTES
+
+    def begin(self) -> None:
+        """Begin to compute what will be sent next."""
+        self._began = time.perf_counter()
+
+    def add(self, batch: Element, token: Token) -> None:
+        self._batches.append(batch)
+        self._told.append(Told(token, *self._recorder.taken()))
+        self._bytes += _size_bytes(batch)
+
+    def send(self) -> None:
+        """Send what there is; of several batches of which one can't be sent, those before it."""
+        batches, told = self._batches, self._told
+        self._learn()
+        self.drop()
+        try:
+            self._send(self._run, Word.GOES_ON, batches, told)
+        except UsageError as error:
+            if len(batches) == 1:
+                raise UsageError(
+                    f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
+                ) from error
+        else:
+            return
+        for batch, each in zip(batches, told, strict=True):
+            self._batches, self._told = [batch], [each]
+            self.send()
+
+    def _learn(self) -> None:
+        seconds = time.perf_counter() - self._began
+        if seconds > _CHUNK_SECONDS:
+            self._wanted = max(self._wanted // 2, 1)
+        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= _CHUNK_BYTES and self.is_full:
+            self._wanted = min(2 * self._wanted, _MOST_BATCHES)
+
+    def end(self, error: BaseException) -> None:
+        """Send what there is, and what ended the run."""
+        word = Word.END if isinstance(error, EndOfEpoch) else Word.FAILED
+        if self._batches:
+            with Caught() as caught:
+                self.send()
+            if caught.error is not None:  # of a batch before the one that failed
+                error, word = caught.taken(), Word.FAILED
+        if isinstance(error, _TrainerGoneError):
+            raise error
+        packed = pack_error(error, with_cause=True) if word is Word.FAILED else None
+        self._send(self._run, word, [], [Told(None, *self._recorder.taken(), packed)])
+
+    def drop(self) -> None:
+        """Forget what there is."""
+        self._batches, self._told, self._bytes = [], [], 0
+
+
+class _TellingRecorder(Recorder):
+    """A recorder that also keeps what it is told, to be sent."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._numbers = {id(step): number for number, step in enumerate(walk(node))}
+        self._new: deque[Event] = deque()  # any thread's
+        self._filtered: list[tuple[int, int, int]] = []
+
+    def observe(self, event: Event) -> None:
+        super().observe(event)
+        self._new.append(event)
+
+    def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
+        self._filtered.append((self._numbers[id(node)], kept, dropped))
+
+    def taken(self) -> tuple[tuple[Event, ...], tuple[tuple[int, int, int], ...]]:
+        """Return what was told since the last call."""
+        events = tuple(self._new.popleft() for _ in range(len(self._new)))
+        filtered, self._filtered = tuple(self._filtered), []
+        return events, filtered
+
+
+def inner_plan(plan: Plan) -> Plan:
+    """Return the plan that the helper runs.
+
+    One batch waits in the pipe, the others of `prefetch` in the crew; but two there, without which workers would wait
+    for each other's last rows.
+    """
+    if plan.place == "inline":
+        return replace(plan, isolated=False)
+    memory = None if plan.memory is None else max(plan.memory // 2, 1)
+    return replace(plan, isolated=False, prefetch=max(plan.prefetch - 1, min(plan.prefetch, 2)), memory=memory)
+
+
+def _size_bytes(batch: Element) -> int:
+    """Return about how large a batch's leaves are."""
+    leaves, _ = flatten(batch)
+    return sum(len(leaf) if isinstance(leaf, bytes) else int(getattr(leaf, "nbytes", 0)) for leaf in leaves)

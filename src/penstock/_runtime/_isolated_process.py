@@ -1,0 +1,93 @@
+"""One helper process of an isolated loader, as the trainer's process holds it: what it is told, and how it ends."""
+
+import pickle
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock._runtime._isolated_helper import Begin, Setup, serve
+from penstock._workers._processes import Inherited
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.transport._bell import Bell
+from penstock.transport._memory import Region
+from penstock.transport._pipe import TensorPipeReader
+
+if TYPE_CHECKING:
+    from penstock.errors import WorkerError
+    from penstock.transport._daemon_thread import DaemonThread
+
+_PATIENCE_SECONDS: Final = 2.0  # what it has to end by itself
+
+
+class BatchReader(TensorPipeReader):
+    """The reading end, for who says in a loader's words what is kept, and waits for several things."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `receive` may have become quick."""
+        return self._operations.fileno()
+
+    @property
+    def was_joined(self) -> bool:
+        """Whether the process has been let in."""
+        return bool(self._seen)
+
+    @property
+    def kept(self) -> int:
+        """How many messages' memory this process keeps, besides what is on its way."""
+        last = self._last
+        return 0 if last is None or last.ended else last.held - last.capacity
+
+    def _warn_of_kept(self) -> None:
+        pass
+
+
+class Life:
+    """One helper process, from its start to the end of all that belongs to it.
+
+    Attributes:
+        over: rung once the process has died and what its death means has been noted.
+        death: why it died.
+        successor: the process that was made ready in its place, if it had ever been told to begin.
+        has_begun: whether it had.
+        is_hopeless: whether it failed by itself before it had started, as any other would.
+    """
+
+    def __init__(self, setup: Setup, plan: Region, *, copy: bool, start_method: StartMethod | None) -> None:
+        self.over = Bell()
+        self.death: WorkerError | None = None
+        self.successor: Life | None = None
+        self.has_begun = self.is_hopeless = False
+        self.watch: DaemonThread | None = None
+        self._ending = threading.RLock()
+        self.reader = BatchReader(allow_pickle=True, copy=copy)
+        try:
+            setup = setup._replace(address=self.reader.address)
+            self.process = ChildProcess(
+                serve, (setup, Inherited((plan.descriptor,))), name="helper process", start_method=start_method
+            )
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def tell(self, begin: Begin) -> None:
+        """Send a command."""
+        with suppress(OSError):  # it has died: whoever receives is told
+            self.process.pipe.send_bytes(pickle.dumps(begin, pickle.HIGHEST_PROTOCOL))
+
+    def end(self) -> None:
+        """End the process, if it lives, and close what belongs to it; may be called again, and anywhere."""
+        self.reader.close()  # whoever waits for a batch is told, and the process that waits for room
+        with self._ending:
+            with suppress(OSError, ValueError):  # it has ended, or was closed before
+                self.process.pipe.send_bytes(b"")
+                self.process.wait_for_end(_PATIENCE_SECONDS)
+            self.process.kill()
+            if self.watch is not None and not self.watch.is_current:
+                self.watch.wait(None)
+            self.process.close()
+
+    def has_started(self) -> bool:
+        """Return whether the process, which is dead, got as far as its own work; called once."""
+        with suppress(EOFError, OSError):
+            return self.process.pipe.poll() and self.process.pipe.recv_bytes() == b"started"
+        return False

@@ -1,0 +1,131 @@
+"""Functions for helper processes, which find them by their names; and loaders that are isolated."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from tests.equivalence.definition import digest
+
+DEADLY = 37
+
+
+def isolated(dataset: ps.Dataset, num_workers: int = 0, **options: Any) -> ps.Loader:
+    """Return a loader that runs in a helper process."""
+    return ps.Loader(dataset, num_workers=num_workers, isolated=True, **options)
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Return whether two batches are equal, byte for byte."""
+    return bool(digest(found) == digest(expected))
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    """Fail unless all batches are equal, byte for byte."""
+    assert len(found) == len(expected)
+    assert all(map(same, found, expected))
+
+
+def is_even(number: int) -> bool:
+    """Keep every other number."""
+    return number % 2 == 0
+
+
+def keep(number: int) -> bool:
+    """Keep every number."""
+    return number >= 0
+
+
+def is_child() -> bool:
+    """Return whether this is a process that another started."""
+    return multiprocessing.parent_process() is not None
+
+
+def kills_itself(number: int) -> int:
+    """Die of one number, in any process but the test's."""
+    if number == DEADLY and is_child():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def where(number: int) -> NDArray[np.int64]:
+    """Return the number, and the process that this is."""
+    return np.array([number, os.getpid()])
+
+
+def large_row(number: int) -> NDArray[np.uint8]:
+    """Return a row of which a batch lies in shared memory."""
+    return np.full(100_000, number % 251, np.uint8)
+
+
+def slow(number: int) -> int:
+    """Return what was given, after a millisecond."""
+    threading.Event().wait(0.001)
+    return number
+
+
+def fails_for_now(number: int) -> int:
+    """Fail at one number until there is a certain file."""
+    if number == DEADLY and not os.path.exists(os.environ["PENSTOCK_TEST_FILE"]):
+        raise OSError("not there yet")
+    return number
+
+
+def interrupts_parent(number: int) -> int:
+    """Press Ctrl-C for the parent at one number, unless there is a certain file, which is made."""
+    file = os.environ["PENSTOCK_TEST_FILE"]
+    parent = multiprocessing.parent_process()
+    if number == DEADLY and parent is not None and not os.path.exists(file):
+        open(file, "x").close()
+        os.kill(parent.pid or 0, signal.SIGINT)
+    return number
+
+
+def stuck(number: int) -> int:
+    """Never return from one number, once it was told through a pipe that it is there."""
+    if number == DEADLY:
+        open(os.environ["PENSTOCK_TEST_FILE"], "w").close()
+        threading.Event().wait()
+    return number
+
+
+class StrangeError(Exception):
+    """Can't be built again where it arrives."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def strange(number: int) -> int:
+    """Raise at one number what can't be sent as itself."""
+    if number == DEADLY:
+        raise StrangeError(1, 2)
+    return number
+
+
+def unsendable(elements: list[Any]) -> Any:
+    """Merge some batch into what can't be sent."""
+    return (lambda: None) if DEADLY in elements else elements
+
+
+class Unreadable:
+    """Can be pickled, and not be built again in another process."""
+
+    def __call__(self, number: int) -> int:
+        """Return what was given."""
+        return number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return refuse, ()
+
+
+def refuse() -> Unreadable:
+    """Build nothing in a helper."""
+    if is_child():
+        raise LookupError("no such model here")
+    return Unreadable()

@@ -1,0 +1,130 @@
+"""Helper processes die, at any moment, and nobody notices but the log."""
+
+import asyncio
+import logging
+import os
+import signal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import WorkerError
+from tests.equivalence.definition import digest, epoch_of, outcomes, raised
+from tests.equivalence.graphs import batched, indexable, ordered
+from tests.loader.isolated import parts
+from tests.loader.isolated.parts import assert_same, isolated
+from tests.workers.processes import functions
+from tests.workers.processes.killing import kill_a_worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(batched() | indexable() | ordered(), st.integers(0, 2), st.sets(st.integers(0, 12), max_size=2), st.data())
+def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, kills: set[int], data: st.DataObject) -> None:
+    """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
+    whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
+    stop = data.draw(st.integers(0, max(len(whole[0]) - 1, 0)))
+    with isolated(dataset, workers) as loader:
+        for expected in whole:
+            assert outcomes(_killing(iter(loader), kills)) == expected
+            if raised(expected) or not expected:
+                return
+    with isolated(dataset, workers) as loader:
+        batches = iter(loader)
+        found = [digest(next(batches)) for _ in range(stop)]
+        state = loader.state_dict()
+    with ps.Loader(dataset, num_workers=1) as resumed:
+        resumed.load_state_dict(state)
+        assert found + outcomes(resumed) == whole[0]
+
+
+def _killing(batches: Any, kills: set[int]) -> Any:
+    """Yield batches; kill the helper before those whose numbers are given."""
+    for number, batch in enumerate(batches):
+        if number in kills:
+            kill_a_worker()
+        yield batch
+
+
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_killed_again_and_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """No batch is lost, repeated or changed, and those that are kept stay as they are; the log tells each death."""
+    rows = ps.range(600, seed=1).shuffle().map(parts.large_row)
+    dataset = rows.batch(12) if kind == "indexed" else rows.filter(_is_any).batch(12)
+    with ps.Loader(dataset) as inline, isolated(dataset, copy=kind == "in order") as loader:
+        with caplog.at_level(logging.WARNING, "penstock"):
+            found = list(_keeping(_killing(loader, {10, 11, 30})))
+        assert_same(found, list(inline))
+        assert 2 <= loader.stats()["worker_restarts"] <= 3
+    deaths = [record.message for record in caplog.records if "another one takes its place" in record.message]
+    assert len(deaths) == loader.stats()["worker_restarts"]
+    assert all("SIGKILL" in death for death in deaths)
+
+
+def _is_any(row: Any) -> bool:
+    return row is not None
+
+
+def _keeping(batches: Any) -> Any:
+    """Yield copies of all, but views of the last few before a kill."""
+    for number, batch in enumerate(batches):
+        yield batch if number in {9, 10, 29} else batch.copy()
+
+
+def test_killed_between_epochs() -> None:
+    """A helper that dies while nobody reads is replaced; the next epoch is whole."""
+    with isolated(ps.range(40).batch(4)) as loader:
+        for epoch in range(3):
+            assert [batch[0] for batch in loader] == [*range(0, 40, 4)]
+            kill_a_worker()
+            assert loader.epoch == epoch
+
+
+def test_killed_while_a_loop_waits() -> None:
+    """`async for` goes on, too."""
+
+    async def read(loader: ps.Loader) -> list[int]:
+        found: list[int] = []
+        async for batch in loader:
+            found.append(int(batch[0]))
+            if len(found) in {1, 50}:
+                kill_a_worker()
+        return found
+
+    with isolated(ps.range(400).map(parts.slow).batch(4)) as loader:
+        assert asyncio.run(read(loader)) == [*range(0, 400, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_workers", "kind"), [(0, "in order"), (2, "indexed")])
+def test_what_kills_every_helper_is_told(num_workers: int, kind: str) -> None:
+    """A step that no helper survives is a WorkerError in its place, and names it; the batches before it come."""
+    rows = ps.range(100).map(parts.kills_itself)
+    dataset = rows.batch(4) if kind == "indexed" else rows.filter(parts.keep).batch(4)
+    with isolated(dataset, num_workers) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"batch of step 9; .*SIGKILL") as told:
+                next(batches)
+            assert told.value.exit_code == -signal.SIGKILL
+        if kind == "indexed":
+            loader.seek(10)
+            assert [batch[0] for batch in loader] == [*range(40, 100, 4)]
+
+
+def test_events_are_counted_once() -> None:
+    """What was substituted before a death is not counted again after it."""
+    dataset = ps.range(100).map(functions.broken, on_error=ps.Substitute()).batch(4)
+    with isolated(dataset) as loader:
+        for number, _ in enumerate(loader):
+            if number in {9, 10}:
+                kill_a_worker()
+        assert loader.stats()["substituted"] == 1
+        assert len(loader.replaced()) == 1

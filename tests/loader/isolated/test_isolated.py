@@ -1,0 +1,197 @@
+"""A loader that runs in a helper process: the same batches, and nothing of it computed by the trainer's."""
+
+import asyncio
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import ClosedError, UsageError
+from tests.loader.isolated import parts
+from tests.loader.isolated.parts import assert_same, isolated
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+
+DATASETS: dict[str, ps.Dataset] = {
+    "arrays": ps.range(100, seed=1).shuffle().map(functions.row).batch(8),
+    "large rows": ps.range(24, seed=1).shuffle().map(parts.large_row).batch(8),
+    "strings": ps.range(30).map(functions.named_row).batch(8, remainder="pad"),
+    "a custom merge": ps.range(30).map(functions.row).batch(8, merge=list),
+    "no batch": ps.range(30, seed=2).random_map(functions.noisy),
+    "filtered": ps.range(100, seed=3).shuffle().filter(parts.is_even).batch(7),
+    "folded": ps.range(100, seed=3).filter(parts.is_even).window_shuffle(16).batch(5).unbatch().batch(8),
+    "empty": ps.range(0).batch(4),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "num_workers", "workers"),
+    [
+        ("arrays", 0, "threads"),
+        ("arrays", 2, "processes"),
+        ("large rows", 2, "threads"),
+        ("strings", 1, "threads"),
+        ("a custom merge", 0, "threads"),
+        ("no batch", 0, "threads"),
+        ("filtered", 0, "threads"),
+        ("filtered", 2, "threads"),
+        ("folded", 1, "threads"),
+        ("empty", 0, "threads"),
+    ],
+)
+def test_equals_the_definition(name: str, num_workers: int, workers: Any) -> None:
+    """The same batches in the same order over several epochs; states go from isolated loaders to others and back."""
+    dataset = DATASETS[name]
+    with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers) as loader:
+        for _ in range(2):
+            assert_same(list(loader), list(inline))
+        found, expected = iter(loader), iter(inline)
+        assert_same([next(found, None)], [next(expected, None)])
+        own, others = loader.state_dict(), inline.state_dict()
+        assert own == others
+        inline.load_state_dict(own)
+        rest = list(inline)
+        assert_same(list(found), rest)
+        loader.load_state_dict(others)
+        assert_same(list(loader), rest)
+
+
+@pytest.mark.parametrize(("num_workers", "workers"), [(0, "threads"), (2, "processes")])
+def test_nothing_is_computed_here(num_workers: int, workers: Any) -> None:
+    """Functions run in the helper process, or its own worker processes; the loader says so."""
+    dataset = ps.range(32).map(parts.where).batch(8)
+    with isolated(dataset, num_workers, workers=workers) as loader:
+        processes = {pid for batch in loader for pid in batch[:, 1].tolist()}
+        assert os.getpid() not in processes
+        assert "in a helper process" in repr(loader)
+
+
+@pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(parts.keep).batch(4)])
+def test_read_by_a_loop(dataset: ps.Dataset) -> None:
+    """`async for` gives the same batches, and other tasks run while it waits for the process to start."""
+    ran: list[str] = []
+
+    async def other() -> None:
+        ran.append("other")
+
+    async def read(loader: ps.Loader) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            batches = aiter(loader)
+            group.create_task(other())
+            first = await anext(batches)
+            assert ran == ["other"]
+            return [first.tolist()] + [batch.tolist() async for batch in batches]
+
+    with isolated(dataset) as loader:
+        assert asyncio.run(read(loader)) == [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
+        assert [batch[0] for batch in loader] == [*range(0, 40, 4)]
+
+
+def test_epochs_left_early() -> None:
+    """After a `break` the next epoch begins at its start, in the same process; the old iterator's batches are gone."""
+    dataset = ps.range(400, seed=1).shuffle().map(parts.where).batch(4)
+    pids: set[int] = set()
+    numbers = ps.range(400, seed=1).shuffle().batch(4)
+    with isolated(dataset) as loader:
+        for epoch in range(4):
+            for number, batch in enumerate(loader):
+                pids.add(int(batch[0, 1]))
+                assert batch[:, 0].tolist() == numbers.epoch(epoch)[number].tolist()
+                if number == epoch:
+                    break
+        assert loader.epoch == 3
+    assert len(pids) == 1
+
+
+def test_kept_batches_take_more_memory() -> None:
+    """A consumer that keeps batches gets the rest all the same, with one warning; they outlive the loader."""
+    dataset = ps.range(400).map(parts.large_row).batch(20)
+    with isolated(dataset) as loader:
+        with pytest.warns(UserWarning, match="are kept by the training loop") as told:
+            kept = list(loader)
+        kept += list(loader)
+        assert loader.stats()["bytes_in_flight"] > 0
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    assert [int(images[-1, -1]) for images in kept] == 2 * [(step * 20 + 19) % 251 for step in range(20)]
+
+
+def test_copies_hold_no_memory() -> None:
+    """With copy=True nothing is warned of, and a bound that is enough for a few batches is enough."""
+    dataset = ps.range(400).map(parts.large_row).batch(20)
+    with warnings.catch_warnings(), isolated(dataset, copy=True, memory="8MB") as loader:
+        warnings.simplefilter("error")
+        kept = list(loader)
+    assert [int(images[0, 0]) for images in kept] == [step * 20 % 251 for step in range(20)]
+
+
+def test_a_bound_of_memory() -> None:
+    """Batches that are kept beyond `memory` are an error that says so; once they are dropped it goes on."""
+    dataset = ps.range(400).map(parts.large_row).batch(20)
+    with isolated(dataset, memory="8MB") as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = iter(loader)
+        kept: list[Any] = []
+        with pytest.raises(UsageError, match="memory=8000000 bytes are too few"):
+            kept.extend(batches)
+        count = len(kept)
+        assert 1 <= count <= 4
+        kept.clear()
+        assert [int(images[0, 0]) for images in batches] == [step * 20 % 251 for step in range(count, 20)]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_stopped_at_any_time(after: int) -> None:
+    """A loader may be closed before its process has started, while that works, or when it is dropped."""
+    loader = isolated(ps.range(1_000).map(parts.slow).batch(4))
+    batches = iter(loader)
+    for _ in range(after):
+        next(batches)
+    if after == 3:
+        del batches, loader
+    else:
+        loader.close()
+
+
+def test_closed_while_a_function_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that does not come back from a function is killed."""
+    monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "entered"))
+    os.mkfifo(tmp_path / "entered")
+    loader = isolated(ps.range(100)[parts.DEADLY :].map(parts.stuck).batch(4))
+    batches = iter(loader)
+    (tmp_path / "entered").read_bytes()
+    loader.close()
+    with pytest.raises(ClosedError):
+        next(batches)
+
+
+def test_interrupted_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes out of the wait for a batch; the same iterator goes on, and no batch is lost or comes twice."""
+    monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "pressed"))
+    found: list[Any] = []
+    with isolated(ps.range(100).map(parts.interrupts_parent).batch(4)) as loader:
+        batches = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            found.extend(batches)
+        found.extend(batches)
+    assert [batch[0] for batch in found] == [*range(0, 100, 4)]
+
+
+def test_what_was_counted_is_counted_here() -> None:
+    """Substituted, skipped and filtered elements are counted as without isolation, each once."""
+    dataset = (
+        ps.range(100)
+        .map(functions.broken, on_error=ps.Substitute())
+        .map(parts.strange, on_error="skip")
+        .filter(parts.is_even)
+        .batch(4)
+    )
+    with ps.Loader(dataset) as inline, isolated(dataset) as loader:
+        assert_same(list(loader), list(inline))
+        counted = ("batches", "substituted", "skipped", "filtered")
+        assert [loader.stats()[name] for name in counted] == [inline.stats()[name] for name in counted]
+        assert loader.replaced() == inline.replaced() != ()
