@@ -67,5 +67,33 @@ class Skipped:
     error: str
 
 
-Event: TypeAlias = Substituted | Skipped
+@frozen
+class WorkerDied:
+    """A worker process died; another one took its place, and its work. What the loader yields is the same.
+
+    Attributes:
+        worker: the worker's number; None for the helper process of `isolated=True`.
+        pid: the process's.
+        exit_code: negative for a signal; None if somebody else has waited for it.
+        reason: how it died, in words.
+        step: the number of the batch that it was at, the first if of several; None if it was at none.
+        rows: the first and the last row that it was at, counted from that batch's first; None if it was at none.
+
+    Example:
+        >>> import penstock as ps
+        >>> loader = ps.Loader(ps.range(8).batch(4))
+        >>> [event.reason for event in loader.deaths()]
+        []
+    """
+
+    worker: int | None
+    pid: int
+    exit_code: int | None
+    reason: str
+    step: int | None
+    rows: tuple[int, int] | None
+
+
+Replaced: TypeAlias = Substituted | Skipped
+Event: TypeAlias = Replaced | WorkerDied
 Observer: TypeAlias = Callable[[Event], None]

@@ -5,7 +5,7 @@ A user's own exception passes through with its type and traceback; a note says w
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
@@ -63,6 +63,8 @@ class Context:
     filtered: Callable[[Node, int, int], None] = _count_nothing
     """Told what filters kept and left out, where that is taken in: a filter, or a node with filters that are part of
     it; how many elements it gave; how many its filters left out."""
+    deadly: Mapping[tuple[int, int], Exception] = field(default_factory=dict[tuple[int, int], Exception])
+    """By epoch and position below the batch: elements that processes die of, and what is told of that."""
     read: Callable[[Source, Keys], list[Record]] = read_records
     """Returns the records of keys of a source: those that were read ahead, or read here and now."""
 
@@ -137,7 +139,7 @@ def apply_one(step: Map, element: Element, place: Place, context: Context, eleme
             return _call(step, element, place, context)
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
             if seconds is None or not is_transient(error):
-                return _after_error(step, error, place, context, element_at)
+                return after_error(step, error, place, context, element_at)
         threading.Event().wait(seconds)
     raise InternalError("the last attempt returns")
 
@@ -205,7 +207,7 @@ def origin_of(step: Map, place: Place) -> Origin:
     return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal, place.path)
 
 
-def _after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
+def after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
     """Follow the step's `on_error`: raise with a note, drop the element, or take another position's."""
     match step.on_error:
         case "raise":

@@ -24,7 +24,7 @@ from penstock._runtime._choosing._chosen import chosen
 from penstock._runtime._runtime import Runtime
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
-from penstock.events import Event, Skipped, Substituted
+from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.sources._as_source import check_length
 from penstock.transport._closer import Closer
 
@@ -273,7 +273,8 @@ class Loader(Generic[T_co]):
 
         `batches`; `wait_seconds`, the time the consumer has waited, and `wait_share`, of the time since its first
         batch; `batches_per_second`; `bytes_in_flight`, held by batches being made, ready or in use;
-        `worker_restarts`; `substituted` and `skipped` elements; `filtered`, those that predicates left out.
+        `worker_restarts`, the worker processes that died; `substituted` and `skipped` elements; `filtered`, those that
+        predicates left out.
         """
         clock = self._clock
         seconds = 0.0 if clock.first is None else clock.last - clock.first
@@ -284,15 +285,19 @@ class Loader(Generic[T_co]):
             "wait_share": clock.wait_seconds / seconds if seconds else 0.0,
             "batches_per_second": clock.batches / seconds if seconds else 0.0,
             "bytes_in_flight": float(self._runtime.bytes_in_flight()),
-            "worker_restarts": float(recorder.restarts),
+            "worker_restarts": float(recorder.total(WorkerDied)),
             "substituted": float(recorder.total(Substituted)),
             "skipped": float(recorder.total(Skipped)),
             "filtered": float(recorder.filtered),
         }
 
-    def replaced(self) -> tuple[Event, ...]:
+    def replaced(self) -> tuple[Replaced, ...]:
         """Return the latest elements, at most 1,000, that were substituted or skipped, and why."""
-        return self._runtime.recorder.events()
+        return self._runtime.recorder.replaced()
+
+    def deaths(self) -> tuple[WorkerDied, ...]:
+        """Return the latest deaths of worker processes, at most 1,000: which worker, how, and what it was at."""
+        return self._runtime.recorder.deaths()
 
     # ------------------------------------------------------------------ closing
 

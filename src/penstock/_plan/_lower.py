@@ -1,6 +1,7 @@
 """From a graph to a plan: a function from values to values, where every argument of a loader is checked."""
 
 import sys
+from typing import Final
 
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
@@ -9,6 +10,9 @@ from penstock._graph._verify import need_count, parse_bytes
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
 from penstock._plan._ranks import check_ranks
 from penstock.errors import UsageError
+
+_MOST_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
+_NAMES: Final[dict[Place, str]] = {"inline": "none", "threads": "threads", "processes": "processes"}
 
 
 def lower(  # noqa: PLR0913 - the loader's arguments, once each
@@ -32,6 +36,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     need_count("read_ahead", limits.read_ahead, 1)
     if limits.worker_threads is not None:
         need_count("worker_threads", limits.worker_threads, 1)
+    if limits.timeout is not None:
+        _check_timeout(limits.timeout, place)
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
@@ -97,6 +103,18 @@ def _checked_isolated(isolated: object, *, ordered: bool) -> bool:
             f"{sys.platform}. Use num_workers alone"
         )
     return isolated
+
+
+def _check_timeout(timeout: object, place: Place) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MOST_SECONDS:
+        raise UsageError(
+            f"timeout must be a number of seconds above 0, at most {_MOST_SECONDS:,}, or None; got timeout={timeout!r}"
+        )
+    if place != "processes":
+        raise UsageError(
+            f"timeout={timeout} needs workers that can be killed; these are {_NAMES[place]}. Use "
+            'workers="processes" with num_workers above 0, or timeout=None'
+        )
 
 
 def _check_start_method(limits: Limits) -> None:

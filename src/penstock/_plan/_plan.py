@@ -53,6 +53,10 @@ class Limits:
             since the workers share the cores already. None leaves them alone, and what the user has set by a variable
             such as OMP_NUM_THREADS always holds. Where "spawn" is used, libraries of BLAS that the main module imports
             keep theirs.
+        timeout: how many seconds a worker process may be at the same work. Then it is killed, its Python stack is told,
+            and others try again: row by row, so a bound that is enough for one row or one merge makes nothing fail.
+            What hangs a third time is a WorkerError with the stack. None, the default, is for ever. Only for
+            `workers="processes"`: a thread can't be killed.
 
     Example:
         >>> import penstock as ps
@@ -65,6 +69,7 @@ class Limits:
     read_ahead: int = 64
     start_method: StartMethod | None = None
     worker_threads: int | None = 1
+    timeout: float | None = None
 
 
 @frozen

@@ -10,10 +10,11 @@ import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._blocks import evaluate_block
+from penstock._graph._deadly import element_around
 from penstock._graph._evaluate import element_at
 from penstock._graph._locate import locate
 from penstock._graph._mask import with_mask
-from penstock._graph._nodes import Element, Map, Origin, Read, Reindex
+from penstock._graph._nodes import Element, Map, Node, Origin, Read, Reindex
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._legs import Leg
 from penstock._graph._seed_position import Integers, SeedPosition, passes_below, seed_position_block
@@ -152,7 +153,19 @@ def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context:
         spans: rows [start, stop) of each batch.
         context: of the calling thread.
     """
-    return evaluate_block(program.rows, *row_coordinates(spans), context).elements
+    epochs, positions = row_coordinates(spans)
+    if context.deadly:
+        at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
+        if not context.deadly.keys().isdisjoint(at):
+            return [_element_at(program.rows, *each, context) for each in at]
+    return evaluate_block(program.rows, epochs, positions, context).elements
+
+
+def _element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
+    death = context.deadly.get((epoch, position))
+    if death is None:
+        return element_at(node, epoch, position, context)
+    return element_around(node, epoch, position, death, context)
 
 
 def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integers]:
@@ -164,6 +177,12 @@ def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integ
         return epochs, rows.positions(start, stop)
     epochs = np.repeat([rows.epoch for rows, _, _ in spans], [stop - start for _, start, stop in spans])
     return epochs, np.concatenate([rows.positions(start, stop) for rows, start, stop in spans])
+
+
+def coordinates_of(program: Batches, shard: Shard, unit: Unit, row: int) -> tuple[int, int]:
+    """Return the epoch and position, below the batch, of one of this rank's rows of a step."""
+    epochs, positions = row_coordinates([(rows_of(program, shard, unit), row, row + 1)])
+    return int(epochs[0]), int(positions[0])
 
 
 def reads_directly(program: Batches) -> Read | None:

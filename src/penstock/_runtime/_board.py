@@ -5,7 +5,8 @@ block is finished. So none needs a lock, and a description is never read while i
 block after its last one.
 """
 
-from typing import TYPE_CHECKING, Final, Self, cast
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -28,9 +29,23 @@ DEADLY: Final = 4
 _RECORD_BYTES: Final = 1 << 16  # of which as much is touched as a description takes
 _TAKEN, _NEEDED, _DESCRIBED, _END = range(4)  # words of a slot, before those of its blocks
 _HEAD: Final = 4
-_BLOCK_WORDS: Final = 4  # where its parcel lies, and its notes, each with its size
-_WORKER_WORDS: Final = 8
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(7)
+_BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
+_DEATHS: Final = 4
+_WORKER_WORDS: Final = 16
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(10)
+_UNKNOWN: Final = -1
+
+
+class Doing(NamedTuple):
+    """What a worker is at, or was when it died."""
+
+    slot: int
+    job: int
+    block: int
+    step: int | None
+    """Which of the job's steps, counted from 0, where it goes through them one by one."""
+    row: int | None
+    """Which of that step's rows; None where it is none of them, but the batch as a whole."""
 
 
 class Board:
@@ -119,14 +134,15 @@ class Board:
         if start + len(text) > _RECORD_BYTES:
             return False
         self._records[slot, start : start + len(text)] = np.frombuffer(text, np.uint8)
-        self._places[slot, block, 2:] = start, len(text)
+        self._places[slot, block, 2:_DEATHS] = start, len(text)
         return True
 
-    def notes(self, slot: int) -> list[bytes]:
-        """Return what was written about a slot's blocks."""
+    def notes(self, slot: int, outcome: int = FINE) -> list[bytes]:
+        """Return what was written about those of a slot's blocks of which an outcome was told."""
         if int(self._words[slot, _END]) == self._description_start + int(self._words[slot, _DESCRIBED]):
             return []
-        places: list[list[int]] = self._places[slot, :, 2:].tolist()
+        told = self._outcomes[slot] == outcome
+        places: list[list[int]] = self._places[slot, told, 2:_DEATHS].tolist()
         return [bytes(self._records[slot, start : start + size]) for start, size in places if size]
 
     def tell(self, slot: int, block: int, outcome: int) -> None:
@@ -137,22 +153,47 @@ class Board:
         """Return the worst of what became of a slot's blocks."""
         return int(self._outcomes[slot].max())
 
+    def count_death(self, slot: int, block: int) -> int:
+        """Count a worker that died of a block, or after it; return how many there were."""
+        self._places[slot, block, _DEATHS] += 1
+        return self.deaths(slot, block)
+
+    def deaths(self, slot: int, block: int) -> int:
+        """Return how many workers died of a block."""
+        return int(self._places[slot, block, _DEATHS])
+
+    def any_deaths(self, slot: int) -> bool:
+        """Return whether workers died of a slot's blocks."""
+        return bool(self._places[slot, :, _DEATHS].any())
+
     # -- workers
 
     def begin(self, worker: int, slot: int, job: int, block: int) -> None:
         """Write what a worker is at."""
         words = self._workers[worker]
-        words[_SLOT], words[_JOB], words[_BLOCK] = slot, job, block
+        words[_SLOT : _BLOCK + 1] = slot, job, block
+        words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, monotonic_ns()
         words[_IS_BUSY] = 1
+
+    def come_to(self, worker: int, step: int, row: int | None) -> None:
+        """Write which row of which of the job's steps a worker has come to."""
+        self._workers[worker, _STEP : _SINCE + 1] = step, _UNKNOWN if row is None else row, monotonic_ns()
 
     def end(self, worker: int) -> None:
         """Write that a worker is at nothing."""
         self._workers[worker, _IS_BUSY] = 0
 
-    def doing(self, worker: int) -> tuple[int, int, int] | None:
-        """Return the slot, job and block that a worker is at, or was when it died; None if it is at none."""
+    def doing(self, worker: int) -> Doing | None:
+        """Return what a worker is at, or was when it died; None if it is at nothing."""
+        slot, job, block, is_busy, step, row = self._workers[worker, : _ROW + 1].tolist()
+        if not is_busy:
+            return None
+        return Doing(slot, job, block, None if step == _UNKNOWN else step, None if row == _UNKNOWN else row)
+
+    def busy_since(self, worker: int) -> float | None:
+        """Return since when, by `monotonic`, a worker is at what it is at; None if it is at nothing."""
         words = self._workers[worker]
-        return (int(words[_SLOT]), int(words[_JOB]), int(words[_BLOCK])) if words[_IS_BUSY] else None
+        return int(words[_SINCE]) / 1e9 if words[_IS_BUSY] else None
 
     def count(self, worker: int, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Add rows and the time they took to a worker's."""

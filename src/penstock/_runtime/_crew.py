@@ -10,6 +10,7 @@ Guarantees:
   - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
 """
 
+import logging
 import os
 import threading
 import time
@@ -29,6 +30,7 @@ from penstock.transport._ring import Claim, SlotRing
 
 SLOTS: Final = 256
 BLOCKS: Final = 256  # row blocks of a slot, at most
+_logger = logging.getLogger("penstock")
 
 
 class Crew:
@@ -55,6 +57,8 @@ class Crew:
         self.most_idle = 0
         self.queues: list[Callable[[], None]] = []  # what gives up each one's jobs
         self.told_of_kept_batches = False  # the queue's, but once for all queues
+        self.deadly: dict[tuple[int, int], Exception] = {}  # what no worker shall compute, as in `Context`
+        self._told_of: set[str] = set()
         self._lock = threading.Lock()  # its holder owns the crew
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
@@ -162,6 +166,17 @@ class Crew:
         with self.owned():
             self.collect()
             return self.bytes_in_use
+
+    def tell_of(self, complaint: str) -> None:
+        """Log, once for each type of exception, what a worker raised and the consumer did not, if that is known."""
+        kind = complaint.partition(":")[0]
+        if complaint and kind not in self._told_of:
+            self._told_of.add(kind)
+            _logger.warning(
+                "a worker process raised what this one did not when it computed the same again. The batch is as it "
+                "should be, but such batches take this process's time: %s",
+                complaint,
+            )
 
     # -- slots; with the crew owned
 

@@ -33,10 +33,18 @@ class InlineBatches:
         self._context = context
         self._merge = Merger(program, context)
 
-    def batch(self, unit: Unit) -> Element:
-        """Return a step's batch."""
+    def batch(self, unit: Unit, *, careful: bool = False) -> Element:
+        """Return a step's batch.
+
+        Args:
+            unit: the step.
+            careful: whether one row is computed after the other, so that none behind one that raises is touched.
+        """
         rows = rows_of(self._program, self._shard, unit)
-        elements = evaluate_rows(self._program, [(rows, 0, rows.total)], self._context)
+        size = 1 if careful else max(rows.total, 1)
+        elements: list[Element] = []
+        for start in range(0, rows.total, size):
+            elements += evaluate_rows(self._program, [(rows, start, min(start + size, rows.total))], self._context)
         return self._merge(rows, unit, elements)
 
 

@@ -39,6 +39,7 @@ from penstock._runtime._runtime import Runtime
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
+from penstock.events import WorkerDied
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 
@@ -175,7 +176,8 @@ class Helper:
                 life.reader.close()  # else whoever waits for a batch is told by nobody
             life.is_hopeless = not started and (life.death.exit_code or 0) >= 0
         if not (closed or life.is_hopeless):
-            self.recorder.count_restart()
+            death = life.death
+            self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))
             _logger.warning("%s; another one takes its place", life.death)
             if life.has_begun:  # else it is left to whoever needs one: those that die at once would be made for ever
                 with Caught():  # likewise

@@ -4,7 +4,9 @@ A job is made and armed by whoever owns the crew, then each block is run once, b
 if it has one, after all blocks; then the consumer takes what came out.
 """
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+import bisect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -28,16 +30,21 @@ from penstock._runtime._batches import (
     rows_of,
     rows_of_course,
 )
+from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, layout_of
 from penstock.batching._leaf import LeafSpec
 from penstock.batching._write import LayoutMismatchError, write_rows
-from penstock.errors import InternalError, WorkerError
+from penstock.errors import InternalError
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._ahead._arrivals import BlockRecords
+
+
+ComeTo: TypeAlias = Callable[[int, int | None], None]
+"""Told of each step, counted from 0, and row of it before that is computed; of None before all rows together are."""
 
 
 class Job(Protocol):
@@ -47,8 +54,7 @@ class Job(Protocol):
     has_merge: bool
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
-    death: WorkerError | None
-    """What is told of it where processes die of it."""
+    trouble: Trouble
     arriving: "list[BlockRecords] | None"
     """The records of each block, where sources are read ahead."""
 
@@ -61,8 +67,8 @@ class Job(Protocol):
         """Take memory lent to it, at least `memory_bytes` of it; the lease lives as long as any view of it."""
         ...
 
-    def describe(self, block: int) -> str:
-        """Return which rows a block has, in words."""
+    def extent(self, block: int) -> tuple[int, tuple[int, int]] | tuple[None, None]:
+        """Return the number of a block's first step, and the block's first and last row, counted from that step's."""
         ...
 
     def run_block(self, block: int, context: Context) -> int:
@@ -133,7 +139,7 @@ class BatchJob:
         self.blocks = max(-(-self.row_count // self.block_rows), 1)
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
-        self.death: WorkerError | None = None
+        self.trouble = NO_TROUBLE
         self.layout: Layout | None = row_layout(self._program, learned)
         if (
             shared
@@ -164,24 +170,50 @@ class BatchJob:
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return which records of async sources a block needs."""
-        return list(upcoming(self._program.rows, *row_coordinates(self._spans(*self._bounds_of(block)))))
+        return list(upcoming(self._program.rows, *row_coordinates(self._spans(*self.bounds_of(block)))))
 
-    def _bounds_of(self, block: int) -> tuple[int, int]:
+    def bounds_of(self, block: int) -> tuple[int, int]:
+        """Return which of the job's rows a block has: from the first up to, and without, the last."""
         start = block * self.block_rows
         return start, min(start + self.block_rows, self.row_count)
 
-    def describe(self, block: int) -> str:
-        start, stop = self._bounds_of(block)
-        return f"row {start}" if stop - start == 1 else f"one of the rows {start} to {stop - 1}"
+    def among(self, elements: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Return which of some elements, by epoch and position below the batch, are rows of the job."""
+        epochs, positions = row_coordinates(self._spans(0, self.row_count))
+        return set(zip(epochs.tolist(), positions.tolist(), strict=True)).intersection(elements)
 
-    def run_block(self, block: int, context: Context) -> int:
+    def step_of(self, row: int) -> int:
+        """Return in which of the job's steps, counted from 0, a row is."""
+        return bisect.bisect_right(self._bounds, row) - 1
+
+    def extent(self, block: int) -> tuple[int, tuple[int, int]] | tuple[None, None]:
+        start, stop = self.bounds_of(block) if block < self.blocks else (0, self.row_count)
+        index = min(self.step_of(start), self.course.steps - 1)
+        first = self._bounds[index]
+        return self.course.unit(index).step, (start - first, stop - 1 - first)
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
         if self.arriving is not None:
             context = self.arriving[block].informed(context)
-        start, stop = self._bounds_of(block)
+        start, stop = self.bounds_of(block)
+        if self.layout is None:
+            self._elements[block] = []
+        if come_to is None:
+            self._run_rows(block, start, stop, context)
+            return stop - start
+        for row in range(start, stop):
+            step = self.step_of(row)
+            come_to(step, row - self._bounds[step])
+            self._run_rows(block, row, row + 1, context)
+        return stop - start
+
+    def _run_rows(self, block: int, start: int, stop: int, context: Context) -> None:
         spans = self._spans(start, stop)
         read = reads_directly(self._program)
         if self.layout is None:
-            self._elements[block] = elements = evaluate_rows(self._program, spans, context)
+            elements = evaluate_rows(self._program, spans, context)
+            self._elements[block] += elements
             if self._learned.layout is None and elements and isinstance(self._merge, Stack):
                 self._learned.layout = layout_of(elements[0])
         elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
@@ -192,7 +224,6 @@ class BatchJob:
             except LayoutMismatchError:
                 self._learned.is_irregular = True
                 raise
-        return stop - start
 
     def _read_directly(
         self, read: Read, layout: Layout, spans: list[tuple[Rows, int, int]], start: int, stop: int
@@ -215,22 +246,23 @@ class BatchJob:
                 spans.append((rows, max(start, first) - first, min(stop, end) - first))
         return spans
 
-    def run_merge(self, context: Context) -> None:
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        """Compute what needs all blocks, and tell `come_to` of each step before it."""
         units = [self.course.unit(index) for index in range(self.course.steps)]
         rows = [rows_of(self._program, self._shard, unit) for unit in units]
-        if self.layout is None:
-            elements = [element for part in self._elements for element in part]
-            self._elements = []
-            merge = Merger(self._program, context)
-            self._results = [
-                merge(rows[index], units[index], elements[self._bounds[index] : self._bounds[index + 1]])
-                for index in range(len(units))
-            ]
-        else:
-            self._results = [
-                apply_above(self._program, rows[index], units[index], self._stacked(index), context)
-                for index in range(len(units))
-            ]
+        elements = [element for part in self._elements for element in part]
+        self._elements = []
+        merge = Merger(self._program, context)
+        results: list[Element] = []
+        for index, unit in enumerate(units):
+            if come_to is not None:
+                come_to(index, None)
+            if self.layout is None:
+                result = merge(rows[index], unit, elements[self._bounds[index] : self._bounds[index + 1]])
+            else:
+                result = apply_above(self._program, rows[index], unit, self._stacked(index), context)
+            results.append(result)
+        self._results = results
 
     def elements(self, block: int) -> object:
         """Return what a block computed, and let go of it; None if its rows lie in memory already."""
@@ -300,7 +332,7 @@ class SpanJob:
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
         self.failed = False
-        self.death: WorkerError | None = None
+        self.trouble = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
@@ -321,18 +353,26 @@ class SpanJob:
     def row_count(self) -> int:
         return len(self.span)
 
-    def describe(self, block: int) -> str:
-        span = self._span(block)
-        return f"position {span.start}" if len(span) == 1 else f"one of the positions {span.start} to {span.stop - 1}"
+    def extent(self, block: int) -> tuple[int, tuple[int, int]] | tuple[None, None]:
+        del block
+        return None, None  # what is read in order has no steps yet
 
-    def run_block(self, block: int, context: Context) -> int:
+    def among(self, elements: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        del elements
+        return set()
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
         if self.arriving is not None:
             context = self.arriving[block].informed(context)
         span = self._span(block)
+        if come_to is not None:
+            for number in span:  # alone, before they are computed together
+                come_to(0, number - self.span.start)
+                self.leaf.evaluate(number, number + 1, context)
         self.parts[block] = (span, self.leaf.evaluate(span.start, span.stop, context))
         return len(span)
 
-    def run_merge(self, context: Context) -> None:
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
         """Do nothing: it is the steps above that merge."""
 
     def elements(self, block: int) -> object:

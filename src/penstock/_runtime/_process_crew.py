@@ -4,8 +4,9 @@ Only the consumer arms slots, so the processes are busy as long as there is a wi
 consumer nothing is sent. What they failed on the consumer computes itself.
 
 Guarantees, beyond a crew's:
-  - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block that
-    kills one process after the other is told of by a WorkerError in the place of its batches.
+  - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block
+    that has killed one is gone through row by row, so that the row that kills the third is known: a WorkerError names
+    it, in the place of its batch.
 """
 
 import pickle
@@ -15,19 +16,22 @@ from typing import Final, cast
 
 from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
-from penstock._runtime._board import DEADLY, FINE, IRREGULAR, NO_ROOM, Board
+from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
 from penstock._runtime._crew import BLOCKS, SLOTS, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read
 from penstock._runtime._process_work import Described, shared, work
 from penstock._runtime._tasks import SharedJob, task_of
+from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._workers._processes import Starting, Work, WorkerProcesses
 from penstock.errors import InternalError, WorkerError
-from penstock.events import Observer
+from penstock.events import Observer, WorkerDied
 from penstock.transport._arena._table import create_region
 from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
 
+_MOST_DEATHS: Final = 3  # of one block
+_DEADLY_CHARACTERS: Final = 500  # of what is told of an element; without the stack of one that hung
 _ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
 
 
@@ -39,7 +43,7 @@ class ProcessCrew(Crew):
 
     Args:
         plan: sent to each process.
-        observe: told of the events of jobs.
+        observe: told of the events of jobs, and of each death.
     """
 
     shares = True
@@ -54,7 +58,7 @@ class ProcessCrew(Crew):
         self._spills: dict[int, Region] = {}  # by slot
         self._idle_spills: list[Region] = []
         self._leases: dict[int, Lease] = {}  # by slot, of what is merged
-        self._deaths: dict[int, WorkerError] = {}
+        self._deaths: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: of the first row that processes die of
         self._counted = 0, 0.0, 0.0
         self._jobs_numbers = [0] * SLOTS
         super().__init__(plan.num_workers, _unused, merges=1, worker_init=None)
@@ -70,7 +74,7 @@ class ProcessCrew(Crew):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(work, descriptors),
+            Work(work, descriptors, self._plan.limits.timeout),
             self,
             Starting(self._plan.limits.start_method, self._plan.limits.worker_threads),
         )
@@ -129,6 +133,7 @@ class ProcessCrew(Crew):
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
             self._newest,
+            {at: str(self.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(self.deadly)} if self.deadly else {},
         )
         taken = aligned(job.row_bytes)
         if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
@@ -148,7 +153,7 @@ class ProcessCrew(Crew):
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
         outcome = self._board.outcome(slot)
         job.failed = outcome != FINE
-        job.death = self._deaths.pop(number, None)
+        job.trouble = self._trouble_of(slot, number) if job.failed else NO_TROUBLE
         if outcome == IRREGULAR:
             self.learned.is_irregular = True
         if outcome == NO_ROOM:
@@ -165,6 +170,12 @@ class ProcessCrew(Crew):
         if spill is not None:
             self._idle_spills.append(spill)
 
+    def _trouble_of(self, slot: int, number: int) -> Trouble:
+        at, death = self._deaths.pop(number, (None, None))
+        complaint = b"".join(self._board.notes(slot, FAILED)[:1]).decode(errors="replace").strip()
+        step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
+        return Trouble(death, step, row, self._board.any_deaths(slot), complaint)
+
     def _take(self, slot: int, job: SharedJob, lease: Lease | None, spill: Region) -> None:
         """Take what a job's processes made."""
         if lease is None:
@@ -180,23 +191,31 @@ class ProcessCrew(Crew):
 
     # -- the watchers of the processes
 
-    def doing(self, number: int) -> tuple[int, int, int] | None:
-        """Return what a process is at."""
-        return self._board.doing(number)
-
     def told(self, message: object) -> None:
         """Take what a process tells: that it has started."""
 
-    def condemn(self, slot: int, job: int, block: int, death: WorkerError) -> None:
-        """Have the consumer told of a block that kills processes."""
-        at = self._jobs[slot]
-        if at is None or self._jobs_numbers[slot] != job:
-            return  # it had finished it
-        rows = "merging these rows" if block == at.blocks else at.describe(block)
-        self._deaths[job] = WorkerError(
-            f"{rows} kills processes, one after the other; the last: {death}", exit_code=death.exit_code
-        )
-        self._board.tell(slot, block, DEADLY)
+    def busy_since(self, number: int) -> float | None:
+        """Return since when a process is at what it is at; None if it is at nothing."""
+        return self._board.busy_since(number)
+
+    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
+        """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
+        at = self._board.doing(number)
+        self._board.end(number)  # the next one with this number begins at nothing
+        job = None if at is None else self._job_of(at)
+        step, rows = (None, None) if at is None or job is None else job.extent(at.block)
+        self._observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
+        if at is None or job is None or self._board.count_death(at.slot, at.block) < _MOST_DEATHS:
+            return None
+        known = self._deaths.get(at.job)
+        if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
+            self._deaths[at.job] = at, death
+        self._board.tell(at.slot, at.block, DEADLY)
+        return at.slot, at.block
+
+    def _job_of(self, at: Doing) -> Job | None:
+        # Else the process had finished its block, and the slot has gone on to another job.
+        return self._jobs[at.slot] if self._jobs_numbers[at.slot] == at.job else None
 
     def fail(self, error: BaseException) -> None:
         """Have the consumer told that there are no processes."""

@@ -10,20 +10,24 @@ import os
 import pickle
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._crew import BLOCKS, SLOTS
+from penstock._runtime._jobs import ComeTo
 from penstock._runtime._parcels import pack, pickler, read, write
 from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._workers._processes import Inherited, SharedDescriptors
+from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._packed_error import pack_error
-from penstock.errors import InternalError, UsageError
+from penstock.concurrency._children._packed_error import error_text, pack_error
+from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import create_region, open_region
 from penstock.transport._encoding._pickles import dump
 from penstock.transport._memory import Region, aligned
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from penstock.events import Event
+
+_WORDS_CHARACTERS: Final = 500
+_TRACEBACK_CHARACTERS: Final = 2_000  # from its end
 
 
 class Described(NamedTuple):
@@ -48,6 +55,8 @@ class Described(NamedTuple):
     """The numbers of all memory that was in use when the job was armed."""
     newest: int
     """The highest number then; what is neither in use nor newer, a process lets go of."""
+    deadly: dict[tuple[int, int], str]
+    """The job's elements that processes die of, by epoch and position, and what is told of that."""
 
 
 class _NoRoomError(Exception):
@@ -60,12 +69,6 @@ class _NoRoomError(Exception):
 
 class _ElsewhereError(Exception):
     """Only the consumer can compute this."""
-
-
-def _unknown(step: str, epoch: int, position: int) -> int:
-    """Refuse to say how much of a budget is spent: the consumer alone knows."""
-    del step, epoch, position
-    raise _ElsewhereError
 
 
 def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
@@ -96,12 +99,14 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> None:
     """Run tasks until the ring is stopped."""
     begin_process()
-    memory, bell, board_memory, plan_memory = descriptors.taken
+    memory, bell, board_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)
     board = Board.attach(board_memory, SLOTS, BLOCKS)
     region = open_region(plan_memory)
-    for descriptor in descriptors.taken:
+    for descriptor in (memory, bell, board_memory, plan_memory):
         os.close(descriptor)
+    if stack:
+        answer_with_stack(stack[0])  # which is open as long as the process lives
     plan = _prepared(pipe, number, region)
     if plan is not None:
         _Worker(pipe, number, ring, board, plan).run()
@@ -132,7 +137,8 @@ class _Worker:
         self._plan = plan
         self._regions = _Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand
-        self._context = Context(observe=self._events.append, substituted=_unknown)
+        self._is_elsewhere = False  # whether only the consumer can tell what becomes of the block at hand
+        self._context = Context(observe=self._events.append, substituted=self._substituted)
         self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
         self._merging = _Turns(board.region.descriptor, plan.limits.num_batch_workers or plan.prefetch, number)
 
@@ -142,20 +148,32 @@ class _Worker:
             slot, block = claim.slot, claim.block
             self._board.begin(self._number, slot, claim.number, block)
             self._events.clear()
+            self._is_elsewhere = False
+            # What has killed a process is gone through with care, so that it is known what kills the next one.
+            come_to = partial(self._board.come_to, self._number) if self._board.deaths(slot, block) else None
             with Caught() as caught:
                 described, job = self._job(slot, claim.number)
-                if claim.merge:
-                    self._merge(slot, described, job)
-                else:
-                    self._run(slot, described, job, block)
+                if not claim.merge:
+                    self._run(slot, described, job, block, come_to)
+                elif self._board.outcome(slot) == FINE:  # else there are rows that nobody has written
+                    self._merge(slot, described, job, come_to)
+                if self._is_elsewhere:
+                    raise _ElsewhereError
                 if self._events and not self._board.note(slot, block, pickle.dumps(self._events)):
                     raise _ElsewhereError
-            self._board.tell(
-                slot, block, self._outcome(slot, caught.error)
-            )  # whoever was at it may have told otherwise
+            outcome = self._outcome(slot, caught.error)
+            if outcome == FAILED:
+                self._board.note(slot, block, _complaint(caught.error))
+            self._board.tell(slot, block, outcome)  # whoever was at it may have told otherwise
             del caught
             self._ring.finish(slot, block, self._number)
             self._board.end(self._number)
+
+    def _substituted(self, step: str, epoch: int, position: int) -> int:
+        """Take no budget for spent, since the consumer alone knows. It will compute the block, which goes on here."""
+        del step, epoch, position
+        self._is_elsewhere = True
+        return 0
 
     def _outcome(self, slot: int, error: BaseException | None) -> int:
         if isinstance(error, _NoRoomError):
@@ -169,7 +187,9 @@ class _Worker:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
-        described: Described = pickle.loads(self._board.description(slot))
+        described: Described | None = pickle.loads(self._board.description(slot))
+        if described is None:
+            raise UsageError("the job's description is too long for the board; elements have too many leaves")
         job = job_of(described.task, self._plan, self._context)
         memory = described.spill if job.has_merge else described.region
         if job.row_bytes and memory is not None:
@@ -180,9 +200,12 @@ class _Worker:
         self._jobs[slot] = described, job
         return described, job
 
-    def _run(self, slot: int, described: Described, job: SharedJob, block: int) -> None:
+    def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
         began, cpu_began = time.perf_counter(), time.thread_time()
-        rows = job.run_block(block, self._context)
+        context = self._context
+        if described.deadly:
+            context = replace(context, deadly={at: WorkerError(text) for at, text in described.deadly.items()})
+        rows = job.run_block(block, context, come_to)
         self._board.count(self._number, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
         if described.spill is None or job.row_bytes:
             return
@@ -194,7 +217,7 @@ class _Worker:
         write(parcel, region, start)
         self._board.put(slot, block, start, parcel.nbytes)
 
-    def _merge(self, slot: int, described: Described, job: SharedJob) -> None:
+    def _merge(self, slot: int, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
         with self._merging:
@@ -202,13 +225,21 @@ class _Worker:
             if not job.row_bytes:
                 for block in range(job.blocks):
                     job.take_elements(block, read(spill, self._board.place(slot, block), 0))
-            job.run_merge(self._context)
+            job.run_merge(self._context, come_to)
             parcel = pack(job.merged())
             if parcel.nbytes > len(region):
                 raise _NoRoomError(parcel.nbytes)
             write(parcel, region, 0)
             self._board.put(slot, job.blocks, 0, parcel.nbytes)
         del self._jobs[slot]  # with the batches
+
+
+def _complaint(error: BaseException | None) -> bytes:
+    """Return what the consumer logs if it doesn't meet the same error."""
+    if error is None or isinstance(error, _ElsewhereError):
+        return b" "
+    description, traceback = error_text(error)
+    return f"{description[:_WORDS_CHARACTERS]}\n{traceback[-_TRACEBACK_CHARACTERS:]}".encode(errors="replace")
 
 
 class _Turns:

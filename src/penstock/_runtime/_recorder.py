@@ -2,12 +2,12 @@
 
 import threading
 import warnings
-from collections import OrderedDict
-from typing import NamedTuple
+from collections import OrderedDict, deque
+from typing import NamedTuple, assert_never
 
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Filter, Map, Node
-from penstock.events import Event, Skipped, Substituted
+from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
 
 _MOST_EVENTS = 1000
 _WASTED_ELEMENTS = 10_000
@@ -17,8 +17,8 @@ _WASTED_SHARE = 0.99
 class Remembered(NamedTuple):
     """What a recorder has been told of elements, for another process's to go on from."""
 
-    events: tuple[Event, ...]
-    counts: tuple[tuple[tuple[type[Event], str], int], ...]
+    events: tuple[Replaced, ...]
+    counts: tuple[tuple[tuple[type[Replaced], str], int], ...]
 
 
 class Recorder:
@@ -26,9 +26,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects all below
-        self._events: OrderedDict[tuple[str, int, int], Event] = OrderedDict()
-        self._counts: dict[tuple[type[Event], str], int] = {}
-        self._restarts = 0
+        self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
+        self._counts: dict[tuple[type[Replaced], str], int] = {}
+        self._deaths: deque[WorkerDied] = deque(maxlen=_MOST_EVENTS)
+        self._death_count = 0
         # What follows is the consumer's thread's alone.
         self.filtered = 0
         self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
@@ -36,6 +37,17 @@ class Recorder:
 
     def observe(self, event: Event) -> None:
         """Remember an event."""
+        match event:
+            case WorkerDied():
+                with self._lock:
+                    self._deaths.append(event)
+                    self._death_count += 1
+            case Substituted() | Skipped():
+                self._observe_replaced(event)
+            case _:
+                assert_never(event)
+
+    def _observe_replaced(self, event: Replaced) -> None:
         # A block that is computed again, after an error elsewhere in it, tells its events again.
         identity = (event.step, event.epoch, event.position)
         with self._lock:
@@ -67,16 +79,6 @@ class Recorder:
             self._has_warned = True
             warnings.warn(_wasteful_text(node, kept, dropped), stacklevel=2)
 
-    def count_restart(self) -> None:
-        """Count a process that died, in whose place another one comes."""
-        with self._lock:
-            self._restarts += 1
-
-    @property
-    def restarts(self) -> int:
-        """How many processes have died."""
-        return self._restarts
-
     def remembered(self) -> Remembered:
         """Return what was told of elements."""
         with self._lock:
@@ -88,15 +90,22 @@ class Recorder:
             self._events = OrderedDict(((each.step, each.epoch, each.position), each) for each in remembered.events)
             self._counts = dict(remembered.counts)
 
-    def total(self, kind: type[Substituted] | type[Skipped]) -> int:
+    def total(self, kind: type[Event]) -> int:
         """Return how many events of a kind there were."""
         with self._lock:
+            if kind is WorkerDied:
+                return self._death_count
             return sum(count for (each, _), count in self._counts.items() if each is kind)
 
-    def events(self) -> tuple[Event, ...]:
-        """Return the latest events, oldest first."""
+    def replaced(self) -> tuple[Replaced, ...]:
+        """Return the latest elements that were replaced or left out, oldest first."""
         with self._lock:
             return tuple(self._events.values())
+
+    def deaths(self) -> tuple[WorkerDied, ...]:
+        """Return the latest deaths of workers, oldest first."""
+        with self._lock:
+            return tuple(self._deaths)
 
 
 def _wasteful_text(node: Node, kept: int, dropped: int) -> str:

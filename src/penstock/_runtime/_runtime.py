@@ -112,7 +112,8 @@ class Runtime:
         return replace(self._context(), filtered=self.recorder.count_filtered)
 
     def _context(self) -> Context:
-        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted)
+        deadly = {} if self._crew is None else self._crew.deadly
+        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, deadly=deadly)
 
 
 def process_crew(plan: Plan, observe: Observer) -> Crew:

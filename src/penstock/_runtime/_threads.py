@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._graph._apply import Context
+from penstock._graph._deadly import may_be_replaced
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._batches import Course, Unit
+from penstock._runtime._batches import Course, Unit, coordinates_of
 from penstock._runtime._crew import BLOCKS, Crew
+from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, Learned, SpanJob
 from penstock._runtime._ordered import OrderedStream
@@ -55,14 +57,14 @@ class ThreadBatchStream:
         self._left = [course]  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, context)
-        self._queue = self._open(self._left, 0)
+        self._queue = self._open(self._left)
         self._descriptor = crew.fileno()
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
 
-    def _open(self, courses: list[Course], singly: int) -> "JobQueue[BatchJob]":
+    def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
         plan = self._plan
-        cutter = _Cutter(plan, self._program, self._crew, courses, singly)
+        cutter = _Cutter(plan, self._program, self._crew, courses)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
@@ -78,27 +80,34 @@ class ThreadBatchStream:
             if job is None:
                 raise EndOfEpoch
             self._left = _without(self._left, job.course)
-        if job.death is not None:
-            return self._next_singly(job, job.death)
+        trouble = job.trouble
+        if trouble.death is not None and self._index >= trouble.step:
+            self._go_around(job, trouble.row, trouble.death)
+            return self.next()
         if job.failed:
-            batch = self._inline.batch(job.course.unit(self._index))
+            batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
         else:
             batch = job.take(self._index, self._copied_bytes)
         step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
         if self._index == job.course.steps:
+            self._crew.tell_of(trouble.complaint)
             self._job = None
         return batch, step
 
-    def _next_singly(self, job: BatchJob, death: WorkerError) -> tuple[Element, Token]:
-        """Go through a job's steps one by one, so that those before the deadly one come."""
-        if job.course.steps == 1:
-            raise death
+    def _go_around(self, job: BatchJob, row: int | None, death: WorkerError) -> None:
+        """Begin again at the job's next step without the row that processes die of; raise if that can't be."""
+        unit, shard = job.course.unit(self._index), self._plan.shard
+        error = deadly_error(self._program, shard, unit, row, death)
+        at = None if row is None else coordinates_of(self._program, shard, unit, row)
+        # What is there already was replaced; now what took its place kills.
+        if at is None or at in self._crew.deadly or not may_be_replaced(self._program.rows, *at):
+            raise error
+        self._crew.deadly[at] = error
         self._queue.close()
         self._job = None
-        self._left = [job.course, *self._left]
-        self._queue = self._open(self._left, job.course.steps)
-        return self.next()
+        self._left = [job.course.part(self._index, job.course.steps), *self._left]
+        self._queue = self._open(self._left)
 
     def failing(self) -> Unit | None:
         return None if self._job is None or self._plan.ordered else self._job.course.unit(self._index)
@@ -131,23 +140,13 @@ def _without(courses: list[Course], taken: Course) -> list[Course]:
 class _Cutter:
     """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
 
-    def __init__(self, plan: Plan, program: Batches, crew: Crew, courses: list[Course], singly: int) -> None:
-        """Begin at the first course's first step.
-
-        Args:
-            plan: of a dataset whose program is `program`.
-            program: what is computed.
-            crew: for whom.
-            courses: which steps, one course after the other.
-            singly: how many steps of the first course have a job each, and a block for each row where that can be.
-        """
+    def __init__(self, plan: Plan, program: Batches, crew: Crew, courses: list[Course]) -> None:
         self._plan = plan
         self._learned: Learned = crew.learned
         self._workers = crew.num_workers
         self._program = program
         self._shared = crew.shares
         self._courses = courses
-        self._singly = singly
         self._number, self._next = 0, 0  # of the course, and of its next step
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
@@ -160,7 +159,7 @@ class _Cutter:
         if self._number == len(self._courses):
             return None
         course = self._courses[self._number]
-        count = min(1 if self._is_single else self._units_per_job(), course.steps - self._next)
+        count = min(self._units_per_job(), course.steps - self._next)
         if count <= 0:
             return None
         try:
@@ -170,13 +169,8 @@ class _Cutter:
                 raise
         return self._make(course, 1)  # a sampler of the user's raised for one of them; those before it come first
 
-    @property
-    def _is_single(self) -> bool:
-        return self._number == 0 and self._next < self._singly
-
     def _make(self, course: Course, count: int) -> BatchJob:
-        least = -(-self._rows // BLOCKS) if self._is_single else None
-        rows = least or block_rows(count * self._rows, self._workers, self._learned)
+        rows = block_rows(count * self._rows, self._workers, self._learned)
         job = BatchJob(self._plan, course.part(self._next, count), rows, self._learned, shared=self._shared)
         self._next += count
         return job
@@ -218,9 +212,9 @@ class ThreadReader:
         """Whether it computes ahead of the call that asks for it."""
         return self._begun is not None
 
-    def _open(self, leaf: Leaf, start: int, singly: int = 0) -> JobQueue[SpanJob]:
+    def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
-        cutter = _SpanCutter(self._plan, leaf, self._crew, range(start, start + singly), self._leaves)
+        cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
         next_job, ended = cutter.next_job, None
         if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
@@ -240,12 +234,13 @@ class ThreadReader:
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
         while (job := queue.next_job()) is not None:
-            if job.death is not None:
-                if len(job.span) == 1:
-                    raise job.death
-                queue = self._open(leaf, job.span.start, len(job.span))  # so that those before the deadly one come
-            elif job.failed:
+            if job.trouble.death is not None:
+                deadly = job.span.start + (job.trouble.row or 0)
+                yield from one_by_one(leaf, job.span.start, deadly)
+                raise deadly_position_error(leaf, deadly, job.trouble.death)
+            if job.failed:
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
+                self._crew.tell_of(job.trouble.complaint)
             else:
                 self._crew.learned.sized(_array_bytes(job.parts[0][1].elements[:1]))
                 for span, block in job.parts:
@@ -305,13 +300,11 @@ class ThreadOrderedStream(OrderedStream):
 class _SpanCutter:
     """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, singly: range, leaves: int) -> None:
-        """Begin at the first of `singly`, the positions that have a job each."""
+    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int, leaves: int) -> None:
         self._leaf = leaf
-        self._singly = singly
         self._most = max(_MOST_POSITIONS // leaves, 1)
         self._learned = crew.learned
-        self._start = singly.start
+        self._start = start
         self._end = leaf.course.total
         self._workers = crew.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
@@ -325,8 +318,6 @@ class _SpanCutter:
         by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
         count = min(max(self._rows, by_time, 2 * self._workers), self._most)
         count = max(min(count, _SPAN_BYTES // max(self._learned.element_bytes, 1)), 1)
-        if self._start in self._singly:
-            count = 1
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))

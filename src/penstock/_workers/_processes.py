@@ -2,8 +2,8 @@
 
 Guarantees:
   - Each process has a number, and at most one living process has it. When one dies, its block is given to others at
-    once, or, if the same block has killed `_MOST_DEATHS` of them, handed to `condemn` and finished in its name; then
-    another process takes its place.
+    once, or finished in its name where the employer says so; then another process takes its place.
+  - One that is at the same work for longer than it may be is killed, and is dead like any other.
   - Processes that die again and again before they have started are an error of the whole crew.
   - What a process tells arrives in order, on the thread that watches it.
   - `close` returns when all processes have ended and were waited for; those that are inside a function of the dataset
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._workers._stack import STACK_SIGNAL, StackFile
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.errors import WorkerError
@@ -31,7 +32,6 @@ from penstock.transport._ring import SlotRing
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_MOST_DEATHS: Final = 3
 _MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves
 _FAILURE: Final = 5
 _PATIENCE_SECONDS: Final = 2.0
@@ -41,16 +41,16 @@ _logger = logging.getLogger("penstock")
 class Employer(Protocol):
     """Who has work done by processes; all methods are called on the threads that watch them."""
 
-    def doing(self, number: int) -> tuple[int, int, int] | None:
-        """Return the slot, job number and block that a process is at, or was when it died; None if it is at none."""
-        ...
-
     def told(self, message: object) -> None:
         """Take what a process tells."""
         ...
 
-    def condemn(self, slot: int, job: int, block: int, death: WorkerError) -> None:
-        """Learn that a block kills processes; it counts as finished when this returns."""
+    def busy_since(self, number: int) -> float | None:
+        """Return since when, by `monotonic`, a process is at what it is at; None if it is at nothing."""
+        ...
+
+    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
+        """Learn that a process died; return the slot and the block that nobody shall try again, if it was at such."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -65,10 +65,13 @@ class Work:
     Attributes:
         target: called with the process's pipe, its number, and `Inherited` descriptors.
         descriptors: that it inherits.
+        timeout: how many seconds it may be at the same thing; None for any time. Its last descriptor is a `StackFile`'s
+            where this is given.
     """
 
     target: Callable[..., None]
     descriptors: tuple[int, ...]
+    timeout: float | None = None
 
 
 @frozen
@@ -104,11 +107,14 @@ class WorkerProcesses:
         self._children: dict[int, ChildProcess] = {}
         self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
         self._closing = False
-        self._deaths: dict[tuple[int, int], int] = {}  # by job and block; a watcher's at a time, as far as it matters
         self._spare = open_spare(starting.method, starting.threads)  # who dies is replaced at once
         # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
         self._finalizer = Finalize(None, self.close, exitpriority=0)
-        self._threads = [DaemonThread(partial(self._watch, number), f"penstock-{number}") for number in range(count)]
+        stacks = [None if work.timeout is None else StackFile() for _ in range(count)]
+        self._threads = [
+            DaemonThread(partial(self._watch, number, stack), f"penstock-{number}")
+            for number, stack in enumerate(stacks)
+        ]
 
     def share(self, number: int, descriptor: int) -> None:
         """Give all processes a descriptor, under a number; those that start later too, until `unshare`."""
@@ -144,16 +150,26 @@ class WorkerProcesses:
 
     # -- in the threads
 
-    def _watch(self, number: int) -> None:
+    def _watch(self, number: int, stack: StackFile | None) -> None:
+        try:
+            self._employ(number, stack)
+        finally:
+            if stack is not None:
+                stack.close()
+
+    def _employ(self, number: int, stack: StackFile | None) -> None:
         trouble = 0
         while True:
-            child = self._start(number)
+            child = self._start(number, stack)
             if child is None:
                 return
             if not self._adopt(number, child):
                 child.close()
                 return
-            has_started = self._listen(child)
+            has_started, hangs = self._listen(number, child)
+            if hangs:
+                child.kill(STACK_SIGNAL)
+                child.wait_for_end(_PATIENCE_SECONDS)
             with self._lock:
                 closing = self._closing
                 death = child.death(started=has_started)
@@ -166,14 +182,25 @@ class WorkerProcesses:
             if trouble >= _MOST_TROUBLE:
                 self._employer.fail(death)
                 return
-            _logger.warning("%s; another one takes its place", death)
-            self._take_back(number, death)
+            if hangs and stack is not None:
+                death = self._hanging(number, child.pid, stack, death)
+            _logger.warning("another process takes the place of one that died: %s", death)
+            self._take_back(number, child.pid, death)
 
-    def _start(self, number: int) -> ChildProcess | None:
+    def _hanging(self, number: int, pid: int, stack: StackFile, death: WorkerError) -> WorkerError:
+        where = stack.take() or "(no stack: it could not even take a signal)"
+        return WorkerError(
+            f"the process of worker {number} (pid {pid}) was killed since it was at the same work for longer than "
+            f"timeout={self._work.timeout} seconds. It was here:\n{where}",
+            exit_code=death.exit_code,
+        )
+
+    def _start(self, number: int, stack: StackFile | None) -> ChildProcess | None:
+        descriptors = self._work.descriptors if stack is None else (*self._work.descriptors, stack.fileno())
         with Caught() as caught:
             return ChildProcess(
                 self._work.target,
-                (number, Inherited(self._work.descriptors)),
+                (number, Inherited(descriptors)),
                 name=f"process of worker {number}",
                 start_method=self._starting.method,
                 threads=self._starting.threads,
@@ -190,11 +217,13 @@ class WorkerProcesses:
                 _send(child, shared, descriptor)
             return True
 
-    def _listen(self, child: ChildProcess) -> bool:
-        """Pass on what a process tells until its end; return whether it had started."""
+    def _listen(self, number: int, child: ChildProcess) -> tuple[bool, bool]:
+        """Pass on what a process tells until its end; return whether it had started, and whether it hangs."""
         has_started = False
         try:
-            while child.wait():
+            while True:
+                if not self._await(number, child):
+                    return has_started, True
                 if not child.pipe.poll():
                     break  # it has ended, and told all
                 message = pickle.loads(child.pipe.recv_bytes())
@@ -207,17 +236,26 @@ class WorkerProcesses:
                 has_started = True
         except (EOFError, OSError):  # killed, in the middle of a message perhaps
             pass
-        return has_started
+        return has_started, False
 
-    def _take_back(self, number: int, death: WorkerError) -> None:
-        at = self._employer.doing(number)
-        if at is not None:
-            slot, job, block = at
-            deaths = self._deaths[job, block] = self._deaths.get((job, block), 0) + 1
-            if deaths >= _MOST_DEATHS:
-                with Caught():  # it may have finished it and died before it said so
-                    self._employer.condemn(slot, job, block, death)
-                    self._ring.finish(slot, block, number)
+    def _await(self, number: int, child: ChildProcess) -> bool:
+        """Wait until a process has told something or ended; return False if it hangs."""
+        timeout = self._work.timeout
+        if timeout is None:
+            return child.wait()
+        left = timeout
+        while not child.wait(left):
+            since = self._employer.busy_since(number)
+            left = timeout if since is None else since + timeout - monotonic()
+            if left <= 0:
+                return False
+        return True
+
+    def _take_back(self, number: int, pid: int, death: WorkerError) -> None:
+        with Caught():  # it may have finished the block, and died before it said so
+            condemned = self._employer.died(number, pid, death)
+            if condemned is not None:
+                self._ring.finish(*condemned, number)
         self._ring.release_worker(number)
 
 

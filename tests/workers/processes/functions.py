@@ -1,8 +1,10 @@
 """Functions for worker processes, which find them by their names."""
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import psutil
 from numpy.typing import NDArray
 
 DEADLY = 37
+LATE = 3_000
 
 
 def row(number: int) -> dict[str, Any]:
@@ -116,6 +119,49 @@ def kills_itself(number: int) -> int:
     return number
 
 
+def merged_or_killed(rows: list[int]) -> list[int]:
+    """Merge rows, or die of them."""
+    for number in rows:
+        kills_itself(number)
+    return rows
+
+
+def halved_or_killed(batch: NDArray[Any]) -> NDArray[Any]:
+    """Change a batch that was made, or die of it."""
+    for number in batch.tolist():
+        kills_itself(number)
+    return batch / 2
+
+
+def number_kills(record: dict[str, Any]) -> int:
+    """Return a record's number, or die of it."""
+    return kills_itself(int(record["number"]))
+
+
+def kills_late(number: int) -> int:
+    """Die of a number that comes late."""
+    if number == LATE:
+        kills_itself(DEADLY)
+    return number
+
+
+computed_here: list[int] = []  # of those that are deadly, by the consumer
+
+
+def kills_or_tells(number: int) -> int:
+    """Die of one number, or remember that it was asked of the consumer."""
+    if number == DEADLY and "PENSTOCK_TEST_WORKER" not in os.environ:
+        computed_here.append(number)
+    return kills_itself(number)
+
+
+def broken_before(number: int) -> int:
+    """Raise at the number before the deadly one."""
+    if number == DEADLY - 1:
+        raise LookupError("no such record")
+    return number
+
+
 def mark_process(worker: int) -> None:
     """Have this process known as a worker's."""
     os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
@@ -142,3 +188,72 @@ class Unpicklable:
 
     def __reduce__(self) -> str:
         raise TypeError("it holds a connection")
+
+
+def kills_twice(number: int) -> int:
+    """Die of two numbers next to each other, or remember that they were asked of the consumer."""
+    return kills_or_tells(DEADLY if number == DEADLY + 1 else number)
+
+
+def same(number: int) -> int:
+    """Return what was given."""
+    return number
+
+
+def is_odd(number: int) -> bool:
+    """Return whether a number is odd."""
+    return number % 2 == 1
+
+
+def kills_always(number: int) -> int:
+    """Die of whatever number from the deadly one on."""
+    return kills_itself(min(number, DEADLY))
+
+
+class Once:
+    """Does something to this process at one number, the first time that any worker process comes to it."""
+
+    def __init__(self, path: str, what: Callable[[], object]) -> None:
+        self._path = path  # exists afterwards
+        self._what = what
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, perhaps after the other thing."""
+        if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+                self._what()
+        return number
+
+
+def hangs() -> None:
+    """Wait for ever."""
+    threading.Event().wait()
+
+
+def hangs_at(number: int) -> int:
+    """Hang at one number in a worker process."""
+    if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+        hangs()
+    return number
+
+
+def merge_hangs(rows: list[int]) -> list[int]:
+    """Merge rows, or hang."""
+    return [hangs_at(number) for number in rows]
+
+
+def takes_a_while(number: int) -> int:
+    """Return what was given, after a while."""
+    threading.Event().wait(0.3)
+    return number
+
+
+def stopped() -> None:
+    """Be stopped, so that not even a signal's handler runs."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def killed() -> None:
+    """Be killed."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -5,6 +5,7 @@ Linux gives a descriptor of the process (a pidfd), through which a signal can't 
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -101,11 +102,11 @@ class ChildProcess:
             if not is_starting or not ready or any(other in ready for other in others):
                 return bool(ready)
 
-    def kill(self) -> None:
-        """Kill the process; harmless if it has ended."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Kill the process, by SIGKILL or another signal; harmless if it has ended."""
         with self._lock:
             if not self._closed and os.getpid() == self._owner:
-                self._process.kill()
+                self._process.kill(number)
 
     def death(self, *, started: bool = True) -> WorkerError:
         """Return why the process is dead, which it is or will be in a moment; the same exception each time.

@@ -2,8 +2,9 @@
 
 import os
 import pickle
+import sys
 import traceback
-from typing import Final
+from typing import Any, Final
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
@@ -44,20 +45,27 @@ def pack_error(error: BaseException, *, with_cause: bool = False) -> PackedError
     """
     pickled = b""
     with Caught():  # it may refuse in any way; it is told in words then
-        tried = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
+        # It is loaded where functions of scripts arrived by value: so did their exceptions' types, and so they return.
+        pickles: Any = sys.modules.get("cloudpickle", pickle)
+        tried = bytes(pickles.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
         # Exceptions often pickle well, and then can't be built again, or become something else.
         if type(pickle.loads(tried)) is type(error):
             pickled = tried
-    words = "(its __str__ failed)"
+    cause = error.__cause__ if with_cause else None
+    description, text = error_text(error)
+    if cause is None:
+        return PackedError(pickled, description, text, os.getpid())
+    return PackedError(pickled, description, "", os.getpid(), pack_error(cause))
+
+
+def error_text(error: BaseException) -> tuple[str, str]:
+    """Return an exception's type and words, and its traceback from some place on, whatever its class does."""
+    words, text = "(its __str__ failed)", ""
     with Caught():
         words = str(error)[:_WORDS_CHARACTERS]
-    cause = error.__cause__ if with_cause else None
-    text = ""
-    if cause is None:
-        with Caught():  # formatting calls __str__, too
-            text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:].rstrip()
-    packed_cause = None if cause is None else pack_error(cause)
-    return PackedError(pickled, f"{type(error).__qualname__}: {words}", text, os.getpid(), packed_cause)
+    with Caught():  # formatting calls __str__, too
+        text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:].rstrip()
+    return f"{type(error).__qualname__}: {words}", text
 
 
 def unpack_error(packed: PackedError) -> Exception:

@@ -48,13 +48,13 @@ class SpawnedProcess:
     def learn(self) -> None:
         """Do nothing: there is nothing to learn later."""
 
-    def kill(self) -> None:
-        """Kill the process; harmless if it has ended."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Kill the process, by SIGKILL or another signal; harmless if it has ended."""
         if self._watched is None:
             self._process.kill()
         else:
             with suppress(ProcessLookupError):  # it was waited for
-                signal.pidfd_send_signal(self._watched.fileno(), signal.SIGKILL)
+                signal.pidfd_send_signal(self._watched.fileno(), number)
 
     def join(self) -> int | None:
         """Wait for the end of the process.

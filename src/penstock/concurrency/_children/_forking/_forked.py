@@ -115,12 +115,12 @@ class ForkedProcess:
                 reason,
             )
 
-    def kill(self) -> None:
-        """Kill the process, or have it not forked."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Kill the process, by SIGKILL or another signal, or have it not forked."""
         self.learn()
         if self._watched is not None:
             with suppress(ProcessLookupError):  # it was waited for
-                signal.pidfd_send_signal(self._watched.fileno(), signal.SIGKILL)
+                signal.pidfd_send_signal(self._watched.fileno(), number)
         elif not self._has_ended:
             self._exit_code = -signal.SIGKILL
             with suppress(OSError):

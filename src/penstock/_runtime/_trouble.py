@@ -1,0 +1,26 @@
+"""What went wrong with a job in processes, beyond that it failed."""
+
+from penstock._frozen import frozen
+from penstock.errors import WorkerError
+
+
+@frozen
+class Trouble:
+    """What the consumer is told of it.
+
+    Attributes:
+        death: the last of the deaths that processes died of it, where they were too many.
+        step: of which of the job's steps they died, counted from 0. What comes before was computed by some process.
+        row: of which row of that step, or which of the positions, if it was one.
+        is_suspect: whether any process died of it, maybe of a row that comes after one that raises.
+        complaint: what a process raised where it failed; empty where that isn't known.
+    """
+
+    death: WorkerError | None = None
+    step: int = 0
+    row: int | None = None
+    is_suspect: bool = False
+    complaint: str = ""
+
+
+NO_TROUBLE = Trouble()

@@ -1,0 +1,170 @@
+"""Functions that raise in every way that there is, for worker processes, which find them by their names."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from numpy.typing import NDArray
+
+
+class TwoArgumentsError(Exception):
+    """Pickles, and can't be built again."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+class LockedError(Exception):
+    """Can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class SilentError(Exception):
+    """Fails to say what it is."""
+
+    def __str__(self) -> str:
+        raise TypeError("nothing to say")
+
+
+class OwnInterrupt(BaseException):
+    """Passes by whoever catches all exceptions."""
+
+
+def two_arguments() -> NoReturn:
+    """Raise what can't be built again."""
+    raise TwoArgumentsError("hole", "bucket")
+
+
+def locked() -> NoReturn:
+    """Raise what can't be pickled."""
+    raise LockedError
+
+
+def silent() -> NoReturn:
+    """Raise what can't be told."""
+    raise SilentError
+
+
+def noted() -> NoReturn:
+    """Raise with a note and a cause."""
+    error = LookupError("no such word")
+    error.add_note("in the dictionary")
+    raise error from OSError("the shelf is empty")
+
+
+def grouped() -> NoReturn:
+    """Raise several at once."""
+    raise ExceptionGroup("several", [ValueError("one"), LockedError()])
+
+
+def interrupted() -> NoReturn:
+    """Raise what Ctrl-C raises."""
+    raise KeyboardInterrupt
+
+
+def exits() -> NoReturn:
+    """Leave the program."""
+    sys.exit("good bye")
+
+
+def own_interrupt() -> NoReturn:
+    """Raise what is no Exception."""
+    raise OwnInterrupt("stop")
+
+
+def generator_exit() -> NoReturn:
+    """Raise what closes generators."""
+    raise GeneratorExit
+
+
+def stops() -> NoReturn:
+    """Raise what ends iterations."""
+    raise StopIteration
+
+
+def recurses() -> int:
+    """Go down for ever."""
+    return recurses() + 1
+
+
+KINDS: tuple[Callable[[], object], ...] = (
+    two_arguments,
+    locked,
+    silent,
+    noted,
+    grouped,
+    interrupted,
+    exits,
+    own_interrupt,
+    generator_exit,
+    stops,
+    recurses,
+)
+
+
+def by_number(number: int) -> int:
+    """Raise in the number's own way."""
+    KINDS[number]()
+    return number
+
+
+def by_rows(rows: list[int]) -> list[int]:
+    """Raise in the way of the batch's number, where its rows are merged."""
+    return [by_number(number) for number in rows]
+
+
+def by_batch(batch: NDArray[Any]) -> int:
+    """Raise in the way of the batch's number, after it was merged."""
+    return by_number(int(batch[0]))
+
+
+class Raising(Sequence[int]):
+    """A source whose records can't be read."""
+
+    def __len__(self) -> int:
+        """Return how many ways there are."""
+        return len(KINDS)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Raise."""
+        return by_number(index)
+
+
+def _is_worker() -> bool:
+    return "PENSTOCK_TEST_WORKER" in os.environ
+
+
+def only_in_workers(number: int) -> int:
+    """Raise in a worker process, and only there."""
+    if _is_worker():
+        raise LookupError(f"no device for {number}")
+    return number
+
+
+def can_not_be_sent(rows: list[int]) -> Any:
+    """Merge rows into what can't be pickled."""
+    return [*rows, threading.Lock()]
+
+
+def exits_at_once(number: int) -> int:
+    """Leave a worker process without a word."""
+    if _is_worker():
+        os._exit(number % 250)
+    return number
+
+
+class PrepareWith:
+    """Raises in some way while a worker is prepared."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+
+    def __call__(self, worker: int) -> None:
+        """Raise."""
+        del worker
+        by_number(self._kind)

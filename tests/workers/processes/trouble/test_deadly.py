@@ -1,0 +1,158 @@
+"""An element that kills every process is found, and told by its position; what comes before it comes first."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import WorkerError
+from penstock.events import Substituted
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+MARKED = ps.Limits(worker_init=functions.mark_process)
+DEADLY = functions.DEADLY
+
+
+def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.Loader:
+    """Return a loader with worker processes."""
+    return ps.Loader(dataset, num_workers=num_workers, workers="processes", limits=MARKED, **options)
+
+
+ROWS: dict[str, Callable[[int], ps.Dataset]] = {
+    "arrays": lambda batch_size: ps.range(700).map(functions.kills_itself).batch(batch_size),
+    "a custom merge": lambda batch_size: ps.range(700).map(functions.kills_itself).batch(batch_size, merge=list),
+    "a step above": lambda batch_size: (
+        ps.range(700).map(functions.kills_itself).batch(batch_size).map(functions.halved)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size"),
+    [("arrays", 1), ("arrays", 8), ("arrays", 350), ("a custom merge", 8), ("a step above", 8)],
+)
+def test_the_deadly_row_is_named(name: str, batch_size: int) -> None:
+    """Whatever the size of batches, and however they are made: by step, row, epoch, position and key."""
+    step, row = divmod(DEADLY, batch_size)
+    with processes(ROWS[name](batch_size)) as loader:
+        batches = iter(loader)
+        firsts = [np.asarray(next(batches)).tolist()[0] for _ in range(step)]
+        assert len(firsts) == step
+        named = rf"row {row} of step {step}, at epoch 0, position {DEADLY}, key {DEADLY}, .*seek\({step + 1}\).*SIGKILL"
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=named) as raised:
+                next(batches)
+            assert raised.value.exit_code == -signal.SIGKILL
+        loader.seek(step + 1)
+        assert len(list(loader)) == -(-700 // batch_size) - step - 1
+
+
+def test_a_shuffled_record_is_named() -> None:
+    """The position is the one in the pass, the key the record's own, as the source describes it."""
+    numbers = {"number": np.arange(100)}
+    dataset = ps.read(numbers, seed=4).shuffle().map(functions.number_kills).batch(10)
+    order = [int(number) for batch in ps.Loader(dataset) for number in batch]
+    position = order.index(DEADLY)
+    with processes(dataset) as loader:
+        with pytest.raises(WorkerError, match=rf"position {position}, key {DEADLY}"):
+            list(loader)
+        assert loader.step == position // 10 - 1
+
+
+def test_batches_before_it_come_though_one_job_has_them() -> None:
+    """Small batches are computed several at once; those before the deadly one come, and nobody dies of them again."""
+    dataset = ps.range(4_000).map(functions.kills_late).batch(2)
+    with processes(dataset) as loader:
+        batches = iter(loader)
+        found = [next(batches).tolist() for _ in range(functions.LATE // 2)]
+        assert found == [[number, number + 1] for number in range(0, functions.LATE, 2)]
+        with pytest.raises(WorkerError, match=f"position {functions.LATE}, "):
+            next(batches)
+        assert loader.stats()["worker_restarts"] == 3.0
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.range(80).batch(8, merge=functions.merged_or_killed),
+        ps.range(80).batch(8).map(functions.halved_or_killed),
+    ],
+    ids=["a merge", "a step above"],
+)
+def test_a_deadly_merge_is_told_by_its_step(dataset: ps.Dataset) -> None:
+    """What kills processes after the rows were made is the batch as a whole."""
+    with processes(dataset) as loader:
+        batches = iter(loader)
+        for _ in range(DEADLY // 8):
+            next(batches)
+        with pytest.raises(WorkerError, match=f"all rows of step {DEADLY // 8} together kills"):
+            next(batches)
+
+
+def test_the_consumer_never_touches_it() -> None:
+    """Where a row before it raises, in a later step, that is told; and the consumer computes no row behind it."""
+    functions.computed_here.clear()
+    dataset = ps.range(80).map(functions.kills_or_tells).map(functions.broken_before).batch(40)
+    with processes(dataset) as loader:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no such record"):
+                list(loader)
+    assert functions.computed_here == []
+
+
+REPLACED: dict[str, tuple[ps.Dataset, set[int]]] = {
+    "arrays": (
+        ps.range(80).map(functions.kills_twice, name="load", on_error=ps.Substitute()).batch(8),
+        {DEADLY, DEADLY + 1},
+    ),
+    "a custom merge": (
+        ps.range(80).map(functions.kills_or_tells, name="load", on_error=ps.Substitute()).batch(8, merge=list),
+        {DEADLY},
+    ),
+    "a step below it": (
+        ps.range(80).map(functions.kills_or_tells).map(functions.same, name="load", on_error=ps.Substitute()).batch(8),
+        {DEADLY},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_it_follows_on_error(name: str) -> None:
+    """A row that kills processes is replaced as one whose function raises, if any step on its way says so."""
+    functions.computed_here.clear()
+    dataset, deadly = REPLACED[name]
+    with processes(dataset) as loader:
+        batches = list(loader)
+        replaced = loader.replaced()
+        again = loader.batch_at(DEADLY // 8)
+    assert np.array_equal(again, batches[DEADLY // 8])
+    found = [int(number) for batch in batches for number in batch]
+    taken = {event.position: event.taken_from for event in replaced if isinstance(event, Substituted)}
+    assert taken.keys() == deadly
+    assert found == [taken.get(number, number) for number in range(80)]
+    assert all(event.step == "load" and "WorkerError: row" in event.error for event in replaced)
+    assert functions.computed_here == []
+
+
+def test_what_its_substitutes_do_too_is_told() -> None:
+    """Where the elements that take its place kill as well, it is a WorkerError in the end."""
+    dataset = ps.range(DEADLY, 80).map(functions.kills_always, on_error=ps.Substitute()).batch(1)
+    expected = pytest.raises(WorkerError, match=r"position 0, key 0.*SIGKILL")
+    with processes(dataset, 1) as loader, expected:
+        list(loader)
+
+
+def test_a_deadly_position_of_what_is_read_in_order_is_named() -> None:
+    """The elements before it come, whoever computed them, and then it is told by position and key."""
+    dataset = ps.range(2 * DEADLY).map(functions.kills_itself).filter(functions.is_odd).batch(2)
+    with processes(dataset) as loader:
+        batches = iter(loader)
+        for first in range(1, DEADLY - 2, 4):
+            assert next(batches).tolist() == [first, first + 2]
+        with pytest.raises(WorkerError, match=rf"position {DEADLY} of epoch 0, key {DEADLY}, kills.*SIGKILL"):
+            next(batches)

@@ -1,0 +1,58 @@
+"""Deaths of worker processes are seen: counted, told as events, and logged."""
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import WorkerError
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+MARKED = ps.Limits(worker_init=functions.mark_process)
+
+
+def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.Loader:
+    """Return a loader with worker processes."""
+    return ps.Loader(dataset, num_workers=num_workers, workers="processes", **options)
+
+
+def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A killed process is an event with its number, its end, and the rows that it was at; a counter; a warning."""
+    dataset = ps.range(64).map(functions.Once(str(tmp_path / "died"), functions.killed)).batch(8)
+    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=MARKED) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
+        (death,) = loader.deaths()
+        assert loader.stats()["worker_restarts"] == 1.0
+        assert loader.replaced() == ()
+    assert death.worker == 0
+    assert death.exit_code == -signal.SIGKILL
+    assert f"pid {death.pid}" in death.reason
+    assert "SIGKILL" in death.reason
+    assert death.step is not None
+    assert death.rows is not None
+    first = death.step * 8
+    assert first + death.rows[0] <= functions.DEADLY <= first + death.rows[1]
+    assert any("takes the place of one that died" in record.message for record in caplog.records)
+
+
+def test_every_death_is_counted() -> None:
+    """What kills processes again and again is as many events, all of the same batch."""
+    with processes(ps.range(40).map(functions.kills_itself).batch(40), limits=MARKED) as loader:
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            next(iter(loader))
+        assert loader.stats()["worker_restarts"] >= 3.0
+        assert {death.step for death in loader.deaths()} == {0}
+
+
+def test_a_loader_without_deaths_has_none() -> None:
+    """Nor are processes that are closed, or that have done their work, counted as dead."""
+    loader = processes(ps.range(64).batch(8))
+    assert len(list(loader)) == 8
+    loader.close()
+    assert loader.deaths() == ()
+    assert loader.stats()["worker_restarts"] == 0.0

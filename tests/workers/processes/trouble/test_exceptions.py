@@ -1,0 +1,150 @@
+"""Whatever a function raises in a worker process arrives as it would without workers, and nothing waits for ever."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import WorkerError
+from tests.workers.processes import functions
+from tests.workers.processes.trouble import raising
+
+CHECKOUT = str(Path(__file__).parents[4])
+SOURCES = str(Path(ps.__file__).parents[1])
+PATIENCE_SECONDS = 60.0
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+STEPS = range(len(raising.KINDS))
+
+
+def processes(dataset: ps.Dataset, **options: Any) -> ps.Loader:
+    """Return a loader with a worker process."""
+    return ps.Loader(dataset, num_workers=1, workers="processes", **options)
+
+
+def raised_at(loader: ps.Loader, step: int) -> tuple[type[BaseException], str, list[str], type[Any]]:
+    """Return what a step raises: its type, words, notes, and the type of its cause."""
+    loader.seek(step)
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - it is compared with another
+        next(iter(loader))
+    error = raised.value
+    words = "" if isinstance(error, raising.SilentError) else str(error)
+    return type(error), words, getattr(error, "__notes__", []), type(error.__cause__)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.range(len(STEPS)).map(raising.by_number).batch(1),
+        ps.range(len(STEPS)).batch(1, merge=raising.by_rows),
+        ps.range(len(STEPS)).batch(1).map(raising.by_batch),
+        ps.read(raising.Raising()).batch(1),
+    ],
+    ids=["a function", "a merge", "a step above", "a source"],
+)
+def test_every_kind_arrives(dataset: ps.Dataset) -> None:
+    """Type, words, notes and cause are those of the same loader without workers, from wherever it is raised."""
+    with ps.Loader(dataset) as inline, processes(dataset) as loader:
+        for step in STEPS:
+            expected = raised_at(inline, step)
+            assert raised_at(loader, step) == expected
+            assert expected[0] not in {WorkerError, AssertionError}
+        assert loader.stats()["worker_restarts"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "words"),
+    [
+        (raising.two_arguments, WorkerError, "TwoArgumentsError: hole in bucket"),
+        (raising.locked, WorkerError, "LockedError: locked"),
+        (raising.silent, raising.SilentError, None),
+        (raising.grouped, WorkerError, r"ExceptionGroup: several \(2 sub-exceptions\)"),
+        (raising.exits, WorkerError, "SystemExit: good bye"),
+        (raising.own_interrupt, WorkerError, "OwnInterrupt: stop"),
+        (raising.recurses, RecursionError, "maximum recursion depth"),
+    ],
+)
+def test_every_kind_of_a_preparation_arrives(kind: Any, expected: type[Exception], words: str | None) -> None:
+    """What `worker_init` raises arrives as itself where it can be sent, else in words, with its traceback."""
+    limits = ps.Limits(worker_init=raising.PrepareWith(raising.KINDS.index(kind)))
+    with processes(ps.range(8).batch(4), limits=limits) as loader, pytest.raises(expected, match=words) as raised:
+        next(iter(loader))
+    assert any("raising.py" in note for note in raised.value.__notes__)
+
+
+def test_a_preparation_that_leaves_is_told() -> None:
+    """Processes that end before they have started are an error, not waited for."""
+    limits = ps.Limits(worker_init=os._exit)
+    expected = pytest.raises(WorkerError, match="exit code 0 before it had started")
+    with processes(ps.range(8).batch(4), limits=limits) as loader, expected:
+        next(iter(loader))
+
+
+def test_leaving_without_a_word_is_a_death() -> None:
+    """`os._exit` in a function ends each process that tries, and is told with its exit code."""
+    limits = ps.Limits(worker_init=functions.mark_process)
+    expected = pytest.raises(WorkerError, match=r"position 5, .* exit code 5")
+    dataset = ps.range(10)[5:].map(raising.exits_at_once).batch(1)
+    with processes(dataset, limits=limits) as loader, expected as raised:
+        next(iter(loader))
+    assert raised.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (ps.range(40).map(raising.only_in_workers).batch(4), "LookupError: no device for"),
+        (ps.range(40).batch(4, merge=raising.can_not_be_sent), "cannot pickle '_thread.lock'"),
+    ],
+    ids=["a function", "what can't be sent"],
+)
+def test_what_only_a_worker_raises_is_logged(dataset: ps.Dataset, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The batches stand as they are computed without it; why that is slow is said once."""
+    limits = ps.Limits(worker_init=functions.mark_process)
+    with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=limits) as loader:
+        assert [list(batch)[:4] for batch in loader] == [[*range(start, start + 4)] for start in range(0, 40, 4)]
+    (record,) = caplog.records
+    assert words in record.getMessage()
+    assert "take this process's time" in record.getMessage()
+
+
+PROGRAM = """
+import penstock as ps
+
+class OwnError(Exception):
+    pass
+
+def fails(number):
+    raise OwnError(f"number {number}")
+
+if __name__ == "__main__":
+    try:
+        with ps.Loader(ps.range(8).map(fails).batch(4), num_workers=1, workers="processes") as loader:
+            next(iter(loader))
+    except OwnError as error:
+        print("function:", error, *error.__notes__)
+    try:
+        limits = ps.Limits(worker_init=fails)
+        with ps.Loader(ps.range(8).batch(4), num_workers=1, workers="processes", limits=limits) as loader:
+            next(iter(loader))
+    except OwnError as error:
+        print("preparation:", error)
+"""
+
+
+def test_exceptions_of_a_script_arrive(tmp_path: Path) -> None:
+    """Types that the program itself defines are the program's own when they come back."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
+    program = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert program.stderr == ""
+    first, second = program.stdout.splitlines()
+    assert first.startswith("function: number 0 in step 'fails' at epoch 0, position 0")
+    assert second == "preparation: number 0"

@@ -1,0 +1,76 @@
+"""A worker process that hangs is killed and replaced; what hangs again and again is told with its stack."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError, WorkerError
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+DEADLY = functions.DEADLY
+
+
+def processes(dataset: ps.Dataset, timeout: float) -> ps.Loader:
+    """Return a loader with worker processes that may not hang."""
+    limits = ps.Limits(worker_init=functions.mark_process, timeout=timeout)
+    return ps.Loader(dataset, num_workers=2, workers="processes", limits=limits)
+
+
+@pytest.mark.parametrize("what", [functions.hangs, functions.stopped])
+def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> None:
+    """A process that hangs once is replaced, even one that takes no signal, and no batch is lost."""
+    dataset = ps.range(64).map(functions.Once(str(tmp_path / "hung"), what)).batch(8)
+    with processes(dataset, 1.5) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
+        death = loader.deaths()[0]
+    assert "timeout=1.5 seconds" in death.reason
+    assert ("functions.py" in death.reason) == (what is functions.hangs)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "named"),
+    [
+        (
+            ps.range(64).map(functions.hangs_at).batch(8),
+            rf"row {DEADLY % 8} of step {DEADLY // 8}, .* {DEADLY},",
+        ),
+        (ps.range(64).batch(8, merge=functions.merge_hangs), rf"all rows of step {DEADLY // 8} together"),
+    ],
+    ids=["a row", "a merge"],
+)
+def test_what_always_hangs_is_told(dataset: ps.Dataset, named: str) -> None:
+    """It is named like what kills processes, with the stack of the last one; the batches before it come."""
+    with processes(dataset, 1.5) as loader:
+        batches = iter(loader)
+        for _ in range(DEADLY // 8):
+            next(batches)
+        with pytest.raises(WorkerError, match=rf"(?s){named}.*timeout=1\.5 .*functions\.py.*hangs"):
+            next(batches)
+        loader.seek(DEADLY // 8 + 1)
+        assert len(list(loader)) == 64 // 8 - DEADLY // 8 - 1
+
+
+def test_slow_blocks_of_quick_rows_pass() -> None:
+    """A block that takes longer than it may is gone through row by row, so only a single row's time counts."""
+    with processes(ps.range(24).map(functions.takes_a_while).batch(24), 1.5) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(24)]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": ps.Limits(timeout=0.0)}, "timeout must be a number of seconds above 0"),
+        ({"limits": ps.Limits(timeout=float("nan"))}, "timeout must be a number of seconds above 0"),
+        ({"limits": ps.Limits(timeout=1.0)}, "these are none"),
+        ({"limits": ps.Limits(timeout=1.0), "num_workers": 2}, "these are threads"),
+    ],
+)
+def test_a_wrong_timeout_is_refused(options: dict[str, Any], message: str) -> None:
+    """It is a number of seconds, and for processes only."""
+    with pytest.raises(UsageError, match=message):
+        ps.Loader(ps.range(8).batch(4), **options)
