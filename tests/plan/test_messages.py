@@ -72,12 +72,6 @@ CASES: dict[str, Case] = {
     "num_workers -1": refused(NUMBERS, "num_workers must be at least 0", "got num_workers=-1", num_workers=-1),
     "num_workers 1.5": refused(NUMBERS, "num_workers must be a whole number; got num_workers=1.5", num_workers=1.5),
     "num_workers True": refused(NUMBERS, "num_workers must be a whole number", num_workers=True),
-    "processes": refused(
-        NUMBERS,
-        'workers="processes" does not exist yet; use workers="threads", or num_workers=0',
-        num_workers=2,
-        workers="processes",
-    ),
     "unknown workers": refused(
         NUMBERS, 'workers must be "auto", "threads" or "processes"; got workers=\'fibers\'', workers="fibers"
     ),

@@ -170,19 +170,23 @@ class Helper:
         with self._lock:
             closed = self._closed
         if not closed:
-            started = life.has_started()
-            life.death = life.process.death(started=started)
-            if not life.reader.was_joined:
-                life.reader.close()  # else whoever waits for a batch is told by nobody
-            life.is_hopeless = not started and (life.death.exit_code or 0) >= 0
-        if not (closed or life.is_hopeless):
-            death = life.death
-            self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))
-            _logger.warning("%s; another one takes its place", life.death)
-            if life.has_begun:  # else it is left to whoever needs one: those that die at once would be made for ever
-                with Caught():  # likewise
-                    life.successor = self._start()
+            self._replace(life)
         life.over.ring()
+
+    def _replace(self, life: Life) -> None:
+        """Learn why a process died, and have its successor begin."""
+        started = life.has_started()
+        death = life.death = life.process.death(started=started)
+        if not life.reader.was_joined:
+            life.reader.close()  # else whoever waits for a batch is told by nobody
+        life.is_hopeless = not started and (death.exit_code or 0) >= 0
+        if life.is_hopeless:
+            return
+        self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))
+        _logger.warning("%s; another one takes its place", death)
+        if life.has_begun:  # else it is left to whoever needs one: those that die at once would be made for ever
+            with Caught():  # likewise
+                life.successor = self._start()
 
 
 class IsolatedRuntime(Runtime):

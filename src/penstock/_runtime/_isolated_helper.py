@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, Node, walk
@@ -124,7 +124,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
         commands = _Commands(pipe, sender)
         helper: _Helper | None = None
         with Caught() as caught:
-            helper = _Helper(read(region, slice(None), 0), commands, sender)
+            helper = _Helper(cast("Plan", read(region, slice(None), 0)), commands, sender)
         with suppress(OSError):
             pipe.send_bytes(b"started")
         if helper is not None:

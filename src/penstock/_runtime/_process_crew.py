@@ -12,7 +12,7 @@ Guarantees, beyond a crew's:
 import pickle
 import sys
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
@@ -180,11 +180,13 @@ class ProcessCrew(Crew):
         """Take what a job's processes made."""
         if lease is None:
             for block in range(job.blocks):
-                job.take_elements(block, read(spill, self._board.place(slot, block), sys.maxsize))
+                elements: Any = read(spill, self._board.place(slot, block), sys.maxsize)
+                job.take_elements(block, elements)
             job.run_merge(Context())
             return
         place = self._board.place(slot, job.blocks)
-        job.take_merged(read(lease, place, sys.maxsize if self._plan.copy else LARGE_BYTES))
+        merged: Any = read(lease, place, sys.maxsize if self._plan.copy else LARGE_BYTES)
+        job.take_merged(merged)
         self._used[self._jobs_numbers[slot]] = place.stop
         each = (self._board.needed(slot) + place.stop) / max(job.row_count, 1)
         self.learned.merged_row_bytes = max(self.learned.merged_row_bytes, each)

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
@@ -115,7 +115,7 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> N
 def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> Plan | None:
     """Return the plan of a process that is ready to work, and tell whether it is."""
     with Caught() as caught:
-        plan: Plan = read(region, slice(None), 0)
+        plan = cast("Plan", read(region, slice(None), 0))
         if plan.limits.worker_init is not None:
             plan.limits.worker_init(number)
         pipe.send_bytes(pickle.dumps(None))
@@ -224,7 +224,8 @@ class _Worker:
             spill, region = self._regions.get(described.spill), self._regions.get(described.region)
             if not job.row_bytes:
                 for block in range(job.blocks):
-                    job.take_elements(block, read(spill, self._board.place(slot, block), 0))
+                    elements: Any = read(spill, self._board.place(slot, block), 0)
+                    job.take_elements(block, elements)
             job.run_merge(self._context, come_to)
             parcel = pack(job.merged())
             if parcel.nbytes > len(region):
