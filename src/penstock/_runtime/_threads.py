@@ -22,7 +22,7 @@ from penstock._runtime._batches import Course, Unit, coordinates_of
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob
+from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._streams import EndOfEpoch
@@ -181,7 +181,9 @@ class _Cutter:
             return 1  # the first batch shouldn't wait for others
         by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
-        row_bytes = max(0 if layout is None else layout.row_bytes, self._learned.merged_row_bytes)
+        row_bytes = 0.0 if layout is None else layout.row_bytes
+        if self._program.above or row_layout(self._program, self._learned) is None:
+            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
         most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
         by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
