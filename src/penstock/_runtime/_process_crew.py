@@ -132,7 +132,6 @@ class ProcessCrew(Crew):
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
-            self._newest,
             {at: str(self.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(self.deadly)} if self.deadly else {},
         )
         taken = aligned(job.row_bytes)
@@ -192,9 +191,6 @@ class ProcessCrew(Crew):
         self.learned.merged_row_bytes = max(self.learned.merged_row_bytes, each)
 
     # -- the watchers of the processes
-
-    def told(self, message: object) -> None:
-        """Take what a process tells: that it has started."""
 
     def busy_since(self, number: int) -> float | None:
         """Return since when a process is at what it is at; None if it is at nothing."""

@@ -52,9 +52,7 @@ class Described(NamedTuple):
     region: int | None
     """The number of the memory for batches; None where elements are what is wanted."""
     living: tuple[int, ...]
-    """The numbers of all memory that was in use when the job was armed."""
-    newest: int
-    """The highest number then; what is neither in use nor newer, a process lets go of."""
+    """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
     deadly: dict[tuple[int, int], str]
     """The job's elements that processes die of, by epoch and position, and what is told of that."""
 
@@ -194,7 +192,7 @@ class _Worker:
         memory = described.spill if job.has_merge else described.region
         if job.row_bytes and memory is not None:
             job.use(self._regions.get(memory))
-        self._regions.keep(described.living, described.newest)
+        self._regions.keep(described.living)
         # Columns of an earlier job keep its memory mapped.
         self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in described.living}
         self._jobs[slot] = described, job
@@ -266,20 +264,19 @@ class _Turns:
 class _Regions:
     """The crew's memory, as far as this process has met it."""
 
-    def __init__(self, arriving: SharedDescriptors) -> None:
-        self._arriving = arriving
+    def __init__(self, descriptors: SharedDescriptors) -> None:
+        self._descriptors = descriptors
         self._known: dict[int, Region] = {}
 
     def get(self, number: int) -> Region:
-        while number not in self._known:
-            known, descriptor = self._arriving.next()
+        if number not in self._known:
+            descriptor = self._descriptors.ask(number)
             try:
-                self._known[known] = open_region(descriptor)
+                self._known[number] = open_region(descriptor)
             finally:
                 os.close(descriptor)
         return self._known[number]
 
-    def keep(self, living: tuple[int, ...], newest: int) -> None:
+    def keep(self, living: tuple[int, ...]) -> None:
         for number in self._known.keys() - living:
-            if number <= newest:  # jobs are not met in the order in which they were armed
-                del self._known[number]
+            del self._known[number]

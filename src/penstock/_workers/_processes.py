@@ -5,7 +5,7 @@ Guarantees:
     once, or finished in its name where the employer says so; then another process takes its place.
   - One that is at the same work for longer than it may be is killed, and is dead like any other.
   - Processes that die again and again before they have started are an error of the whole crew.
-  - What a process tells arrives in order, on the thread that watches it.
+  - Nothing is sent to a process but what it asks for, so nothing piles up before one that is busy.
   - `close` returns when all processes have ended and were waited for; those that are inside a function of the dataset
     are killed after `_PATIENCE_SECONDS`. They end with their parent, and print nothing on Ctrl-C.
 """
@@ -40,10 +40,6 @@ _logger = logging.getLogger("penstock")
 
 class Employer(Protocol):
     """Who has work done by processes; all methods are called on the threads that watch them."""
-
-    def told(self, message: object) -> None:
-        """Take what a process tells."""
-        ...
 
     def busy_since(self, number: int) -> float | None:
         """Return since when, by `monotonic`, a process is at what it is at; None if it is at nothing."""
@@ -117,14 +113,12 @@ class WorkerProcesses:
         ]
 
     def share(self, number: int, descriptor: int) -> None:
-        """Give all processes a descriptor, under a number; those that start later too, until `unshare`."""
+        """Have a descriptor ready for processes that ask for it by a number, until `unshare`."""
         with self._lock:
             self._shared[number] = descriptor
-            for child in self._children.values():
-                _send(child, number, descriptor)
 
     def unshare(self, number: int) -> None:
-        """Give it to no further process; it may be closed then."""
+        """Give it to no process any more; it may be closed then."""
         with self._lock:
             self._shared.pop(number, None)
 
@@ -213,8 +207,6 @@ class WorkerProcesses:
             if self._closing:
                 return False
             self._children[number] = child
-            for shared, descriptor in self._shared.items():
-                _send(child, shared, descriptor)
             return True
 
     def _listen(self, number: int, child: ChildProcess) -> tuple[bool, bool]:
@@ -227,16 +219,22 @@ class WorkerProcesses:
                 if not child.pipe.poll():
                     break  # it has ended, and told all
                 message = pickle.loads(child.pipe.recv_bytes())
-                if isinstance(message, PackedError):
+                if isinstance(message, int):
+                    self._send(child, message)
+                elif isinstance(message, PackedError):
                     self._employer.fail(unpack_error(message))
                     with self._lock:
                         self._closing = True
-                elif message is not None:
-                    self._employer.told(message)
                 has_started = True
         except (EOFError, OSError):  # killed, in the middle of a message perhaps
             pass
         return has_started, False
+
+    def _send(self, child: ChildProcess, number: int) -> None:
+        with self._lock:
+            descriptor = self._shared.get(number)
+            if descriptor is not None:  # else it was asked for just before all was closed
+                reduction.send_handle(child.pipe, descriptor, 0)  # whose it will be matters to Windows alone
 
     def _await(self, number: int, child: ChildProcess) -> bool:
         """Wait until a process has told something or ended; return False if it hangs."""
@@ -281,19 +279,13 @@ def _arrived(*handles: _Handle) -> Inherited:
     return Inherited(tuple(handle.detach() for handle in handles))
 
 
-def _send(child: ChildProcess, number: int, descriptor: int) -> None:
-    with Caught():  # it has died; its watcher will see
-        child.pipe.send_bytes(b"%d" % number)
-        reduction.send_handle(child.pipe, descriptor, 0)  # whose it will be matters to Windows alone
-
-
 class SharedDescriptors:
     """A process's side of `WorkerProcesses.share`."""
 
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
 
-    def next(self) -> tuple[int, int]:
-        """Return the number of the next descriptor, and the descriptor, which the caller closes; waits for it."""
-        number = int(self._pipe.recv_bytes())
-        return number, reduction.recv_handle(self._pipe)
+    def ask(self, number: int) -> int:
+        """Return a descriptor, which the caller closes; waits for it."""
+        self._pipe.send_bytes(pickle.dumps(number))
+        return reduction.recv_handle(self._pipe)
