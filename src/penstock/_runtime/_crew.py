@@ -61,7 +61,7 @@ class Crew:
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._ring = self._make_ring()
         self._bell = CommonBell(self._ring.bell)
         self._memory = Memory()
@@ -166,7 +166,7 @@ class Crew:
         """Raise if the crew can't work: in a fork, where it has no threads; closed; with what `worker_init` raised."""
         if os.getpid() != self._process:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")
         if self._worker_error is not None:
             raise self._worker_error
@@ -276,7 +276,7 @@ class Crew:
         """Stop the workers. Memory lives on as long as views of it do."""
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
-        self._is_closed = True
+        self.is_closed = True
         for client in self.clients:
             self.when_free(client.give_up)
         self._stop()

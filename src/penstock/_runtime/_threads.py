@@ -76,6 +76,8 @@ class ThreadBatchStream:
         return kind(self._crew, self._client, next_job, cutter.window, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
+        if self._crew.is_closed:
+            self._crew.check()
         job = self._job
         if job is None:
             job = self._job = self._queue.next_job()
