@@ -25,13 +25,14 @@ from penstock._runtime._client import Client
 from penstock._runtime._jobs import Job
 from penstock._runtime._stock import Stock
 from penstock._workers._threads import Task, WorkerThreads
-from penstock.errors import ClosedError, InternalError
+from penstock.errors import ClosedError, InternalError, UsageError
 from penstock.transport._interrupts import HeldInterrupts
 from penstock.transport._listener import CommonBell, Listener
 from penstock.transport._memory import Lease, Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 
-SLOTS: Final = 256
+SLOTS: Final = 1024
+SLOTS_EACH: Final = 128  # of a client, at most, so that there are some for every other
 BLOCKS: Final = 256  # row blocks of a slot, at most
 
 
@@ -109,8 +110,15 @@ class Crew:
     # -- whom it computes for
 
     def join(self, client: Client) -> None:
-        """Compute for one more client."""
+        """Compute for one more client.
+
+        Raises:
+            UsageError: there are too many.
+        """
         with self.owned():
+            most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)  # cancelled jobs have slots too, until they drain
+            if len(self.clients) == most:
+                raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
             client.listener = self._bell.listen()
             self.clients = (*self.clients, client)
 

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from penstock._runtime._client import Client, nothing
-from penstock._runtime._crew import Crew
+from penstock._runtime._crew import SLOTS_EACH, Crew
 from penstock._runtime._jobs import Job
 from penstock.errors import UsageError
 from penstock.transport._interrupts import HeldInterrupts
@@ -38,7 +38,7 @@ class JobQueue(Generic[AnyJob]):
         make_job: Callable[[], AnyJob | None],
         window: int,
         *,
-        alone: bool = True,
+        queues: int = 1,
         ended: Callable[[], None] | None = None,
     ) -> None:
         """Start computing ahead.
@@ -48,13 +48,15 @@ class JobQueue(Generic[AnyJob]):
             client: whose the jobs are.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
             window: how many jobs may be in the making or ready.
-            alone: whether the client has no other queue. Then workers arm jobs too; else only the consumer does.
+            queues: how many queues the client has, at most. Where this is the only one, workers arm jobs too; else only
+                the consumer does.
             ended: called when the jobs are given up, so that no worker waits for what they were to get; may be called
                 again.
         """
         self._crew = crew
         self._client = client
         self._make_job = make_job
+        window = min(window, max(SLOTS_EACH // queues, 1))
         self._window = window
         self._memory = client.plan.memory
         self._most_regions = window + 1
@@ -65,7 +67,7 @@ class JobQueue(Generic[AnyJob]):
         crew.check()
         with crew.owned():
             client.queues.append(self._give_up)
-            if alone:
+            if queues == 1:
                 client.arm_more = self._arm_ahead
                 client.stock.most_idle = window + 1
             self._arm_ahead()

@@ -229,8 +229,7 @@ class ThreadReader:
         if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        alone = self._leaves == 1
-        queue = JobQueue(self._crew, self._client, next_job, cutter.window, alone=alone, ended=ended)
+        queue = JobQueue(self._crew, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
         self._queues[leaf.number] = queue
         if self._closed:  # by another thread, which may not have seen this queue
             queue.close()
