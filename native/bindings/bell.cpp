@@ -125,7 +125,8 @@ void bind_bell(nb::module_& module) {
         .def(
             "ring", [](PythonBell& self) { self.bell->ring(); }, "Makes the descriptor readable.")
         .def(
-            "clear", [](PythonBell& self) { self.bell->clear(); }, "Makes the descriptor unreadable.")
+            "clear", [](PythonBell& self) { return self.bell->clear(); },
+            "Makes the descriptor unreadable; returns whether it was readable.")
         .def(
             "fileno", [](const PythonBell& self) { return self.bell->fileno(); }, "The descriptor.")
         .def("wait", &PythonBell::wait, "timeout_seconds"_a.none(), "Waits until rung; False after the timeout.");

@@ -110,8 +110,8 @@ class Bell:
     def ring(self) -> None:
         """Makes the descriptor readable."""
 
-    def clear(self) -> None:
-        """Makes the descriptor unreadable."""
+    def clear(self) -> bool:
+        """Makes the descriptor unreadable; returns whether it was readable."""
 
     def fileno(self) -> int:
         """The descriptor."""

@@ -73,7 +73,10 @@ CASES: dict[str, Case] = {
     "num_workers 1.5": refused(NUMBERS, "num_workers must be a whole number; got num_workers=1.5", num_workers=1.5),
     "num_workers True": refused(NUMBERS, "num_workers must be a whole number", num_workers=True),
     "unknown workers": refused(
-        NUMBERS, 'workers must be "auto", "threads" or "processes"; got workers=\'fibers\'', workers="fibers"
+        NUMBERS,
+        'workers must be "auto", "threads" or "processes", or a Loader',
+        "got workers='fibers'",
+        workers="fibers",
     ),
     "workers of a list": refused(NUMBERS, "workers must be", "got workers=['threads']", workers=["threads"]),
     "isolated": refused(NUMBERS, "isolated must be True or False; got isolated='yes'", isolated="yes"),

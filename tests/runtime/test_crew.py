@@ -5,15 +5,29 @@ import functools
 import threading
 from collections.abc import Generator
 
-from penstock._graph._apply import Context
+import penstock as ps
+from penstock._plan._lower import lower
+from penstock._plan._plan import Limits
+from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
+from penstock._runtime._recorder import Recorder
 from tests.loader.gates import PATIENCE_SECONDS
 
 
 @contextlib.contextmanager
 def made() -> Generator[Crew]:
     """Give a crew of one worker without work."""
-    crew = Crew(1, Context, merges=1, worker_init=None)
+    plan = lower(
+        ps.range(1).node,
+        place="threads",
+        num_workers=1,
+        shard=None,
+        prefetch=1,
+        memory=None,
+        copy=False,
+        limits=Limits(),
+    )
+    crew = Crew(Client(plan, Recorder()))
     try:
         yield crew
     finally:

@@ -3,8 +3,9 @@
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Generic, Literal, Self
+from typing import TYPE_CHECKING, Generic, Literal, Self
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from penstock._graph._verify import need_count
 from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._ordered_progress import OrderedProgress
 from penstock._loader._progress import IndexedProgress, Progress
-from penstock._plan._choose import Workers
-from penstock._plan._lower import choose_place, lower, parse_memory
+from penstock._loader._sharing import SharedWorkers
+from penstock._plan._lower import choose_place, lower, parse_memory, share_place
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock._runtime._choosing._chosen import chosen
 from penstock._runtime._runtime import Runtime
@@ -27,6 +28,9 @@ from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.sources._as_source import check_length
 from penstock.transport._closer import Closer
+
+if TYPE_CHECKING:
+    from penstock._plan._choose import Workers
 
 _ALLOWABLE = frozenset({"source", "order"})
 
@@ -53,7 +57,10 @@ class Loader(Generic[T_co]):
             for functions that hold it: they must be picklable, and a script must guard what it does by
             `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
             compute no more than one, and an epoch has some seconds of work. Say "threads" where functions leave
-            something behind in this program, such as a count.
+            something behind in this program, such as a count. Another loader: its workers, if it has any, compute for
+            this one too, as long as it isn't closed. Each has its own memory, order and state, and closing or leaving
+            this one does nothing to that one; `num_workers` is left out, and `limits` may set `num_batch_workers` and
+            `read_ahead`.
         isolated: have one helper process run all of this, its workers included, so that the trainer's own process
             computes nothing of it and only receives: what is said of "processes" about functions and scripts holds
             then. Batches come in order.
@@ -90,7 +97,7 @@ class Loader(Generic[T_co]):
         dataset: Dataset[T_co],
         *,
         num_workers: int | Literal["auto"] = 0,
-        workers: Workers = "auto",
+        workers: "Workers | Loader[object]" = "auto",
         isolated: bool = False,
         ordered: bool = True,
         shard: Shard | None = None,
@@ -100,7 +107,12 @@ class Loader(Generic[T_co]):
         limits: Limits | None = None,
     ) -> None:
         _need_dataset(dataset)
-        place, count = choose_place(num_workers, workers)
+        limits = limits or Limits()
+        owner = Loader._lent(workers) if isinstance(workers, Loader) else None
+        if owner is None:
+            place, count = choose_place(num_workers, workers)
+        else:
+            place, count = share_place(owner.plan, num_workers, limits, isolated=isolated)
         self._dataset = dataset
         plan = lower(
             dataset.node,
@@ -110,18 +122,23 @@ class Loader(Generic[T_co]):
             prefetch=prefetch,
             memory=parse_memory(memory),
             copy=copy,
-            limits=limits or Limits(),
+            limits=limits,
             ordered=ordered,
             isolated=isolated,
         )
-        self._plan: Plan = chosen(plan, num_workers, workers)
+        self._plan: Plan = (
+            replace(plan, why="another loader's" if count else "")
+            if isinstance(workers, Loader)
+            else chosen(plan, num_workers, workers)
+        )
         indexed = isinstance(self._plan.program, Batches)
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
-        self._runtime = _runtime_of(self._plan)
+        self._runtime = _runtime_of(self._plan, owner)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, dict[str, str]] = {}
         self._closer = Closer(self._runtime.close)
+        self._workers = owner or SharedWorkers(self._plan, self._runtime, self._closer)
 
     # ------------------------------------------------------------------ iterating
 
@@ -322,6 +339,12 @@ class Loader(Generic[T_co]):
     def _need_open(self) -> None:
         if not self._closer.is_open:
             raise ClosedError("the loader was closed; make a new one")
+        self._workers.need_open()
+
+    def _lent(self) -> SharedWorkers:
+        """Return the workers that compute for this loader, for another."""
+        self._need_open()
+        return self._workers
 
     def _retire_iterator(self, why: str) -> None:
         iterator = None if self._iterator is None else self._iterator()
@@ -358,8 +381,10 @@ class Loader(Generic[T_co]):
             )
 
 
-def _runtime_of(plan: Plan) -> Runtime:
-    return _runtime.IsolatedRuntime(plan) if plan.isolated else Runtime(plan)
+def _runtime_of(plan: Plan, owner: SharedWorkers | None) -> Runtime:
+    if plan.isolated:
+        return _runtime.IsolatedRuntime(plan)
+    return Runtime(plan, owner=None if owner is None else owner.runtime)
 
 
 def _need_dataset(dataset: object) -> None:

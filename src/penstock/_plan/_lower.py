@@ -12,6 +12,8 @@ from penstock._plan._ranks import check_ranks
 from penstock.errors import UsageError
 
 _MOST_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
+_NO_LIMITS: Final = Limits()
+_OWNERS_LIMITS: Final = ("worker_init", "start_method", "worker_threads", "timeout")  # of whoever starts the workers
 _NAMES: Final[dict[Place, str]] = {"inline": "none", "threads": "threads", "processes": "processes"}
 
 
@@ -57,13 +59,45 @@ def program_of(node: Node) -> Batches | Ordered:
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
     """Return where tasks run and by how many workers, from a loader's arguments; as far as "auto" leaves it open."""
     if workers not in ("auto", "threads", "processes"):
-        raise UsageError(f'workers must be "auto", "threads" or "processes"; got workers={workers!r}')
+        raise UsageError(
+            'workers must be "auto", "threads" or "processes", or a Loader whose workers compute for this one too; '
+            f"got workers={workers!r}"
+        )
     if num_workers == "auto":
         return ("inline", 0) if workers == "auto" else ("processes" if workers == "processes" else "threads", 1)
     count = need_count("num_workers", num_workers)
     if not count:
         return "inline", 0
     return ("processes", count) if workers == "processes" else ("threads", count)
+
+
+def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: object) -> tuple[Place, int]:
+    """Return where tasks run and by how many workers, for a loader that takes another one's.
+
+    Args:
+        owner: the plan of the loader that has them.
+        num_workers: what was said beside it, which must be nothing, as of the next two.
+        limits: of which some are for the owner to say.
+        isolated: likewise.
+    """
+    if num_workers != 0:
+        raise UsageError(
+            f"workers=loader takes the workers of that loader ({owner.who}), however many; got "
+            f"num_workers={num_workers!r} beside it. Leave num_workers out"
+        )
+    if isolated or owner.isolated:
+        whose = "this loader" if isolated else "that loader"
+        raise UsageError(
+            f"workers=loader takes workers of this process; {whose} has isolated=True, whose workers belong to its "
+            "helper process. Leave isolated=True out, or give each loader its own workers"
+        )
+    said = [name for name in _OWNERS_LIMITS if getattr(limits, name) != getattr(_NO_LIMITS, name)]
+    if said:
+        raise UsageError(
+            f"the workers of workers=loader were started as that loader's limits say; got {', '.join(said)} beside it. "
+            "Give them to that loader; num_batch_workers and read_ahead may differ"
+        )
+    return owner.place, owner.num_workers
 
 
 def parse_memory(memory: int | str | None) -> int | None:

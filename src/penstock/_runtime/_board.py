@@ -27,12 +27,12 @@ DEADLY: Final = 4
 """Processes die of it."""
 
 _RECORD_BYTES: Final = 1 << 16  # of which as much is touched as a description takes
-_TAKEN, _NEEDED, _DESCRIBED, _END = range(4)  # words of a slot, before those of its blocks
-_HEAD: Final = 4
+_TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(7)  # of a slot, before its blocks'
+_HEAD: Final = 7
 _BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
 _DEATHS: Final = 4
-_WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(10)
+_WORKER_WORDS: Final = 8
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE = range(7)
 _UNKNOWN: Final = -1
 
 
@@ -95,7 +95,7 @@ class Board:
             return False
         self._outcomes[slot] = FINE
         self._places[slot] = 0
-        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end
+        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0
         record[start:end] = np.frombuffer(description, np.uint8)
         return True
 
@@ -166,6 +166,17 @@ class Board:
         """Return whether workers died of a slot's blocks."""
         return bool(self._places[slot, :, _DEATHS].any())
 
+    def count(self, slot: int, rows: int, seconds: float, cpu_seconds: float) -> None:
+        """Add rows, and the time they took, to what was computed in a slot."""
+        self._add(slot, _ROWS, rows)
+        self._add(slot, _NANOSECONDS, int(seconds * 1e9))
+        self._add(slot, _CPU_NANOSECONDS, int(cpu_seconds * 1e9))
+
+    def counted(self, slot: int) -> tuple[int, float, float]:
+        """Return how many rows were computed in a slot, the seconds and the processor's seconds that they took."""
+        rows, nanoseconds, cpu_nanoseconds = self._words[slot, _ROWS : _CPU_NANOSECONDS + 1].tolist()
+        return rows, nanoseconds / 1e9, cpu_nanoseconds / 1e9
+
     # -- workers
 
     def begin(self, worker: int, slot: int, job: int, block: int) -> None:
@@ -194,12 +205,3 @@ class Board:
         """Return since when, by `monotonic`, a worker is at what it is at; None if it is at nothing."""
         words = self._workers[worker]
         return int(words[_SINCE]) / 1e9 if words[_IS_BUSY] else None
-
-    def count(self, worker: int, rows: int, seconds: float, cpu_seconds: float) -> None:
-        """Add rows and the time they took to a worker's."""
-        self._workers[worker, _ROWS : _CPU_NANOSECONDS + 1] += (rows, int(seconds * 1e9), int(cpu_seconds * 1e9))
-
-    def counted(self) -> tuple[int, float, float]:
-        """Return all workers' rows so far, the seconds and the processor's seconds that they took."""
-        rows, nanoseconds, cpu_nanoseconds = self._workers[:, _ROWS : _CPU_NANOSECONDS + 1].sum(axis=0).tolist()
-        return rows, nanoseconds / 1e9, cpu_nanoseconds / 1e9

@@ -8,74 +8,70 @@ Guarantees:
     begun.
   - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the crew.
   - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
+  - Of several clients each has memory of its own, and waits for its own jobs. Workers take the job that was armed
+    first, whosoever it is.
 """
 
-import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._graph._apply import Context
-from penstock._runtime._jobs import Job, Learned
+from penstock._runtime._client import Client
+from penstock._runtime._jobs import Job
+from penstock._runtime._stock import Stock
 from penstock._workers._threads import Task, WorkerThreads
-from penstock.errors import ClosedError, InternalError
+from penstock.errors import ClosedError, InternalError, UsageError
 from penstock.transport._interrupts import HeldInterrupts
+from penstock.transport._listener import CommonBell, Listener
 from penstock.transport._memory import Lease, Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 
-SLOTS: Final = 256
+SLOTS: Final = 1024
+SLOTS_EACH: Final = 128  # of a client, at most, so that there are some for every other
 BLOCKS: Final = 256  # row blocks of a slot, at most
-_logger = logging.getLogger("penstock")
+
+
+class Armed(NamedTuple):
+    """A job in a slot, by its number, and whose it is."""
+
+    number: int
+    client: Client
+    job: Job
 
 
 class Crew:
-    """Owns the ring, the memory that jobs are computed in, and the threads. Serves one queue at a time; outlives it.
+    """Owns the ring and the threads, and lends the memory that jobs are computed in. Outlives the queues it serves.
 
-    What a queue has to say: `arm_more`, called by workers when they own the crew, must not raise; `most_idle` is how
-    many regions of memory are worth keeping while nobody uses them.
+    Args:
+        owner: the client whose plan says how many workers there are, and how they begin. The crew ends with it.
     """
 
     shares = False
     """Whether jobs are computed by other processes."""
 
-    def __init__(
-        self,
-        num_workers: int,
-        make_context: Callable[[], Context],
-        *,
-        merges: int,
-        worker_init: Callable[[int], object] | None,
-    ) -> None:
-        self.learned = Learned()
-        self.num_workers = num_workers
-        self.arm_more: Callable[[], None] = _nothing
-        self.most_idle = 0
-        self.queues: list[Callable[[], None]] = []  # what gives up each one's jobs
-        self.told_of_kept_batches = False  # the queue's, but once for all queues
-        self.deadly: dict[tuple[int, int], Exception] = {}  # what no worker shall compute, as in `Context`
-        self._told_of: set[str] = set()
+    def __init__(self, owner: Client) -> None:
+        self.num_workers = owner.plan.num_workers
+        self.clients: tuple[Client, ...] = ()  # replaced as a whole, since other threads read it
+        self._owner = owner
         self._lock = threading.Lock()  # its holder owns the crew
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
+        self.is_closed = False
         self._ring = self._make_ring()
-        self._bell = self._ring.bell
+        self._bell = CommonBell(self._ring.bell)
         self._memory = Memory()
-        self._jobs: list[Job | None] = [None] * SLOTS
+        self._armed: list[Armed | None] = [None] * SLOTS
         self._free = list(range(SLOTS - 1, -1, -1))
         self._draining: set[int] = set()
-        self._lent: dict[int, Region] = {}  # by job number: memory that is being written, ready or viewed
-        self._used: dict[int, int] = {}  # how many bytes of it
-        self._idle: list[Region] = []
+        self._lent: dict[int, Stock] = {}  # by job number: whose memory is being written, ready or viewed
         self._number = 0
-        self._merging = threading.Semaphore(merges)
-        self._make_context = make_context
-        self._worker_init = worker_init
+        self.join(owner)
         self._start()
 
     # -- the workers, and their memory; processes have their own
@@ -98,18 +94,50 @@ class Crew:
     def _region_bytes(self, job: Job) -> int:
         return job.memory_bytes
 
-    def _lend(self, job: Job, lease: Lease) -> None:
-        job.use(lease)
+    def _lend(self, armed: Armed, lease: Lease) -> None:
+        armed.job.use(lease)
 
-    def _hand_out(self, slot: int, job: Job, region: Region | None) -> None:
+    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
         del region
-        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge)
+        self._ring.arm(slot, armed.number, armed.job.blocks, merge=armed.job.has_merge)
 
     def _is_complete(self, slot: int) -> bool:
         return self._ring.ready(slot)
 
-    def _conclude(self, slot: int, job: Job) -> None:
+    def _conclude(self, slot: int, armed: Armed) -> None:
         """Learn what became of a job."""
+
+    # -- whom it computes for
+
+    def join(self, client: Client) -> None:
+        """Compute for one more client.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        with self.owned():
+            most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)  # cancelled jobs have slots too, until they drain
+            if len(self.clients) == most:
+                raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
+            client.listener = self._bell.listen()
+            self.clients = (*self.clients, client)
+
+    def leave(self, client: Client) -> None:
+        """Compute for a client no longer; its batches that were handed out stay valid. Never waits."""
+        if os.getpid() == self._process:
+            self.when_free(lambda: self._let_go(client))
+
+    def _let_go(self, client: Client) -> None:
+        client.give_up()
+        self.clients = tuple(other for other in self.clients if other is not client)
+        self._bell.forget(_listener_of(client))
+        client.stock.most_idle = 0
+        self._discard(client.stock.spare())
+
+    def give_up(self, client: Client) -> None:
+        """Give up a client's jobs, also those of a queue that nobody can close: its maker was interrupted."""
+        with self.owned():
+            client.give_up()
 
     # -- who owns it
 
@@ -130,16 +158,6 @@ class Crew:
         self._waiting.append(action)
         self._run_waiting()
 
-    def give_up(self) -> None:
-        """Give up all queues' jobs, also those of a queue that nobody can close: its maker was interrupted."""
-        with self.owned():
-            self._give_up_all()
-
-    def _give_up_all(self) -> None:
-        while self.queues:
-            self.queues[-1]()
-        self.arm_more = _nothing
-
     def _run_waiting(self) -> None:
         # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
         while self._waiting and not self._lock.locked():
@@ -153,43 +171,32 @@ class Crew:
                     self._lock.release()
 
     def check(self) -> None:
-        """Raise if the crew can't work: in a fork, where it has no threads, or with what `worker_init` raised."""
+        """Raise if the crew can't work: in a fork, where it has no threads; closed; with what `worker_init` raised."""
         if os.getpid() != self._process:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+        if self.is_closed:
+            raise ClosedError("the loader that owns the workers of this one was closed; close it last")
         if self._worker_error is not None:
             raise self._worker_error
 
-    def count_bytes(self) -> int:
-        """Return the bytes of memory that is being written, ready or viewed now."""
+    def count_bytes(self, client: Client) -> int:
+        """Return the bytes of a client's memory that is being written, ready or viewed now."""
         if os.getpid() != self._process:
             return 0
         with self.owned():
             self.collect()
-            return self.bytes_in_use
-
-    def tell_of(self, complaint: str) -> None:
-        """Log, once for each type of exception, what a worker raised and the consumer did not, if that is known."""
-        kind = complaint.partition(":")[0]
-        if complaint and kind not in self._told_of:
-            self._told_of.add(kind)
-            _logger.warning(
-                "a worker process raised what this one did not when it computed the same again. The batch is as it "
-                "should be, but such batches take this process's time: %s",
-                complaint,
-            )
+            return client.stock.used_bytes
 
     # -- slots; with the crew owned
 
-    @property
-    def regions_in_use(self) -> int:
-        """How many regions of memory are being written, ready or viewed, but for those of cancelled slots."""
-        jobs = [self._jobs[slot] for slot in self._draining]
-        return len(self._lent) - sum(job is not None and job.memory_bytes > 0 for job in jobs)
+    def regions_in_use(self, client: Client) -> int:
+        """Return how many of a client's regions are being written, ready or viewed, but for cancelled slots'."""
+        armed = [self._armed[slot] for slot in self._draining_of(client)]
+        return client.stock.lent - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
 
-    @property
-    def bytes_in_use(self) -> int:
-        """The bytes of all memory that is being written, ready or viewed."""
-        return sum(self._used.copy().values())
+    def _draining_of(self, client: Client) -> list[int]:
+        armed = [(slot, self._armed[slot]) for slot in self._draining]
+        return [slot for slot, each in armed if each is not None and each.client is client]
 
     @property
     def has_free_slot(self) -> bool:
@@ -202,40 +209,40 @@ class Crew:
             self._draining.remove(slot)
             self.retire(slot)
         for number in self._memory.released():
-            self._idle.append(self._lent.pop(number))
-            del self._used[number]
-        self._discard(self._idle[: -self.most_idle or None])
-        del self._idle[: -self.most_idle or None]
+            stock = self._lent.pop(number)
+            stock.take_back(number)
+            self._discard(stock.spare())
 
-    def arm(self, job: Job) -> int:
-        """Hand a job to the workers; return its slot."""
+    def arm(self, client: Client, job: Job) -> int:
+        """Hand a client's job to the workers; return its slot."""
         slot = self._free.pop()
         self._number += 1
+        armed = Armed(self._number, client, job)
         region: Region | None = None
         if job.memory_bytes:
-            region = self._lent[self._number] = self._take_region(self._region_bytes(job))
-            self._used[self._number] = len(region)
-            self._lend(job, self._memory.lease(region, self._number))
-        self._jobs[slot] = job
-        self._hand_out(slot, job, region)
+            region = self._take_region(client.stock, self._region_bytes(job))
+            client.stock.lend(armed.number, region)
+            self._lent[armed.number] = client.stock
+            self._lend(armed, self._memory.lease(region, armed.number))
+        self._armed[slot] = armed
+        self._hand_out(slot, armed, region)
         return slot
 
-    def _take_region(self, size_bytes: int) -> Region:
-        for index in reversed(range(len(self._idle))):  # the last one returned is still in the caches
-            if len(self._idle[index]) >= size_bytes:
-                return self._idle.pop(index)
-        self._discard(self._idle[:1])
-        del self._idle[:1]  # the new one takes its place
-        return self._allocate(size_bytes)
+    def _take_region(self, stock: Stock, size_bytes: int) -> Region:
+        region = stock.take(size_bytes)
+        if region is None:
+            self._discard(stock.oldest())  # the new one takes its place
+            region = self._allocate(size_bytes)
+        return region
 
     def retire(self, slot: int) -> None:
         """Take back a slot whose job is complete; its memory follows when the last view dies."""
-        job = self._jobs[slot]
-        if job is None:
+        armed = self._armed[slot]
+        if armed is None:
             raise InternalError("only an armed slot can be retired")
-        self._conclude(slot, job)
+        self._conclude(slot, armed)
         self._ring.retire(slot)
-        self._jobs[slot] = None
+        self._armed[slot] = None
         self._free.append(slot)
 
     def cancel(self, slot: int) -> None:
@@ -243,28 +250,24 @@ class Crew:
         self._ring.cancel(slot)
         self._draining.add(slot)
 
-    def wait_drained(self, held: HeldInterrupts) -> None:
-        """Wait until no cancelled slot has a writer left; Ctrl-C comes out of it at once."""
+    def wait_drained(self, client: Client, held: HeldInterrupts) -> None:
+        """Wait until no cancelled slot of a client has a writer left; Ctrl-C comes out of it at once."""
+        slots = self._draining_of(client)
         held.allow()
-        for slot in self._draining:
-            self._ring.wait_drained(slot)
+        _wait(_listener_of(client), lambda: all(map(self._ring.drained, slots)))
         held.hold()
         self.collect()
 
-    # -- waiting; the consumer's thread alone
+    # -- waiting; the client's consumer's thread alone
 
-    def is_ready(self, slots: Iterable[int]) -> bool:
+    def is_ready(self, client: Client, slots: Iterable[int]) -> bool:
         """Return whether one of the slots' jobs is complete; if not, the descriptor becomes readable when it may be."""
-        self._bell.clear()
+        _listener_of(client).clear()
         return self._is_settled(slots)
 
-    def wait(self, slots: Callable[[], Iterable[int]], given_up: Callable[[], bool]) -> None:
+    def wait(self, client: Client, slots: Callable[[], Iterable[int]], given_up: Callable[[], bool]) -> None:
         """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once."""
-        while not (self._is_settled(slots()) or given_up()):
-            self._bell.clear()
-            if self._is_settled(slots()) or given_up():
-                return
-            self._bell.wait()
+        _wait(_listener_of(client), lambda: self._is_settled(slots()) or given_up())
 
     def is_complete(self, slot: int) -> bool:
         """Return whether a slot's job is complete."""
@@ -273,40 +276,35 @@ class Crew:
     def _is_settled(self, slots: Iterable[int]) -> bool:
         return any(map(self._is_complete, slots)) or self._ring.stopped or self._worker_error is not None
 
-    def ring_bell(self) -> None:
-        """Have who waits for a job look again."""
-        self._bell.ring()
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a job may be complete."""
-        return self._bell.fileno()
+    def fileno(self, client: Client) -> int:
+        """Return the descriptor that becomes readable when a job of the client's may be complete."""
+        return _listener_of(client).fileno()
 
     def close(self) -> None:
-        """Stop the threads. Memory lives on as long as views of it do."""
+        """Stop the workers. Memory lives on as long as views of it do."""
         if os.getpid() != self._process:
             return  # in a fork the threads don't exist; nothing may be touched
-        self.when_free(self._give_up_all)
+        self.is_closed = True
+        for client in self.clients:
+            self.when_free(client.give_up)
         self._stop()
-        self.when_free(self._let_go)
-
-    def _let_go(self) -> None:
-        self._discard(self._idle)
-        self._idle.clear()
+        for client in self.clients:
+            self.leave(client)
 
     # -- workers
 
     def _make_task(self, number: int) -> Task:
-        context = self._make_context()
         self._initialise(number)
 
         def run(claim: Claim) -> None:
-            job = self._jobs[claim.slot]
-            if job is not None and not job.failed:
-                self._run(job, claim, context)
-            del job
+            armed = self._armed[claim.slot]
+            if armed is not None and not armed.job.failed:
+                self._run(armed, claim, number)
+            del armed
             if self._lock.acquire(blocking=False):  # whoever holds it arms what can be armed
                 try:
-                    self.arm_more()
+                    for client in self.clients:
+                        client.arm_more()
                 finally:
                     self._lock.release()
             self._run_waiting()
@@ -314,29 +312,41 @@ class Crew:
         return run
 
     def _initialise(self, number: int) -> None:
-        if self._worker_init is None:
+        worker_init = self._owner.plan.limits.worker_init
+        if worker_init is None:
             return
         with Caught() as caught:
-            self._worker_init(number)
+            worker_init(number)
         if caught.error is not None:  # raised by the consumer, instead of a batch
             caught.error.add_note(f"in worker_init of worker {number}")
             self._worker_error = caught.error
 
-    def _run(self, job: Job, claim: Claim, context: Context) -> None:
+    def _run(self, armed: Armed, claim: Claim, number: int) -> None:
+        client, job = armed.client, armed.job
         if self._worker_error is not None:
             job.failed = True
             return
         started, cpu_started = time.perf_counter(), time.thread_time()
         with Caught() as caught:
             if claim.merge:
-                with self._merging:
-                    job.run_merge(context)
+                with client.merging:
+                    job.run_merge(client.context_of(number))
             else:
-                rows = job.run_block(claim.block, context)
-                self.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
+                rows = job.run_block(claim.block, client.context_of(number))
+                client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
         if caught.error is not None:
             job.failed = True  # the consumer meets it again, in its own thread
 
 
-def _nothing() -> None:
-    """Arm nothing: no queue is open."""
+def _listener_of(client: Client) -> Listener:
+    if client.listener is None:
+        raise InternalError("who waits for a crew has joined it")
+    return client.listener
+
+
+def _wait(listener: Listener, is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        listener.clear()
+        if is_over():
+            return
+        listener.wait()

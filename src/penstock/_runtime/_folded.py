@@ -18,11 +18,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Node
 from penstock._graph._ordered._chunk import Token
-from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course, Unit
+from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._streams import EndOfEpoch
 from penstock._runtime._threads import ThreadOrderedStream
@@ -51,9 +50,9 @@ class _Made(NamedTuple):
 class Fold:
     """The source of the pipeline: chunks of batches, up to the end or the first error."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
-        self.inner = ThreadOrderedStream(plan, crew, course, replace(context, filtered=self._count))
+        self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count))
 
     def __iter__(self) -> Generator[list[_Made]]:
         made: list[_Made] = []
@@ -85,12 +84,11 @@ class Fold:
 class FoldedStream:
     """Elements of an ordered dataset, folded ahead."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
         crew.check()
-        self._plan = plan
         self._crew = crew
+        self._client = client
         self._course = course
-        self._context = context
         self._bell = Bell()
         self._made: list[_Made | None] = []
         self._index = 0
@@ -119,7 +117,7 @@ class FoldedStream:
         if made is None or self._course.where is None:
             raise InternalError("a batch of an ordered dataset is handed out once, with its token")
         for counts in made.filtered:
-            self._context.filtered(*counts)
+            self._client.recorder.count_filtered(*counts)
         if made.error is not None:
             self._closed = isinstance(made.error, EndOfEpoch)
             self._end_fold()
@@ -141,8 +139,8 @@ class FoldedStream:
     def _begun(self) -> Outlet:
         if self._outlet is None:
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._fold = Fold(self._plan, self._crew, self._course, self._context)
-                config = PipelineConfig(Source(self._fold), (), Sink(self._plan.prefetch))
+                self._fold = Fold(self._crew, self._client, self._course)
+                config = PipelineConfig(Source(self._fold), (), Sink(self._client.plan.prefetch))
                 self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
                 self._outlet = self._engine.begin(None)
         return self._outlet

@@ -12,20 +12,21 @@ Guarantees, beyond a crew's:
 import pickle
 import sys
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, cast
 
 from penstock._graph._apply import Context
-from penstock._plan._plan import Plan
 from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
-from penstock._runtime._crew import BLOCKS, SLOTS, Crew
+from penstock._runtime._client import Client
+from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read
-from penstock._runtime._process_work import Described, shared, work
+from penstock._runtime._process_work import OWNERS_PLAN, Described, shared, work
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._workers._processes import Starting, Work, WorkerProcesses
-from penstock.errors import InternalError, WorkerError
-from penstock.events import Observer, WorkerDied
+from penstock.errors import WorkerError
+from penstock.events import WorkerDied
 from penstock.transport._arena._table import create_region
 from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
@@ -42,26 +43,23 @@ class ProcessCrew(Crew):
     consumer. A job has it until it is complete.
 
     Args:
-        plan: sent to each process.
-        observe: told of the events of jobs, and of each death.
+        owner: whose plan each process gets at its start. Those of other clients follow as memory.
     """
 
     shares = True
 
-    def __init__(self, plan: Plan, observe: Observer) -> None:
-        self._plan = plan
-        self._observe = observe
-        self._board = Board.create(SLOTS, BLOCKS, plan.num_workers)
-        self._newest = -1  # number of a region
+    def __init__(self, owner: Client) -> None:
+        self._board = Board.create(SLOTS, BLOCKS, owner.plan.num_workers)
+        self._owners_plan = shared(owner.plan)
+        self._plans: dict[Client, Region] = {}  # of the others
+        self._newest = OWNERS_PLAN  # number of a region
         self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
         self._room_bytes = _ROOM_BYTES
         self._spills: dict[int, Region] = {}  # by slot
-        self._idle_spills: list[Region] = []
+        self._idle_spills: dict[Client, list[Region]] = {}
         self._leases: dict[int, Lease] = {}  # by slot, of what is merged
         self._deaths: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: of the first row that processes die of
-        self._counted = 0, 0.0, 0.0
-        self._jobs_numbers = [0] * SLOTS
-        super().__init__(plan.num_workers, _unused, merges=1, worker_init=None)
+        super().__init__(owner)
 
     # -- the workers, and their memory
 
@@ -69,14 +67,14 @@ class ProcessCrew(Crew):
         return SlotRing.shared(BLOCKS, capacity=SLOTS)
 
     def _start(self) -> None:
-        self._shared_plan = shared(self._plan)
-        descriptors = (*self._ring.descriptors(), self._board.region.descriptor, self._shared_plan.descriptor)
+        descriptors = (*self._ring.descriptors(), self._board.region.descriptor, self._owners_plan.descriptor)
+        limits = self._owner.plan.limits
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(work, descriptors, self._plan.limits.timeout),
+            Work(work, descriptors, limits.timeout),
             self,
-            Starting(self._plan.limits.start_method, self._plan.limits.worker_threads),
+            Starting(limits.start_method, limits.worker_threads),
         )
 
     def _stop(self) -> None:
@@ -84,90 +82,111 @@ class ProcessCrew(Crew):
 
     def _allocate(self, size_bytes: int) -> Region:
         region = create_region(size_bytes)
-        self._newest += 1
-        number = self._newest
-        self._processes.share(number, region.descriptor)
-        self._regions[id(region)] = number, region
+        self._share(region)
         return region
+
+    def _share(self, region: Region) -> None:
+        self._newest += 1
+        self._processes.share(self._newest, region.descriptor)
+        self._regions[id(region)] = self._newest, region
 
     def _discard(self, regions: list[Region]) -> None:
         for region in regions:
             number, _ = self._regions.pop(id(region))
             self._processes.unshare(number)
 
-    def _let_go(self) -> None:
-        super()._let_go()
-        self._discard(self._idle_spills)
-        self._idle_spills.clear()
+    def join(self, client: Client) -> None:
+        plan = None if client is self._owner else shared(client.plan)
+        super().join(client)
+        with self.owned():
+            self._idle_spills[client] = []
+            if plan is not None:
+                self._plans[client] = plan
+                self._share(plan)
+
+    def _let_go(self, client: Client) -> None:
+        super()._let_go(client)
+        self._discard(self._idle_spills.pop(client, []))
+        self._forget_plan(client)
+
+    def retire(self, slot: int) -> None:
+        armed = self._armed[slot]
+        super().retire(slot)
+        if armed is not None:
+            self._forget_plan(armed.client)
+
+    def _forget_plan(self, client: Client) -> None:
+        """Let go of the plan of a client that has left, once nobody is at one of its jobs, and may ask for it."""
+        if client in self._plans and client not in self.clients and not self._draining_of(client):
+            self._discard([self._plans.pop(client)])
 
     def _region_bytes(self, job: Job) -> int:
         return self._room_bytes if job.has_merge else job.memory_bytes
 
-    def _lend(self, job: Job, lease: Lease) -> None:
-        self._used[self._number] = job.memory_bytes  # of a room there are pages as far as something lies in it
+    def _lend(self, armed: Armed, lease: Lease) -> None:
+        number, client, job = armed
+        client.stock.use(number, job.memory_bytes)  # of a room there are pages as far as something lies in it
         if job.has_merge:
-            self._leases[self._number] = lease
+            self._leases[number] = lease
         else:
             job.use(lease)
 
-    def _spill_of(self, slot: int, job: SharedJob) -> Region | None:
+    def _spill_of(self, slot: int, client: Client, job: SharedJob) -> Region | None:
         """Return memory for what a job's processes hand on, if there is any."""
+        idle = self._idle_spills[client]
         if not job.has_merge and job.row_bytes:
-            self._discard(self._idle_spills)  # of the first jobs, before a row's layout was known
-            self._idle_spills.clear()
+            self._discard(idle)  # of the first jobs, before a row's layout was known
+            idle.clear()
             return None
         size = max(self._room_bytes, 2 * job.row_bytes)
-        while self._idle_spills and len(self._idle_spills[-1]) < size:
-            self._discard([self._idle_spills.pop()])
-        region = self._spills[slot] = self._idle_spills.pop() if self._idle_spills else self._allocate(size)
+        while idle and len(idle[-1]) < size:
+            self._discard([idle.pop()])
+        region = self._spills[slot] = idle.pop() if idle else self._allocate(size)
         return region
 
-    def _hand_out(self, slot: int, job: Job, region: Region | None) -> None:
-        job = cast("SharedJob", job)
-        self._learn_times()
-        spill = self._spill_of(slot, job)
+    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
+        client, job = armed.client, cast("SharedJob", armed.job)
+        spill = self._spill_of(slot, client, job)
+        plan = self._plans.get(client)
         described = Described(
-            self._number,
+            armed.number,
+            OWNERS_PLAN if plan is None else self._regions[id(plan)][0],
             task_of(job),
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
             tuple(known for known, _ in self._regions.values()),
-            {at: str(self.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(self.deadly)} if self.deadly else {},
+            {at: str(client.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(client.deadly)}
+            if client.deadly
+            else {},
         )
         taken = aligned(job.row_bytes)
         if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
             self._board.describe(slot, pickle.dumps(None), taken)  # which they fail on
-        self._ring.arm(slot, self._number, job.blocks, merge=job.has_merge and job.joins)
-        self._jobs_numbers[slot] = self._number
+        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)
 
-    def _learn_times(self) -> None:
-        counted = self._board.counted()
-        rows, seconds, cpu_seconds = (now - before for now, before in zip(counted, self._counted, strict=True))
-        self._counted = counted
-        self.learned.timed(int(rows), seconds, cpu_seconds)
-
-    def _conclude(self, slot: int, job: Job) -> None:
-        job = cast("SharedJob", job)
-        number = self._jobs_numbers[slot]
+    def _conclude(self, slot: int, armed: Armed) -> None:
+        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
+        client.learned.timed(*self._board.counted(slot))
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
         outcome = self._board.outcome(slot)
         job.failed = outcome != FINE
         job.trouble = self._trouble_of(slot, number) if job.failed else NO_TROUBLE
         if outcome == IRREGULAR:
-            self.learned.is_irregular = True
+            client.learned.is_irregular = True
         if outcome == NO_ROOM:
             self._room_bytes = max(self._room_bytes, 2 * self._board.needed(slot))
         if not job.failed and self._ring.ready(slot):
-            for note in self._board.notes(slot):
-                for event in pickle.loads(note):
-                    self._observe(event)
+            for event in chain.from_iterable(map(pickle.loads, self._board.notes(slot))):
+                client.recorder.observe(event)
             if spill is not None:
                 with suppress(Exception):  # of the elements' own, which the consumer then meets
                     job.failed = True
-                    self._take(slot, job, lease, spill)
+                    self._take(slot, armed, lease, spill)
                     job.failed = False
-        if spill is not None:
-            self._idle_spills.append(spill)
+        if spill is not None and client in self._idle_spills:
+            self._idle_spills[client].append(spill)
+        elif spill is not None:
+            self._discard([spill])
 
     def _trouble_of(self, slot: int, number: int) -> Trouble:
         at, death = self._deaths.pop(number, (None, None))
@@ -175,8 +194,9 @@ class ProcessCrew(Crew):
         step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
         return Trouble(death, step, row, self._board.any_deaths(slot), complaint)
 
-    def _take(self, slot: int, job: SharedJob, lease: Lease | None, spill: Region) -> None:
+    def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
         """Take what a job's processes made."""
+        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         if lease is None:
             for block in range(job.blocks):
                 elements: Any = read(spill, self._board.place(slot, block), sys.maxsize)
@@ -184,11 +204,11 @@ class ProcessCrew(Crew):
             job.run_merge(Context())
             return
         place = self._board.place(slot, job.blocks)
-        merged: Any = read(lease, place, sys.maxsize if self._plan.copy else LARGE_BYTES)
+        merged: Any = read(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
         job.take_merged(merged)
-        self._used[self._jobs_numbers[slot]] = place.stop
+        client.stock.use(number, place.stop)
         each = (self._board.needed(slot) + place.stop) / max(job.row_count, 1)
-        self.learned.merged_row_bytes = max(self.learned.merged_row_bytes, each)
+        client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
 
     # -- the watchers of the processes
 
@@ -200,10 +220,13 @@ class ProcessCrew(Crew):
         """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
         at = self._board.doing(number)
         self._board.end(number)  # the next one with this number begins at nothing
-        job = None if at is None else self._job_of(at)
-        step, rows = (None, None) if at is None or job is None else job.extent(at.block)
-        self._observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
-        if at is None or job is None or self._board.count_death(at.slot, at.block) < _MOST_DEATHS:
+        armed = None if at is None else self._armed_at(at)
+        for client in self.clients:
+            step, rows = None, None
+            if at is not None and armed is not None and armed.client is client:
+                step, rows = armed.job.extent(at.block)
+            client.recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
+        if at is None or armed is None or self._board.count_death(at.slot, at.block) < _MOST_DEATHS:
             return None
         known = self._deaths.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
@@ -211,15 +234,12 @@ class ProcessCrew(Crew):
         self._board.tell(at.slot, at.block, DEADLY)
         return at.slot, at.block
 
-    def _job_of(self, at: Doing) -> Job | None:
+    def _armed_at(self, at: Doing) -> Armed | None:
+        armed = self._armed[at.slot]
         # Else the process had finished its block, and the slot has gone on to another job.
-        return self._jobs[at.slot] if self._jobs_numbers[at.slot] == at.job else None
+        return armed if armed is not None and armed.number == at.job else None
 
     def fail(self, error: BaseException) -> None:
         """Have the consumer told that there are no processes."""
         self._worker_error = error
-        self.ring_bell()
-
-
-def _unused() -> Context:
-    raise InternalError("processes make their own contexts")
+        self._bell.bell.ring()

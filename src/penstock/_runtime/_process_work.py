@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     from penstock.events import Event
 
+OWNERS_PLAN: Final = -1
+"""The number of the plan that a process gets at its start; others have those of the memory they lie in."""
+
 _WORDS_CHARACTERS: Final = 500
 _TRACEBACK_CHARACTERS: Final = 2_000  # from its end
 
@@ -46,6 +49,8 @@ class Described(NamedTuple):
     """A job, as it is described to processes."""
 
     number: int
+    plan: int
+    """The number of the plan that it is part of."""
     task: Task
     spill: int | None
     """The number of the memory for what processes hand to each other or to the consumer; None where there is none."""
@@ -105,19 +110,32 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> N
         os.close(descriptor)
     if stack:
         answer_with_stack(stack[0])  # which is open as long as the process lives
-    plan = _prepared(pipe, number, region)
-    if plan is not None:
-        _Worker(pipe, number, ring, board, plan).run()
+    program = _prepared(pipe, number, region)
+    if program is not None:
+        _Worker(pipe, number, ring, board, program).run()
 
 
-def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> Plan | None:
-    """Return the plan of a process that is ready to work, and tell whether it is."""
+class _Program(NamedTuple):
+    """What is computed for one loader."""
+
+    plan: Plan
+    merging: "_Turns"
+
+
+def _program(region: Region, number: int) -> _Program:
+    """Return what a worker computes by the plan in some memory, which it locks for its turns to merge."""
+    plan = cast("Plan", read(region, slice(None), 0))
+    return _Program(plan, _Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
+
+
+def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> _Program | None:
+    """Return the program of a process that is ready to work, and tell whether it is."""
     with Caught() as caught:
-        plan = cast("Plan", read(region, slice(None), 0))
-        if plan.limits.worker_init is not None:
-            plan.limits.worker_init(number)
+        program = _program(region, number)
+        if program.plan.limits.worker_init is not None:
+            program.plan.limits.worker_init(number)
         pipe.send_bytes(pickle.dumps(None))
-        return plan
+        return program
     error = caught.taken()
     error.add_note(f"while worker {number} was being prepared, in a process of its own")
     pipe.send_bytes(pickle.dumps(pack_error(error)))
@@ -127,18 +145,19 @@ def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> Plan
 class _Worker:
     """Runs what it claims."""
 
-    def __init__(self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, board: Board, plan: Plan) -> None:
+    def __init__(
+        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, board: Board, program: _Program
+    ) -> None:
         self._pipe = pipe
         self._number = number
         self._ring = ring
         self._board = board
-        self._plan = plan
+        self._programs = {OWNERS_PLAN: program}
         self._regions = _Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand
         self._is_elsewhere = False  # whether only the consumer can tell what becomes of the block at hand
         self._context = Context(observe=self._events.append, substituted=self._substituted)
         self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
-        self._merging = _Turns(board.region.descriptor, plan.limits.num_batch_workers or plan.prefetch, number)
 
     def run(self) -> None:
         """Work until there is nothing to be done any more."""
@@ -188,15 +207,23 @@ class _Worker:
         described: Described | None = pickle.loads(self._board.description(slot))
         if described is None:
             raise UsageError("the job's description is too long for the board; elements have too many leaves")
-        job = job_of(described.task, self._plan, self._context)
+        job = job_of(described.task, self._program(described).plan, self._context)
         memory = described.spill if job.has_merge else described.region
         if job.row_bytes and memory is not None:
             job.use(self._regions.get(memory))
         self._regions.keep(described.living)
+        for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
+            del self._programs[gone]
         # Columns of an earlier job keep its memory mapped.
         self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in described.living}
         self._jobs[slot] = described, job
         return described, job
+
+    def _program(self, described: Described) -> _Program:
+        number = described.plan
+        if number not in self._programs:
+            self._programs[number] = _program(self._regions.get(number), self._number)
+        return self._programs[number]
 
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
         began, cpu_began = time.perf_counter(), time.thread_time()
@@ -204,7 +231,7 @@ class _Worker:
         if described.deadly:
             context = replace(context, deadly={at: WorkerError(text) for at, text in described.deadly.items()})
         rows = job.run_block(block, context, come_to)
-        self._board.count(self._number, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
+        self._board.count(slot, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
         if described.spill is None or job.row_bytes:
             return
         parcel = pack(job.elements(block))
@@ -218,7 +245,7 @@ class _Worker:
     def _merge(self, slot: int, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
-        with self._merging:
+        with self._program(described).merging:
             spill, region = self._regions.get(described.spill), self._regions.get(described.region)
             if not job.row_bytes:
                 for block in range(job.blocks):
@@ -244,8 +271,9 @@ def _complaint(error: BaseException | None) -> bytes:
 class _Turns:
     """Lets so many processes at once do something. A process that dies loses its turn, by the system's doing."""
 
-    def __init__(self, descriptor: int, count: int, number: int) -> None:
-        self._descriptor = descriptor  # of a file that nothing else locks
+    def __init__(self, region: Region, count: int, number: int) -> None:
+        self._region = region  # whose file nothing else locks
+        self._descriptor = region.descriptor
         self._turns = [(number + offset) % count for offset in range(count)]
         self._turn = 0
 
@@ -266,17 +294,17 @@ class _Regions:
 
     def __init__(self, descriptors: SharedDescriptors) -> None:
         self._descriptors = descriptors
-        self._known: dict[int, Region] = {}
+        self.known: dict[int, Region] = {}
 
     def get(self, number: int) -> Region:
-        if number not in self._known:
+        if number not in self.known:
             descriptor = self._descriptors.ask(number)
             try:
-                self._known[number] = open_region(descriptor)
+                self.known[number] = open_region(descriptor)
             finally:
                 os.close(descriptor)
-        return self._known[number]
+        return self.known[number]
 
     def keep(self, living: tuple[int, ...]) -> None:
-        for number in self._known.keys() - living:
-            del self._known[number]
+        for number in self.known.keys() - living:
+            del self.known[number]

@@ -4,7 +4,7 @@ Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
     as they become complete.
   - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, unless
-    the consumer keeps more. Then there will be more, up to `memory` bytes, with one warning; it never deadlocks.
+    the consumer keeps more. Then there will be more, up to the plan's `memory`, with one warning; it never deadlocks.
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
   - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
 
@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
-from penstock._runtime._crew import Crew
+from penstock._runtime._client import Client, nothing
+from penstock._runtime._crew import SLOTS_EACH, Crew
 from penstock._runtime._jobs import Job
 from penstock.errors import UsageError
 from penstock.transport._interrupts import HeldInterrupts
@@ -33,28 +34,31 @@ class JobQueue(Generic[AnyJob]):
     def __init__(
         self,
         crew: Crew,
+        client: Client,
         make_job: Callable[[], AnyJob | None],
         window: int,
-        memory: int | None,
         *,
-        alone: bool = True,
+        queues: int = 1,
         ended: Callable[[], None] | None = None,
     ) -> None:
         """Start computing ahead.
 
         Args:
             crew: who computes.
+            client: whose the jobs are.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
             window: how many jobs may be in the making or ready.
-            memory: a bound in bytes on slots' memory; None for no bound.
-            alone: whether no other queue uses the crew. Then workers arm jobs too; else only the consumer does.
+            queues: how many queues the client has, at most. Where this is the only one, workers arm jobs too; else only
+                the consumer does.
             ended: called when the jobs are given up, so that no worker waits for what they were to get; may be called
                 again.
         """
         self._crew = crew
+        self._client = client
         self._make_job = make_job
+        window = min(window, max(SLOTS_EACH // queues, 1))
         self._window = window
-        self._memory = memory
+        self._memory = client.plan.memory
         self._most_regions = window + 1
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # made, and waiting for a slot
@@ -62,10 +66,10 @@ class JobQueue(Generic[AnyJob]):
         self._tell_ended = ended
         crew.check()
         with crew.owned():
-            crew.queues.append(self._give_up)
-            if alone:
-                crew.arm_more = self._arm_ahead
-                crew.most_idle = window + 1
+            client.queues.append(self._give_up)
+            if queues == 1:
+                client.arm_more = self._arm_ahead
+                client.stock.most_idle = window + 1
             self._arm_ahead()
 
     def next_job(self) -> AnyJob | None:
@@ -80,7 +84,7 @@ class JobQueue(Generic[AnyJob]):
                 self._grow(held)
             if not self._armed:
                 return None
-        self._crew.wait(self._wanted, lambda: self._ended and not self._armed)
+        self._crew.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
         self._crew.check()
         with self._crew.owned():
             if not self._armed:  # given up by another thread
@@ -100,7 +104,7 @@ class JobQueue(Generic[AnyJob]):
 
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting."""
-        return not self._armed or self._crew.is_ready(self._wanted())
+        return not self._armed or self._crew.is_ready(self._client, self._wanted())
 
     def close(self) -> None:
         """Give up all jobs."""
@@ -113,15 +117,16 @@ class JobQueue(Generic[AnyJob]):
         self._ended = True
         if self._tell_ended is not None:
             self._tell_ended()
-        if self._give_up in self._crew.queues:
-            self._crew.queues.remove(self._give_up)
-        if self._crew.arm_more == self._arm_ahead:
-            self._crew.arm_more = _nothing
+        if self._give_up in self._client.queues:
+            self._client.queues.remove(self._give_up)
+        if self._client.arm_more == self._arm_ahead:
+            self._client.arm_more = nothing
         self._made = None
         while self._armed:
             self._crew.cancel(self._armed.popleft()[0])
         self._crew.collect()
-        self._crew.ring_bell()
+        if self._client.listener is not None:
+            self._client.listener.ring()
 
     def _arm_ahead(self) -> None:
         """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""
@@ -137,7 +142,7 @@ class JobQueue(Generic[AnyJob]):
             if job is None:
                 self._ended = True
             elif self._fits(job):
-                self._armed.append((self._crew.arm(job), job))
+                self._armed.append((self._crew.arm(self._client, job), job))
                 self._made = None
             else:
                 return
@@ -145,33 +150,34 @@ class JobQueue(Generic[AnyJob]):
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
             return True
-        if self._memory is not None and self._crew.bytes_in_use + job.memory_bytes > self._memory:
+        if self._memory is not None and self._client.stock.used_bytes + job.memory_bytes > self._memory:
             return False
-        return self._crew.regions_in_use < self._most_regions
+        return self._crew.regions_in_use(self._client) < self._most_regions
 
     def _grow(self, held: HeldInterrupts) -> None:
         """Make room where the consumer holds all slots, or say why there is none."""
-        job, crew = self._made, self._crew
+        job, crew, client = self._made, self._crew, self._client
         if job is None:
             return
-        if self._memory is not None and crew.bytes_in_use + job.memory_bytes > self._memory:
-            crew.wait_drained(held)  # what an earlier iterator left behind is no fault of the consumer's
+        if self._memory is not None and client.stock.used_bytes + job.memory_bytes > self._memory:
+            crew.wait_drained(client, held)  # what an earlier iterator left behind is no fault of the consumer's
             self._arm()
             if self._armed:
                 return
             raise UsageError(
                 f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
-                f"{crew.bytes_in_use} are held by batches that are still referenced. Raise memory=, keep fewer "
+                f"{client.stock.used_bytes} are held by batches that are still referenced. Raise memory=, keep fewer "
                 "batches, or use copy=True, which hands out copies."
             )
-        if not crew.told_of_kept_batches:
-            crew.told_of_kept_batches = True
+        if not client.told_of_kept_batches:
+            client.told_of_kept_batches = True
+            kept = crew.regions_in_use(client)
             warnings.warn(
-                f"{crew.regions_in_use} batches are kept by the training loop, so the loader takes more memory for "
+                f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
                 stacklevel=5,
             )
-        self._most_regions = crew.regions_in_use + self._window
+        self._most_regions = crew.regions_in_use(client) + self._window
         self._arm()
 
 
@@ -187,7 +193,3 @@ class ReadyQueue(JobQueue[AnyJob]):
                 self._armed.remove(armed)
                 return armed
         return super()._taken()  # the ring was stopped
-
-
-def _nothing() -> None:
-    """Arm nothing: no queue is open."""

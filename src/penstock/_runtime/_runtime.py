@@ -1,34 +1,40 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from penstock._graph._apply import Context, Place
+from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._ordered._chunk import Chunk
 from penstock._graph._ordered._leaf import Leaf, one_by_one, read_inline
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
+from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import Learned
 from penstock._runtime._ordered import OrderedStream, can_read_ahead
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
-from penstock.errors import StateError
-from penstock.events import Observer
+from penstock.errors import ClosedError, StateError
 from penstock.transport._interrupts import HeldInterrupts
 
 
 class Runtime:
-    """Owns whatever computes for a loader. Closing it stops all of that; batches handed out stay valid."""
+    """Owns whatever computes for a loader. Closing it stops all of that; batches handed out stay valid.
 
-    def __init__(self, plan: Plan, recorder: Recorder | None = None) -> None:
+    Args:
+        plan: what is computed, and by whom.
+        recorder: told of events; None makes one.
+        owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
+    """
+
+    def __init__(self, plan: Plan, recorder: Recorder | None = None, *, owner: "Runtime | None" = None) -> None:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
-        self._learned = Learned()
-        self._crew: Crew | None = None  # started when the first stream is opened
+        self._client = Client(plan, self.recorder)
+        self._owner = owner
+        self._crew: Crew | None = None  # started, or joined, when the first stream is opened
+        self._is_closed = False
 
     def open_stream(self, course: Course) -> Stream:
         """Return the batches of a course."""
@@ -36,28 +42,39 @@ class Runtime:
         self.recorder.start_epoch()
         if plan.place == "inline" or (isinstance(plan.program, Ordered) and not can_read_ahead(plan)):
             return self._inline(course)
-        if self._crew is None:
-            merges = plan.limits.num_batch_workers or plan.prefetch
-            with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._crew = (
-                    process_crew(plan, self.recorder.observe)
-                    if plan.place == "processes"
-                    else Crew(plan.num_workers, self._context, merges=merges, worker_init=plan.limits.worker_init)
-                )
-        self._crew.check()
-        self._crew.give_up()
+        crew = self.started() if self._owner is None else self._joined(self._owner)
+        crew.check()
+        crew.give_up(self._client)
         if isinstance(plan.program, Batches):
-            return ThreadBatchStream(plan, self._crew, course, self._consumer_context())
+            return ThreadBatchStream(crew, self._client, course)
         from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
 
-        return FoldedStream(plan, self._crew, course, self._consumer_context())
+        return FoldedStream(crew, self._client, course)
+
+    def started(self) -> Crew:
+        """Return the crew, which works as long as this is open."""
+        if self._is_closed:
+            raise ClosedError("the loader that owns the workers was closed")
+        if self._crew is None:
+            with HeldInterrupts():  # else nobody knows of the workers, and nobody ends them
+                self._crew = process_crew(self._client) if self._plan.place == "processes" else Crew(self._client)
+        return self._crew
+
+    def _joined(self, owner: "Runtime") -> Crew:
+        """Return the owner's crew, which computes for this one too."""
+        crew = owner.started()
+        if self._crew is None:
+            with HeldInterrupts():
+                crew.join(self._client)
+                self._crew = crew
+        return crew
 
     def open_alone(self, course: Course) -> Stream:
         """Return the batches of a course, here and now, and nothing of one that was not asked for."""
         plan = self._plan
         if isinstance(plan.program, Batches):
-            return InlineStream(plan, course, self._learned, self._context(), singly=True)
-        return OrderedStream(plan, course, self._consumer_context(), _read_singly)
+            return InlineStream(plan, course, self._client.learned, self._client.context(), singly=True)
+        return OrderedStream(plan, course, self._client.consumer_context(), _read_singly)
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
@@ -68,7 +85,7 @@ class Runtime:
                     f"step {course.first.step} was cut for fewer ranks: rank {plan.shard.rank} of {plan.shard.count} "
                     "has none of its rows. Ask another rank, or a loader without shard=."
                 )
-            return InlineBatches(plan.program, plan.shard, self._context()).batch(course.first)
+            return InlineBatches(plan.program, plan.shard, self._client.context()).batch(course.first)
         return self._first_in_order(course)[0]
 
     def origin(self, course: Course, row: int) -> Origin:
@@ -85,7 +102,7 @@ class Runtime:
         return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.path)
 
     def _first_in_order(self, course: Course) -> tuple[Element, list[Place]]:
-        stream = OrderedStream(self._plan, course, self._context(), read_inline)
+        stream = OrderedStream(self._plan, course, self._client.context(), read_inline)
         try:
             return stream.next()[0], stream.places()
         except EndOfEpoch:
@@ -94,33 +111,30 @@ class Runtime:
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
-        return 0 if self._crew is None else self._crew.count_bytes()
+        return 0 if self._crew is None else self._crew.count_bytes(self._client)
 
     def close(self) -> None:
-        """Stop the workers."""
-        if self._crew is not None:
+        """Stop the workers, or have another's compute for this one no longer."""
+        self._is_closed = True
+        if self._crew is None:
+            return
+        if self._owner is None:
             self._crew.close()
+        else:
+            self._crew.leave(self._client)
 
     def _inline(self, course: Course) -> InlineStream | OrderedStream:
         plan = self._plan
         if isinstance(plan.program, Batches):
-            return InlineStream(plan, course, self._learned, self._context())
-        return OrderedStream(plan, course, self._consumer_context(), read_inline)
-
-    def _consumer_context(self) -> Context:
-        """Return the context of the thread that takes elements in: it counts what filters left out, workers don't."""
-        return replace(self._context(), filtered=self.recorder.count_filtered)
-
-    def _context(self) -> Context:
-        deadly = {} if self._crew is None else self._crew.deadly
-        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, deadly=deadly)
+            return InlineStream(plan, course, self._client.learned, self._client.context())
+        return OrderedStream(plan, course, self._client.consumer_context(), read_inline)
 
 
-def process_crew(plan: Plan, observe: Observer) -> Crew:
+def process_crew(owner: Client) -> Crew:
     """Return a crew of processes."""
     from penstock._runtime._process_crew import ProcessCrew  # noqa: PLC0415 - multiprocessing is slow to import
 
-    return ProcessCrew(plan, observe)
+    return ProcessCrew(owner)
 
 
 def _read_singly(leaf: Leaf, start: int) -> Iterator[Chunk]:

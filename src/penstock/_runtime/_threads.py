@@ -17,8 +17,9 @@ from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
 from penstock._graph._upcoming import awaits
-from penstock._plan._plan import Batches, Plan
+from penstock._plan._plan import Batches
 from penstock._runtime._batches import Course, Unit, coordinates_of
+from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
@@ -48,31 +49,35 @@ AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 class ThreadBatchStream:
     """Batches of an indexable dataset: in order, or those first that are ready first."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
+        plan = client.plan
         if not isinstance(plan.program, Batches):
             raise TypeError("an ordered dataset has no batches of its own")
         self._plan = plan
         self._program: Batches = plan.program
         self._crew = crew
+        self._client = client
         self._left = [course]  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
-        self._inline = InlineBatches(plan.program, plan.shard, context)
+        self._inline = InlineBatches(plan.program, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
-        self._descriptor = crew.fileno()
+        self._descriptor = crew.fileno(client)
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
 
     def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
         plan = self._plan
-        cutter = _Cutter(plan, self._program, self._crew, courses)
+        cutter = _Cutter(self._crew, self._client, self._program, courses)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
             next_job, ended = ahead.next_job, ahead.close
         kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
-        return kind(self._crew, next_job, cutter.window, plan.memory, ended=ended)
+        return kind(self._crew, self._client, next_job, cutter.window, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
+        if self._crew.is_closed:
+            self._crew.check()
         job = self._job
         if job is None:
             job = self._job = self._queue.next_job()
@@ -91,7 +96,7 @@ class ThreadBatchStream:
         step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
         if self._index == job.course.steps:
-            self._crew.tell_of(trouble.complaint)
+            self._client.tell_of(trouble.complaint)
             self._job = None
         return batch, step
 
@@ -101,9 +106,9 @@ class ThreadBatchStream:
         error = deadly_error(self._program, shard, unit, row, death)
         at = None if row is None else coordinates_of(self._program, shard, unit, row)
         # What is there already was replaced; now what took its place kills.
-        if at is None or at in self._crew.deadly or not may_be_replaced(self._program.rows, *at):
+        if at is None or at in self._client.deadly or not may_be_replaced(self._program.rows, *at):
             raise error
-        self._crew.deadly[at] = error
+        self._client.deadly[at] = error
         self._queue.close()
         self._job = None
         self._left = [job.course.part(self._index, job.course.steps), *self._left]
@@ -140,9 +145,10 @@ def _without(courses: list[Course], taken: Course) -> list[Course]:
 class _Cutter:
     """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
 
-    def __init__(self, plan: Plan, program: Batches, crew: Crew, courses: list[Course]) -> None:
+    def __init__(self, crew: Crew, client: Client, program: Batches, courses: list[Course]) -> None:
+        plan = client.plan
         self._plan = plan
-        self._learned: Learned = crew.learned
+        self._learned: Learned = client.learned
         self._workers = crew.num_workers
         self._program = program
         self._shared = crew.shares
@@ -192,10 +198,12 @@ class _Cutter:
 class ThreadReader:
     """Reads the leaves of an ordered dataset: threads compute blocks of positions ahead, for each leaf in use."""
 
-    def __init__(self, plan: Plan, crew: Crew) -> None:
+    def __init__(self, crew: Crew, client: Client) -> None:
         crew.check()
+        plan = client.plan
         self._plan = plan
         self._crew = crew
+        self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
         leaves = leaves_of(plan.node)
         self._leaves = len(leaves)
@@ -216,13 +224,12 @@ class ThreadReader:
 
     def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
-        cutter = _SpanCutter(self._plan, leaf, self._crew, start, self._leaves)
+        cutter = _SpanCutter(self._crew, self._client, leaf, start, self._leaves)
         next_job, ended = cutter.next_job, None
         if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        alone = self._leaves == 1
-        queue = JobQueue(self._crew, next_job, cutter.window, self._plan.memory, alone=alone, ended=ended)
+        queue = JobQueue(self._crew, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
         self._queues[leaf.number] = queue
         if self._closed:  # by another thread, which may not have seen this queue
             queue.close()
@@ -242,9 +249,9 @@ class ThreadReader:
                 raise deadly_position_error(leaf, deadly, job.trouble.death)
             if job.failed:
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
-                self._crew.tell_of(job.trouble.complaint)
+                self._client.tell_of(job.trouble.complaint)
             else:
-                self._crew.learned.sized(_array_bytes(job.parts[0][1].elements[:1]))
+                self._client.learned.sized(_array_bytes(job.parts[0][1].elements[:1]))
                 for span, block in job.parts:
                     yield leaf.chunk(span.start, span.stop, block)
         if self._queues.get(leaf.number) is queue:
@@ -275,10 +282,10 @@ class ThreadReader:
 class ThreadOrderedStream(OrderedStream):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
 
-    def __init__(self, plan: Plan, crew: Crew, course: Course, context: Context) -> None:
-        self._reader = ThreadReader(plan, crew)
-        self._descriptor = crew.fileno()
-        super().__init__(plan, course, context, self._reader)
+    def __init__(self, crew: Crew, client: Client, course: Course, context: Context) -> None:
+        self._reader = ThreadReader(crew, client)
+        self._descriptor = crew.fileno(client)
+        super().__init__(client.plan, course, context, self._reader)
 
     def fileno(self) -> int | None:
         return self._descriptor
@@ -302,10 +309,11 @@ class ThreadOrderedStream(OrderedStream):
 class _SpanCutter:
     """Cuts a leaf's course into jobs."""
 
-    def __init__(self, plan: Plan, leaf: Leaf, crew: Crew, start: int, leaves: int) -> None:
+    def __init__(self, crew: Crew, client: Client, leaf: Leaf, start: int, leaves: int) -> None:
+        plan = client.plan
         self._leaf = leaf
         self._most = max(_MOST_POSITIONS // leaves, 1)
-        self._learned = crew.learned
+        self._learned = client.learned
         self._start = start
         self._end = leaf.course.total
         self._workers = crew.num_workers

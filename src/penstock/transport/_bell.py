@@ -10,8 +10,9 @@ Guarantees:
 
 `Waiter().wait(descriptor, timeout_seconds)` waits in the same way until any descriptor is readable.
 
-One thread waits at a time; an event loop may watch `fileno()` instead, and clears before it looks. During a wait on the
-main thread `signal.set_wakeup_fd` is ours; what arrives is handed on to its former holder.
+One thread waits at a time, or several with a `Listener` each; an event loop may watch `fileno()` instead, and clears
+before it looks. During a wait on the main thread `signal.set_wakeup_fd` is ours; what arrives is handed on to its
+former holder.
 """
 
 from penstock._native import Bell as _NativeBell
@@ -30,6 +31,7 @@ class Bell:
         >>> bell.wait(timeout_seconds=1.0)
         True
         >>> bell.clear()
+        True
         >>> bell.wait(timeout_seconds=0.0)
         False
     """
@@ -43,9 +45,13 @@ class Bell:
         """Make the descriptor readable, until the next `clear`."""
         self.native.ring()
 
-    def clear(self) -> None:
-        """Make the descriptor unreadable, whether it was rung or not. Look for what you wait for after this."""
-        self.native.clear()
+    def clear(self) -> bool:
+        """Make the descriptor unreadable, whether it was rung or not. Look for what you wait for after this.
+
+        Returns:
+            Whether it was readable.
+        """
+        return self.native.clear()
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`, `poll` or an event loop; it is not to be read from."""

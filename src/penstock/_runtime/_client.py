@@ -1,0 +1,90 @@
+"""A client of a crew: one loader, as those who compute for it know it.
+
+A crew has one client, or several that share its workers. What is a client's own is here: what is computed, what was
+learned of it, whom to tell of it, its queues of jobs and its memory. So each goes on as if it were alone.
+"""
+
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock._graph._apply import Context
+from penstock._plan._plan import Plan
+from penstock._runtime._jobs import Learned
+from penstock._runtime._recorder import Recorder
+from penstock._runtime._stock import Stock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.transport._listener import Listener
+
+_logger = logging.getLogger("penstock")
+
+
+class Client:
+    """What belongs to one loader.
+
+    Attributes:
+        plan: what it computes.
+        recorder: told of events.
+        learned: what is known of its rows.
+        deadly: what no worker shall compute, as in `Context`.
+        stock: its memory. It may outlive the client, as batches that were handed out do.
+        merging: who merges its batches in a thread holds it.
+        queues: what gives up each queue's jobs.
+        arm_more: arms what its queue can arm; called by workers when they own the crew, and must not raise.
+        told_of_kept_batches: whether it was warned, once for all its queues.
+        listener: woken when one of its jobs may be complete; there when it has joined a crew.
+    """
+
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self.plan = plan
+        self.recorder = recorder
+        self.learned = Learned()
+        self.deadly: dict[tuple[int, int], Exception] = {}
+        self.stock = Stock()
+        self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
+        self.queues: list[Callable[[], None]] = []
+        self.arm_more: Callable[[], None] = nothing
+        self.told_of_kept_batches = False
+        self.listener: Listener | None = None
+        self._told_of: set[str] = set()
+        self._contexts: dict[int, Context] = {}  # by the number of a thread
+
+    def context(self) -> Context:
+        """Return a new context for a thread that computes."""
+        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, deadly=self.deadly)
+
+    def consumer_context(self) -> Context:
+        """Return one for the thread that takes elements in: it counts what filters left out, workers don't."""
+        return replace(self.context(), filtered=self.recorder.count_filtered)
+
+    def context_of(self, worker: int) -> Context:
+        """Return the context of a worker thread, which calls this itself."""
+        known = self._contexts.get(worker)
+        if known is None:
+            known = self._contexts[worker] = self.context()
+        return known
+
+    def give_up(self) -> None:
+        """Give up all queues' jobs; with the crew owned."""
+        while self.queues:
+            self.queues[-1]()
+        self.arm_more = nothing
+
+    def tell_of(self, complaint: str) -> None:
+        """Log, once for each type of exception, what a worker raised and the consumer did not, if that is known."""
+        kind = complaint.partition(":")[0]
+        if complaint and kind not in self._told_of:
+            self._told_of.add(kind)
+            _logger.warning(
+                "a worker process raised what this one did not when it computed the same again. The batch is as it "
+                "should be, but such batches take this process's time: %s",
+                complaint,
+            )
+
+
+def nothing() -> None:
+    """Arm nothing: no queue is open."""

@@ -1,0 +1,73 @@
+"""Pairs of loaders over one set of workers, and what their datasets do."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        "threads",
+        pytest.param(
+            "processes",
+            marks=pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's"),
+        ),
+    ],
+)
+
+
+def is_even(number: int) -> bool:
+    """Keep every other number."""
+    return number % 2 == 0
+
+
+def halves(number: int) -> dict[str, Any]:
+    """Return a row of two leaves."""
+    return {"number": number, "half": np.full(3, number / 2, np.float32)}
+
+
+def as_list(rows: list[Any]) -> list[Any]:
+    """Merge rows by hand."""
+    return rows
+
+
+TRAINING: ps.Dataset = ps.range(90, seed=1).shuffle().map(halves).batch(4)
+VALIDATION: ps.Dataset = ps.range(50, seed=2).map(abs).batch(7)
+IN_ORDER: ps.Dataset = ps.range(60, seed=3).filter(is_even).batch(5)
+MERGED: ps.Dataset = ps.range(40, seed=4).map(halves).batch(3, merge=as_list)
+
+
+@contextmanager
+def pair(
+    kind: str, first: ps.Dataset, second: ps.Dataset, num_workers: int = 2, **options: Any
+) -> Generator[tuple[ps.Loader, ps.Loader]]:
+    """Give a loader with workers, and one that they compute for too, which has the options; both are closed after."""
+    with (
+        ps.Loader(first, num_workers=num_workers, workers=_kind(kind)) as owner,
+        ps.Loader(second, workers=owner, **options) as other,
+    ):
+        yield owner, other
+
+
+def _kind(kind: str) -> Any:
+    return kind
+
+
+def listed(batches: Any) -> list[Any]:
+    """Return batches as plain values, to compare."""
+    return [plain(batch) for batch in batches]
+
+
+def plain(batch: Any) -> Any:
+    """Return a batch as a plain value."""
+    if isinstance(batch, dict):
+        return {name: plain(leaf) for name, leaf in batch.items()}
+    if isinstance(batch, list):
+        return [plain(row) for row in batch]
+    return batch.tolist() if isinstance(batch, np.ndarray | np.generic) else batch
