@@ -1,0 +1,86 @@
+"""Injects faults until there were so many, and says what was found.
+
+    python -m tests.faults --faults 10000 [--seed 0] [--round 17]
+
+The exit status is 1 where a batch was lost, changed or repeated, or something was left behind, or hangs. `--round`
+runs one round of a seed again.
+"""
+
+import argparse
+import faulthandler
+import logging
+import multiprocessing.resource_tracker
+import sys
+import time
+from typing import Final
+
+from tests.faults.findings import BATCHES, POISONED, RAISED, WRONG, Findings
+from tests.faults.rounds import run_round
+
+_HANGING_SECONDS: Final = 300.0
+_LINE_SECONDS: Final = 15.0
+_REDRAWN_SECONDS: Final = 0.2
+_MOST_BAD: Final = 20  # findings, after which nothing new is learned
+
+
+class _Watch:
+    """Shows how far it is, and ends the program with all stacks where it gets no further."""
+
+    def __init__(self, findings: Findings, wanted: int) -> None:
+        self._findings = findings
+        self._wanted = wanted
+        self._began = time.monotonic()
+        self._shown = 0.0
+        self._is_live = sys.stderr.isatty()
+
+    def __call__(self) -> None:
+        faulthandler.dump_traceback_later(_HANGING_SECONDS, exit=True)
+        now = time.monotonic()
+        if now - self._shown >= (_REDRAWN_SECONDS if self._is_live else _LINE_SECONDS):
+            self._shown = now
+            before, after = ("\r\x1b[K", "") if self._is_live else ("", "\n")
+            sys.stderr.write(f"{before}{self.text()}{after}")
+            sys.stderr.flush()
+
+    def text(self) -> str:
+        """Return how far it is."""
+        found, seconds = self._findings, time.monotonic() - self._began
+        return (
+            f"faults {found.injected:,} of {self._wanted:,} in {found.rounds} rounds, {found.total(BATCHES):,} batches "
+            f"compared, {len(found.bad)} findings, {seconds:.0f} s, {found.injected / max(seconds, 1e-3):.1f} a second"
+        )
+
+
+def main() -> int:
+    """Run, and print the table; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Injects faults, and looks for losses.")
+    parser.add_argument("--faults", type=int, default=10_000, help="how many to inject, at least")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    parser.add_argument("--round", type=int, help="run only this round")
+    asked = parser.parse_args()
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it tells of every death
+    multiprocessing.resource_tracker.ensure_running()
+    findings = Findings()
+    watch = _Watch(findings, asked.faults)
+    try:
+        if asked.round is not None:
+            run_round(asked.seed, asked.round, findings, watch)
+        while asked.round is None and findings.injected < asked.faults and len(findings.bad) < _MOST_BAD:
+            run_round(asked.seed, findings.rounds, findings, watch)
+    except KeyboardInterrupt:
+        findings.bad.append("interrupted")
+    faulthandler.cancel_dump_traceback_later()
+    wrong = ", ".join(f"{findings.total(what)} {what}" for what in WRONG)
+    lines = [
+        findings.table(),
+        *(f"found: {finding}" for finding in findings.bad),
+        f"seed {asked.seed}: {watch.text()}",
+        f"batches {wrong}; {findings.total(RAISED)} injected errors raised here, {findings.total(POISONED)} batches "
+        "refused after three deaths",
+    ]
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    return 0 if findings.are_fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Datasets whose functions do harm where a trap lies, once: whoever comes to it first springs it.
+
+A trap is a file, named by a number and with the kind of harm in it. Who unlinks it does the harm; so it is done once,
+whichever process, thread or consumer comes to that number, and afterwards the function is as pure as the definition
+wants it.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from tests.faults.chance import Chance
+
+INJECTED: Final = "injected"
+SPACING: Final = 4  # traps lie at multiples of it, so that most rows look for none
+
+
+class InjectedError(Exception):
+    """What a trap raises."""
+
+
+class UnsendableError(Exception):
+    """Can't be pickled."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("it holds a connection")
+
+
+def _raises() -> None:
+    raise InjectedError(INJECTED)
+
+
+def _raises_memory_error() -> None:
+    raise MemoryError(INJECTED)
+
+
+def _raises_unsendable() -> None:
+    raise UnsendableError(INJECTED)
+
+
+def _leaves() -> None:
+    sys.exit(INJECTED)
+
+
+def _exits() -> None:
+    os._exit(3)
+
+
+def _breaks() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+_HARM: Final[dict[str, Callable[[], None]]] = {
+    "raise": _raises,
+    "memory": _raises_memory_error,
+    "unsendable": _raises_unsendable,
+    "sys.exit": _leaves,
+    "os._exit": _exits,
+    "segv": _breaks,
+}
+TRAPS_ANYWHERE: Final = ("raise", "memory")
+TRAPS_OF_PROCESSES: Final = ("unsendable", "sys.exit", "os._exit", "segv")
+DEADLY_TRAPS: Final = ("os._exit", "segv")
+
+
+class Traps:
+    """The traps of a round.
+
+    Args:
+        folder: where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._laid: dict[int, str] = {}
+
+    def lay(self, number: int, kind: str) -> bool:
+        """Lay a trap; return False if one lies there."""
+        number -= number % SPACING
+        if number in self._laid:
+            return False
+        made = self._folder / "made"
+        made.write_text(kind)
+        made.rename(self._folder / str(number))
+        self._laid[number] = kind
+        return True
+
+    def sprung(self, *, remove: bool = False) -> Counter[str]:
+        """Return how many of each kind were sprung since the last call; with `remove`, take the others away."""
+        gone = {number: kind for number, kind in self._laid.items() if not (self._folder / str(number)).exists()}
+        for number in list(self._laid) if remove else gone:
+            (self._folder / str(number)).unlink(missing_ok=True)
+            del self._laid[number]
+        return Counter(gone.values())
+
+
+def spring(folder: str, number: int) -> None:
+    """Do the harm of the trap that lies at a number, if any does, and if it may be done in this process."""
+    if number % SPACING:
+        return
+    path = f"{folder}/{number}"
+    try:
+        with open(path, encoding="ascii") as file:
+            kind = file.read()
+        if kind in TRAPS_OF_PROCESSES and multiprocessing.parent_process() is None:
+            return
+        os.unlink(path)
+    except FileNotFoundError:  # there is none, or another was first
+        return
+    _HARM[kind]()
+
+
+def same(folder: str, number: int) -> int:
+    """Return the number."""
+    spring(folder, number)
+    return number
+
+
+def row(folder: str, size: int, number: int) -> dict[str, Any]:
+    """Return arrays of a number."""
+    spring(folder, number)
+    return {"number": number, "image": np.full(size, number % 251, np.uint8)}
+
+
+def named(folder: str, number: int) -> dict[str, Any]:
+    """Return a row with text in it."""
+    spring(folder, number)
+    return {"number": number, "name": f"record {number}", "half": number / 2}
+
+
+def merged(folder: str, rows: list[int]) -> dict[str, Any]:
+    """Merge rows into something other than a stack."""
+    spring(folder, max(rows))
+    return {"rows": rows, "total": np.array([sum(rows)])}
+
+
+def raised_by_one(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch that was changed as a whole."""
+    spring(folder, int(batch["number"].max()))
+    return {key: value + 1 for key, value in batch.items()}
+
+
+def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return a batch with noise of its own."""
+    return {**batch, "noise": rng.random(3)}
+
+
+def refuses_some(number: int) -> dict[str, int]:
+    """Fail on every seventh number, always."""
+    if number % 7 == 3:
+        raise ValueError("corrupt")
+    return {"number": number}
+
+
+def is_kept(row: dict[str, Any]) -> bool:
+    """Keep three of four, evenly spread."""
+    return int(row["number"]) * 2_654_435_761 % 2**32 >= 2**30
+
+
+def document(folder: str, number: int) -> dict[str, NDArray[np.int32]]:
+    """Return a document of a few tokens."""
+    spring(folder, number)
+    return {"tokens": np.full(1 + number % 13, number, np.int32)}
+
+
+def is_long(row: dict[str, Any]) -> bool:
+    """Keep documents of more than two tokens."""
+    return len(row["tokens"]) > 2
+
+
+def _stacked(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    size = chance.one_of([8, 64, 4_096])
+    return numbers.map(partial(row, folder, size), name="row").batch(chance.between(1, 12))
+
+
+def _merged(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(same, folder), name="same")
+    return rows.batch(chance.between(1, 12), merge=partial(merged, folder))
+
+
+def _above(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    batches = numbers.map(partial(row, folder, 16), name="row").batch(chance.between(1, 12))
+    return batches.map(partial(raised_by_one, folder), name="raised").random_map(noisy)
+
+
+def _strings(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    return numbers.map(partial(named, folder), name="named").batch(chance.between(1, 12))
+
+
+def _substituted(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(same, folder), name="same")
+    return rows.map(refuses_some, on_error=ps.Substitute(attempts=64)).batch(chance.between(1, 12))
+
+
+def _filtered(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(row, folder, 16), name="row")
+    return rows.filter(is_kept).batch(chance.between(1, 12))
+
+
+def _windowed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(named, folder), name="named").filter(is_kept)
+    return rows.window_shuffle(chance.between(2, 40)).batch(chance.between(1, 12))
+
+
+def _packed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    documents = numbers.map(partial(document, folder), name="document").filter(is_long)
+    return documents.pack(16, how=chance.one_of(["best_fit", "split"])).batch(chance.between(1, 6))
+
+
+def _mixed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    others = ps.range(10_000, 10_000 + 4 * chance.between(10, 40)).shuffle()
+    weights = {"numbers": chance.between(1, 4), "others": chance.between(1, 3)}
+    mixture = ps.mix({"numbers": numbers, "others": others}, weights, stop="all", seed=chance.between(0, 1 << 32))
+    return mixture.map(partial(row, folder, 32), name="row").batch(chance.between(1, 12))
+
+
+_MAKERS: Final = {
+    "stacked": _stacked,
+    "merged": _merged,
+    "above": _above,
+    "strings": _strings,
+    "substituted": _substituted,
+    "filtered": _filtered,
+    "windowed": _windowed,
+    "packed": _packed,
+    "mixed": _mixed,
+}
+KINDS: Final = tuple(_MAKERS)
+MOST_ROWS: Final = 320
+
+
+def dataset_of(kind: str, folder: Path, chance: Chance) -> ps.Dataset[Any]:
+    """Return a dataset of a kind, with a random size and a random order, whose functions look for traps."""
+    numbers = ps.range(chance.between(60, MOST_ROWS), seed=chance.between(0, 1 << 32))
+    return _MAKERS[kind](str(folder), chance, numbers if chance.is_one_in(4) else numbers.shuffle())

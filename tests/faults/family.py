@@ -1,0 +1,110 @@
+"""The processes that this program has started, and those that they have: found, harmed, and seen to have ended.
+
+They are told apart by the names that they give themselves, and by how many workers stand between them and this
+program: the helper of an isolated loader is a worker itself, and its own workers stand below it.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from penstock.concurrency._children._forking._link import servers
+
+_PATIENCE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process below this program.
+
+    Attributes:
+        pid: its number.
+        name: what it calls itself.
+        depth: how many workers are above it.
+    """
+
+    pid: int
+    name: str
+    depth: int
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal; return whether there was anyone to take it."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+            return True
+        return False
+
+
+class Family:
+    """Owns descriptors of all processes that were seen, to know that they have ended, whoever their parent is then."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Process, int]] = {}  # by number: and the descriptor
+        self.living()
+
+    def living(self) -> list[Process]:
+        """Return all that run now."""
+        found = [process for process in _below(os.getpid(), 0) if process.name.startswith("penstock-")]
+        for process in found:
+            if process.pid in self._seen and self._has_ended(process.pid, 0.0):
+                os.close(self._seen.pop(process.pid)[1])  # the number was given to another
+            if process.pid not in self._seen:
+                with suppress(ProcessLookupError):
+                    self._seen[process.pid] = process, os.pidfd_open(process.pid)
+        return found
+
+    def workers(self, depth: int) -> list[Process]:
+        """Return the workers that have so many above them."""
+        return [process for process in self.living() if process.name == "penstock-worker" and process.depth == depth]
+
+    def servers(self) -> list[Process]:
+        """Return what forks them."""
+        return [process for process in self.living() if process.name == "penstock-forks"]
+
+    def left_over(self) -> list[str]:
+        """Return who still runs, after waiting for the end of all; servers may stay as long as the program."""
+        self.living()
+        staying = servers.held()[0]
+        deadline = monotonic() + _PATIENCE_SECONDS
+        left = [
+            f"process {pid} ({process.name}, below {process.depth} workers)"
+            for pid, (process, _) in self._seen.items()
+            if pid not in staying and not self._has_ended(pid, max(deadline - monotonic(), 0.0))
+        ]
+        self.close()
+        return left
+
+    def close(self) -> None:
+        """Forget all."""
+        while self._seen:
+            os.close(self._seen.popitem()[1][1])
+
+    def _has_ended(self, pid: int, timeout_seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._seen[pid][1], select.POLLIN)
+        return bool(waiting.poll(1000 * timeout_seconds))
+
+
+def _below(pid: int, depth: int) -> Iterator[Process]:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it ends while we look
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+                    process = _process(int(child), depth)
+                    if process is not None:
+                        yield process
+                        yield from _below(process.pid, depth + (process.name == "penstock-worker"))
+
+
+def _process(pid: int, depth: int) -> Process | None:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        if after.split()[0] not in "ZX":
+            return Process(pid, before.partition("(")[2], depth)
+    return None

@@ -1,0 +1,97 @@
+"""A whole program that reads a dataset, is killed by the system, and goes on as a new program from the state it told.
+
+`python -m tests.faults.program` is that program: it prints a line for each batch, its digest and the state after it.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import penstock as ps
+from tests.equivalence.definition import digest, epoch_of
+from tests.faults.chance import Chance
+from tests.faults.datasets import dataset_of
+from tests.faults.findings import BATCHES, Findings, compare
+from tests.faults.places import KILL_PROGRAM, Place, place_for
+
+_ROOT: Final = Path(__file__).parents[2]
+_KILLS: Final = 2
+
+
+def run_killed(
+    dataset: "ps.Dataset[Any]", made: tuple[str, int, int], place: Place, chance: Chance, findings: Findings
+) -> None:
+    """Have an epoch read by programs that are killed, one after the other, and by one that is not.
+
+    Args:
+        dataset: what is read.
+        made: how a program makes it: its kind, the seed and the round.
+        place: where the first one reads it.
+        chance: draws the moments.
+        findings: are added to.
+    """
+    kind, *_ = made
+    expected = [_told(batch) for batch in epoch_of(dataset, 0)]
+    found: list[str] = []
+    state: Any = None
+    for left in reversed(range(_KILLS + 1)):
+        beyond = len(expected) - len(found)
+        stop = chance.between(1, max(beyond // 2, 1)) if left and beyond > 1 else None
+        for line in _lines_of({"made": made, "place": asdict(place), "state": state}, stop):
+            found.append(line["batch"])
+            state = line["state"]
+            findings.counts[kind, place.name, BATCHES] += 1
+        findings.counts[kind, place.name, KILL_PROGRAM] += stop is not None
+        if stop is None:
+            break
+        place = place_for(KILL_PROGRAM, chance)
+    for what, how_many in compare(expected, found, in_order=True).items():
+        findings.counts[kind, place.name, what] += how_many
+        findings.bad.append(f"round {made[2]}, {kind}, by programs: {how_many} {what}")
+
+
+def _lines_of(task: dict[str, Any], stop: int | None) -> Iterator[dict[str, Any]]:
+    """Yield what a program prints, up to so many lines; kill it then, and wait for the end of all that it started."""
+    command = [sys.executable, "-m", "tests.faults.program", json.dumps(task)]
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdout is None:
+            raise AssertionError("it was asked for")
+        try:
+            for number, line in enumerate(process.stdout, 1):
+                yield json.loads(line)
+                if number == stop:
+                    break
+        finally:
+            if stop is not None:
+                process.kill()
+            process.stdout.read()  # whose end comes when all have closed it
+    if process.returncode != (0 if stop is None else -9):
+        raise AssertionError(f"the program ended with {process.returncode}")
+
+
+def _told(batch: Any) -> str:
+    return hashlib.sha256(repr(digest(batch)).encode()).hexdigest()
+
+
+def main() -> None:
+    """Read the rest of an epoch."""
+    task = json.loads(sys.argv[1])
+    kind, seed, number = task["made"]
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
+        with Place(**task["place"]).open(dataset, 2) as loader:
+            if task["state"] is not None:
+                loader.load_state_dict(task["state"])
+            for batch in loader:
+                sys.stdout.write(json.dumps({"batch": _told(batch), "state": loader.state_dict()}) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
