@@ -45,19 +45,19 @@ class Family:
     """Owns descriptors of all processes that were seen, to know that they have ended, whoever their parent is then."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Process, int]] = {}  # by number: and the descriptor
+        self._seen: dict[int, tuple[int, int]] = {}  # by number: its depth, and the descriptor
         self.living()
 
     def living(self) -> list[Process]:
-        """Return all that run now."""
-        found = [process for process in _below(os.getpid(), 0) if process.name.startswith("penstock-")]
-        for process in found:
-            if process.pid in self._seen and self._has_ended(process.pid, 0.0):
-                os.close(self._seen.pop(process.pid)[1])  # the number was given to another
-            if process.pid not in self._seen:
+        """Return all that run now, also those whose parent has ended."""
+        for process in _below(os.getpid(), 0):
+            if process.name.startswith("penstock-") and process.pid not in self._seen:
                 with suppress(ProcessLookupError):
-                    self._seen[process.pid] = process, os.pidfd_open(process.pid)
-        return found
+                    self._seen[process.pid] = process.depth, os.pidfd_open(process.pid)
+        for pid in [pid for pid in self._seen if self._has_ended(pid, 0.0)]:
+            os.close(self._seen.pop(pid)[1])
+        now = [_process(pid, depth) for pid, (depth, _) in self._seen.items()]  # a spare becomes a worker
+        return [process for process in now if process is not None]
 
     def workers(self, depth: int) -> list[Process]:
         """Return the workers that have so many above them."""
@@ -69,13 +69,12 @@ class Family:
 
     def left_over(self) -> list[str]:
         """Return who still runs, after waiting for the end of all; servers may stay as long as the program."""
-        self.living()
         staying = servers.held()[0]
         deadline = monotonic() + _PATIENCE_SECONDS
         left = [
-            f"process {pid} ({process.name}, below {process.depth} workers)"
-            for pid, (process, _) in self._seen.items()
-            if pid not in staying and not self._has_ended(pid, max(deadline - monotonic(), 0.0))
+            f"{process}, still running"
+            for process in self.living()
+            if process.pid not in staying and not self._has_ended(process.pid, max(deadline - monotonic(), 0.0))
         ]
         self.close()
         return left

@@ -31,6 +31,10 @@ class Findings:
         """Return how many of these were counted."""
         return sum(count for (_, _, column), count in self.counts.items() if column in columns)
 
+    def took(self, dataset: str, place: str, seconds: float) -> None:
+        """Add to how long reading took."""
+        self.milliseconds[dataset, place] += round(1000 * seconds)
+
     @property
     def injected(self) -> int:
         """How many faults were injected."""

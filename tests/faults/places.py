@@ -63,7 +63,7 @@ class Place:
             found += (KILL_HELPER,)
         return found
 
-    def open(self, dataset: ps.Dataset[Any], prefetch: int) -> "ps.Loader[Any]":
+    def open(self, dataset: ps.Dataset[Any], prefetch: int) -> ps.Loader[Any]:
         """Return a loader."""
         return ps.Loader(
             dataset,

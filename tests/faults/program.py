@@ -7,7 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -24,36 +24,35 @@ _ROOT: Final = Path(__file__).parents[2]
 _KILLS: Final = 2
 
 
-def run_killed(
-    dataset: "ps.Dataset[Any]", made: tuple[str, int, int], place: Place, chance: Chance, findings: Findings
-) -> None:
+def run_killed(dataset: ps.Dataset[Any], made: tuple[str, str, int, int], chance: Chance, findings: Findings) -> None:
     """Have an epoch read by programs that are killed, one after the other, and by one that is not.
 
     Args:
         dataset: what is read.
-        made: how a program makes it: its kind, the seed and the round.
-        place: where the first one reads it.
-        chance: draws the moments.
+        made: how a program makes it: its kind, the folder of its traps, the seed and the round.
+        chance: draws the moments and the places.
         findings: are added to.
     """
     kind, *_ = made
     expected = [_told(batch) for batch in epoch_of(dataset, 0)]
     found: list[str] = []
     state: Any = None
-    for left in reversed(range(_KILLS + 1)):
+    for left in reversed(range(_KILLS + 1)):  # the last one is not killed
+        place = place_for(KILL_PROGRAM, chance)
+        began = time.monotonic()
         beyond = len(expected) - len(found)
         stop = chance.between(1, max(beyond // 2, 1)) if left and beyond > 1 else None
         for line in _lines_of({"made": made, "place": asdict(place), "state": state}, stop):
             found.append(line["batch"])
             state = line["state"]
             findings.counts[kind, place.name, BATCHES] += 1
-        findings.counts[kind, place.name, KILL_PROGRAM] += stop is not None
+        findings.took(kind, place.name, time.monotonic() - began)
         if stop is None:
             break
-        place = place_for(KILL_PROGRAM, chance)
+        findings.counts[kind, place.name, KILL_PROGRAM] += 1
     for what, how_many in compare(expected, found, in_order=True).items():
-        findings.counts[kind, place.name, what] += how_many
-        findings.bad.append(f"round {made[2]}, {kind}, by programs: {how_many} {what}")
+        findings.counts[kind, "programs", what] += how_many
+        findings.bad.append(f"{kind}, seed {made[2]}, round {made[3]}, by programs: {how_many} {what}")
 
 
 def _lines_of(task: dict[str, Any], stop: int | None) -> Iterator[dict[str, Any]]:
@@ -82,15 +81,14 @@ def _told(batch: Any) -> str:
 def main() -> None:
     """Read the rest of an epoch."""
     task = json.loads(sys.argv[1])
-    kind, seed, number = task["made"]
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
-        with Place(**task["place"]).open(dataset, 2) as loader:
-            if task["state"] is not None:
-                loader.load_state_dict(task["state"])
-            for batch in loader:
-                sys.stdout.write(json.dumps({"batch": _told(batch), "state": loader.state_dict()}) + "\n")
-                sys.stdout.flush()
+    kind, folder, seed, number = task["made"]
+    dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
+    with Place(**task["place"]).open(dataset, 2) as loader:
+        if task["state"] is not None:
+            loader.load_state_dict(task["state"])
+        for batch in loader:
+            sys.stdout.write(json.dumps({"batch": _told(batch), "state": loader.state_dict()}) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

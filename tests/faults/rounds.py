@@ -15,12 +15,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock as ps
+from penstock._caught import Caught
 from penstock.errors import WorkerError
 from tests.equivalence.definition import digest, epoch_of
 from tests.faults import program
 from tests.faults.chance import Chance
-from tests.faults.datasets import DEADLY_TRAPS, INJECTED, KINDS, MOST_ROWS, TRAPS_ANYWHERE, TRAPS_OF_PROCESSES, Traps
-from tests.faults.datasets import dataset_of
+from tests.faults.datasets import (
+    DEADLY_TRAPS,
+    INJECTED,
+    KINDS,
+    MOST_ROWS,
+    TRAPS_ANYWHERE,
+    TRAPS_OF_PROCESSES,
+    InjectedError,
+    Traps,
+    dataset_of,
+)
 from tests.faults.family import Family, Process
 from tests.faults.findings import BATCHES, POISONED, RAISED, Findings, compare
 from tests.faults.places import (
@@ -32,14 +42,13 @@ from tests.faults.places import (
     RESTART,
     STOP,
     STOP_AND_KILL,
-    Place,
     place_for,
 )
 from tests.leaks import held, left_behind
 
 FAULTS_PER_ROUND: Final = 24
 _MOST_EPOCHS: Final = 30
-_MOST_DEATHS: Final = 2  # of workers in an epoch, as a rule: a third of the same block makes an error of it
+_MOST_DEATHS: Final = 2  # in an epoch, as a rule: a third of the same block makes an error of it
 _MANY_DEATHS: Final = 8  # now and then, where such an error is told from the others
 _MOST_ERRORS: Final = 100  # for one batch
 _PROGRAM_EVERY: Final = 4 * len(FAULTS)  # rounds: each kill of a program costs the start of two
@@ -69,14 +78,17 @@ def run_round(
     family = Family()
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder:
         dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
-        try:
+        with Caught() as caught:
             if favoured == KILL_PROGRAM:
-                program.run_killed(dataset, (kind, seed, number), place_for(favoured, chance), chance, findings)
+                program.run_killed(dataset, (kind, folder, seed, number), chance, findings)
             else:
                 _Journey(dataset, kind, favoured, chance, findings).run(Path(folder), family, faults, progress)
-        except Exception:
-            findings.bad.append(f"round {number} ({kind}, {favoured}): {traceback.format_exc()}")
-        del dataset
+        if caught.error is not None:
+            if not isinstance(caught.error, Exception):
+                raise caught.error
+            raised = "".join(traceback.format_exception(caught.error))
+            findings.bad.append(f"round {number} ({kind}, {favoured}): {raised}")
+        del dataset, caught
     findings.rounds += 1
     left = [*family.left_over(), *left_behind(before, _PATIENCE_SECONDS)]
     if _mapped_memory() > mapped:
@@ -93,9 +105,7 @@ def _mapped_memory() -> int:
 class _Journey:
     """One dataset on its way through epochs and places."""
 
-    def __init__(
-        self, dataset: "ps.Dataset[Any]", kind: str, favoured: str, chance: Chance, findings: Findings
-    ) -> None:
+    def __init__(self, dataset: ps.Dataset[Any], kind: str, favoured: str, chance: Chance, findings: Findings) -> None:
         self._dataset = dataset
         self._kind = kind
         self._favoured = favoured
@@ -105,21 +115,21 @@ class _Journey:
         self._found: list[Any] = []
         self._last: tuple[Any, Any] | None = None  # the batch handed out before a fault, and its digest
         self._in_order = True  # whether all loaders of this epoch were
-        self._deaths = 0  # since the loader was made, or the epoch began
+        self._deaths = 0  # of one block, at most, since the loader was made or the epoch began; with those to come
         self._most_deaths = _MOST_DEATHS
-        self._spared_server = False
+        self._has_killed_server = False
 
     def run(self, folder: Path, family: Family, faults: int, progress: Callable[[], None]) -> None:
-        """Go on until so many faults were injected."""
+        """Go on until so many faults were injected, the favoured kind among them."""
         self._traps = Traps(folder)
         self._family = family
         self._progress = progress
-        wanted = self._findings.injected + faults
+        wanted, favoured = self._findings.injected + faults, self._findings.total(self._favoured)
         self._move()
         try:
             for epoch in range(_MOST_EPOCHS):
                 self._read_epoch(epoch)
-                if self._findings.injected >= wanted:
+                if self._findings.injected >= wanted and self._findings.total(self._favoured) > favoured:
                     break
         finally:
             self._last = None
@@ -150,7 +160,7 @@ class _Journey:
                 self._inject()
             goes_on = self._take()
         self._count_sprung(remove=True)
-        self._count_seconds(began)
+        self._findings.took(self._kind, self._place.name, time.monotonic() - began)
         wrong = compare(self._expected, self._found, in_order=self._in_order)
         for what, how_many in wrong.items():
             self._count(what, how_many)
@@ -168,7 +178,7 @@ class _Journey:
                 batch = next(self._batches)
             except StopIteration:
                 return False
-            except Exception as error:
+            except (InjectedError, MemoryError, WorkerError) as error:
                 self._accept(error)
             else:
                 if self._last is not None and digest(self._last[0]) != self._last[1]:
@@ -204,8 +214,8 @@ class _Journey:
                 self._restart()
                 self._count(RESTART)
         elif fault == KILL_SERVER:
-            if not self._spared_server:  # one a round: making another takes long
-                self._spared_server = self._strike(self._family.servers(), signal.SIGKILL, KILL_SERVER)
+            if not self._has_killed_server:  # making another takes long
+                self._has_killed_server = self._strike(self._family.servers(), signal.SIGKILL, KILL_SERVER)
         else:
             self._strike_worker(fault)
 
@@ -218,8 +228,9 @@ class _Journey:
         elif self._deaths < self._most_deaths:
             if fault == STOP_AND_KILL:
                 self._stop(workers, signal.SIGKILL)
-            else:
-                self._deaths += self._strike(workers, signal.SIGKILL, fault)
+            else:  # in a burst, a block may well lose all that try it
+                for _ in range(1 if self._most_deaths == _MOST_DEATHS else self._chance.between(1, 4)):
+                    self._deaths += self._strike(self._family.workers(depth), signal.SIGKILL, fault)
 
     def _strike(self, targets: list[Process], number: signal.Signals, fault: str) -> bool:
         struck = bool(targets) and self._chance.one_of(targets).signal(number)
@@ -260,7 +271,7 @@ class _Journey:
             self._loader.close()
         del self._batches, self._loader  # which closes it
         self._move()
-        self._deaths = 0
+        self._deaths = self._traps.waiting(DEADLY_TRAPS)
         self._loader.load_state_dict(json.loads(state))
         self._begin()
 
@@ -282,6 +293,3 @@ class _Journey:
     def _count(self, what: str, how_many: int = 1) -> None:
         if how_many:
             self._findings.counts[self._kind, self._place.name, what] += how_many
-
-    def _count_seconds(self, began: float) -> None:
-        self._findings.milliseconds[self._kind, self._place.name] += round(1000 * (time.monotonic() - began))
