@@ -4,9 +4,14 @@
 // prints the exception and goes on. It looks for signals at the first instruction of every call, so a Ctrl-C can be
 // lost there whatever that code does about it. Here the call comes from C++, which sees the exception in any case,
 // makes the call again, and has the exception raised in the main thread as soon as the program itself goes on.
+//
+// The garbage collector runs anywhere, also at the bottom of a recursion, where the function finds no room for calls of
+// its own. A thread made for it has all the room.
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace nb = nanobind;
@@ -22,6 +27,25 @@ int raise_pending(void* pending) {
     const std::unique_ptr<nb::python_error> error(static_cast<nb::python_error*>(pending));
     error->restore();
     return -1;
+}
+
+// Returns whether there was a thread for it.
+bool call_in_a_thread(const nb::object& function) {
+    const auto call = [&function] {
+        const nb::gil_scoped_acquire holding;
+        try {
+            function();
+        } catch (nb::python_error& error) {
+            error.discard_as_unraisable(function);
+        }
+    };
+    const nb::gil_scoped_release released;
+    try {
+        std::thread(call).join();
+        return true;
+    } catch (const std::system_error&) {
+        return false;
+    }
 }
 
 class CallWhenDropped {
@@ -41,6 +65,7 @@ class CallWhenDropped {
                 function_();
                 break;
             } catch (nb::python_error& error) {
+                if (error.matches(PyExc_RecursionError) && call_in_a_thread(function_)) break;
                 if (error.matches(PyExc_Exception)) {
                     error.discard_as_unraisable(function_);
                     break;

@@ -95,9 +95,9 @@ def test_the_claims_table_is_what_was_judged() -> None:
 def test_the_verdict_counts_what_failed() -> None:
     """The head of the page says whether all claims hold, and else how many do not."""
     evidence = make_evidence()
-    assert "✓ All 8 claims hold" in page(evidence)
-    assert "✗ 1 of 8 claims does not hold" in page(replace(evidence, state_bytes=5000))
-    assert "✗ 2 of 8 claims do not hold" in page(replace(evidence, state_bytes=5000, recomputed={}))
+    assert "✓ All 9 claims hold" in page(evidence)
+    assert "✗ 1 of 9 claims does not hold" in page(replace(evidence, state_bytes=5000))
+    assert "✗ 2 of 9 claims do not hold" in page(replace(evidence, state_bytes=5000, recomputed={}))
 
 
 def test_the_grid_shows_the_batch_that_was_fed() -> None:

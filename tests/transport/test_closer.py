@@ -153,3 +153,38 @@ def test_what_was_never_made_calls_nothing() -> None:
     owner.append(owner)
     del owner
     gc.collect()
+
+
+def test_closed_at_the_bottom_of_a_recursion() -> None:
+    """The collector runs anywhere; where there is no room for calls of `close`, it is given other room."""
+    closed: list[int] = []
+    owners = [Owner(lambda: closed.append(depth(100)))]
+
+    def descend() -> None:
+        try:
+            descend()
+        finally:
+            owners.clear()
+
+    with pytest.raises(RecursionError):
+        descend()
+    assert closed == [100]
+
+
+def depth(calls: int) -> int:
+    """Return the number of nested calls that it makes."""
+    return 1 + depth(calls - 1) if calls > 1 else 1
+
+
+def test_an_endless_recursion_in_closing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is printed, like every exception of what closes on drop."""
+
+    def endless() -> None:
+        endless()
+
+    hook, sys.unraisablehook = sys.unraisablehook, sys.__unraisablehook__
+    try:
+        del Owner(endless).closer
+    finally:
+        sys.unraisablehook = hook
+    assert "RecursionError" in capsys.readouterr().err

@@ -96,8 +96,8 @@ class Learned:
         """The processor's time for a row."""
         self.merged_row_bytes = 0.0
         """The most memory that a row, and its part of what is merged, took where both lie in shared memory."""
-        self.element_bytes = 0
-        """The bytes of the arrays of an element that was read in order."""
+        self.element_bytes: int | None = None
+        """The bytes of the arrays of an element that was read in order, once a job of these was taken."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""
@@ -107,7 +107,7 @@ class Learned:
 
     def sized(self, element_bytes: int) -> None:
         """Take the size of an element into account; 0 where there was none."""
-        self.element_bytes = element_bytes or self.element_bytes
+        self.element_bytes = element_bytes or self.element_bytes or 0
 
     def _smoothed(self, known: float | None, found: float) -> float:
         return found if known is None else known + self._SMOOTHING * (found - known)

@@ -251,7 +251,7 @@ class ThreadReader:
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
                 self._client.tell_of(job.trouble.complaint)
             else:
-                self._client.learned.sized(_array_bytes(job.parts[0][1].elements[:1]))
+                self._client.learned.sized(_array_bytes(_any_element(job)))
                 for span, block in job.parts:
                     yield leaf.chunk(span.start, span.stop, block)
         if self._queues.get(leaf.number) is queue:
@@ -324,13 +324,19 @@ class _SpanCutter:
         """Return the next positions' job, or None at the end."""
         if self._start >= self._end:
             return None
-        seconds = self._learned.row_seconds
-        by_time = 2 * self._workers if seconds is None else int(_JOB_SECONDS * self._workers / max(seconds, 1e-9))
-        count = min(max(self._rows, by_time, 2 * self._workers), self._most)
-        count = max(min(count, _SPAN_BYTES // max(self._learned.element_bytes, 1)), 1)
+        seconds, element_bytes = self._learned.row_seconds, self._learned.element_bytes
+        by_time = 2 * self._workers
+        if seconds is not None and element_bytes is not None:
+            by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
+        count = min(max(self._rows, by_time), self._most, _SPAN_BYTES // max(element_bytes or 0, 1))
+        count = max(count, 1)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
+
+
+def _any_element(job: SpanJob) -> list[Element]:
+    return next((block.elements[:1] for _, block in job.parts if block.elements), [])
 
 
 def _array_bytes(elements: list[Element]) -> int:
