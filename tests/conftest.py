@@ -1,17 +1,20 @@
 """What holds for every test: nothing leaks, and properties are tried as the profile says.
 
-`HYPOTHESIS_PROFILE=soak` tries each property on 2,000 examples instead of the same 30 at every run.
+`HYPOTHESIS_PROFILE=soak` is the long profile: it tries each property on 2,000 examples instead of the same 30 at every
+run, and the tests that the short one leaves out run as well.
 """
 
-import os
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.leaks import nothing_leaks as nothing_leaks
 from tests.leaks import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.leaks import settled_module as settled_module
 from tests.leaks import settled_process as settled_process
+from tests.profiles import IS_LONG, PROFILE
 
 # Whoever runs the tests in the background may have left SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,4 +36,33 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, in the short profile, what belongs to the long one; but not what was asked for by its name."""
+    if IS_LONG or any("::" in argument for argument in config.args):
+        return
+    seen: dict[tuple[str, str], set[int]] = {}
+    left_out = [item for item in items if _is_long(item) or _adds_nothing(item, seen)]
+    if left_out:
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
+
+
+def _adds_nothing(item: pytest.Item, seen: dict[tuple[str, str], set[int]]) -> bool:
+    """Return whether each value of the test's parameters was in a case before, where that is enough."""
+    call: Any = getattr(item, "callspec", None)
+    if call is None or item.get_closest_marker("each_value") is None:
+        return False
+    function = item.nodeid.partition("[")[0]
+    added = False
+    for name, value in call.params.items():
+        values = seen.setdefault((function, name), set())
+        added = added or id(value) not in values
+        values.add(id(value))
+    return not added

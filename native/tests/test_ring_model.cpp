@@ -87,7 +87,7 @@ void expect_faults_caught(bool print) {
                                           print);
 }
 
-enum class Size { small, usual, all };
+enum class Size { small, usual, large, all };
 
 const Setup small_setups[] = {
     {.batches = 2, .blocks = 1, .deaths = 0},
@@ -98,18 +98,21 @@ const Setup small_setups[] = {
 
 const Setup usual_setups[] = {
     {.batches = 3, .blocks = 1, .deaths = 0},
-    {.batches = 2, .blocks = 2, .merge = true, .deaths = 0},
     {.batches = 2, .blocks = 1, .merge = true, .deaths = 0, .leaves = true},
+    {.batches = 2, .blocks = 1, .replaced = false},
+    {.batches = 1, .blocks = 1, .merge = true, .replaced = false},
+};
+
+const Setup large_setups[] = {
+    {.batches = 2, .blocks = 2, .merge = true, .deaths = 0},
     {.slots = 2, .batches = 3, .blocks = 1, .deaths = 0},
     {.batches = 2, .blocks = 1},
     {.batches = 2, .blocks = 1, .cancelled = 0},
-    {.batches = 2, .blocks = 1, .replaced = false},
-    {.batches = 1, .blocks = 1, .merge = true, .replaced = false},
     {.batches = 1, .blocks = 2, .merge = true},
     {.batches = 1, .blocks = 1, .merge = true, .cancelled = 0},
 };
 
-const Setup large_setups[] = {
+const Setup huge_setups[] = {
     {.batches = 2, .blocks = 1, .merge = true},
     {.batches = 2, .blocks = 2},
     {.slots = 2, .batches = 2, .blocks = 1},
@@ -130,22 +133,26 @@ constexpr Size default_size = Size::usual;
 
 }  // namespace
 
-// --small and --all choose how much is explored, --traces prints how each fault shows.
+// --small, --large and --all choose how much is explored, --traces prints how each fault shows.
 int main(int argc, char** argv) {
     Size size = default_size;
     bool print = false;
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--small") == 0) size = Size::small;
+        if (std::strcmp(argv[i], "--large") == 0) size = Size::large;
         if (std::strcmp(argv[i], "--all") == 0) size = Size::all;
         if (std::strcmp(argv[i], "--traces") == 0) print = true;
     }
     std::printf("Every interleaving of owner, workers and keeper:\n");
     for (const Setup& setup : small_setups) expect_sound(setup);
-    if (size != Size::small) {
+    if (size >= Size::usual) {
         for (const Setup& setup : usual_setups) expect_sound(setup);
     }
-    if (size == Size::all) {
+    if (size >= Size::large) {
         for (const Setup& setup : large_setups) expect_sound(setup);
+    }
+    if (size == Size::all) {
+        for (const Setup& setup : huge_setups) expect_sound(setup);
     }
 
     if (size != Size::small) expect_faults_caught(print);

@@ -15,6 +15,8 @@ from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, ready, run_on, settle
 
+pytestmark = pytest.mark.each_value
+
 Place = Literal["task", "thread", "process"]
 
 IN_PLACES = pytest.mark.parametrize("place", workers.PLACES)

@@ -16,6 +16,8 @@ from penstock.errors import ClosedError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, Steps, ready, run_on, settle
 
+pytestmark = pytest.mark.each_value
+
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 
 alive: list[object] = []  # workers between the beginning of their start and the end of their stop

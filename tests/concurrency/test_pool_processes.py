@@ -20,6 +20,8 @@ from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, run_on
 
+pytestmark = pytest.mark.each_value
+
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 SECONDS = 1.0  # in which a death must be told
 

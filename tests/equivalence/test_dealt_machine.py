@@ -23,6 +23,7 @@ from tests.equivalence.definition import close_all, digest
 from tests.equivalence.graphs import keeps_two_of_three
 from tests.equivalence.joints import in_order
 from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures, weights
+from tests.profiles import fewer
 
 SIZES = st.sampled_from([12, 12, 24, 36])  # for 1, 2, 3 and 4 ranks
 RANKS = st.sampled_from([1, 2, 3, 4])
@@ -316,4 +317,4 @@ class DealtMachine(RuleBasedStateMachine):
 
 
 TestDealt = DealtMachine.TestCase
-TestDealt.settings = settings(stateful_step_count=20)
+TestDealt.settings = settings(fewer(), stateful_step_count=20)

@@ -12,6 +12,7 @@ import penstock as ps
 from tests.equivalence.definition import close_all, concatenated, digest, epoch_of, ranks_of
 from tests.equivalence.graphs import jitter
 from tests.equivalence.kinds import is_dict
+from tests.profiles import fewer
 
 LENGTHS = st.integers(200, 400)
 SEEDS = st.integers(0, 50)
@@ -51,6 +52,7 @@ def ends_together(left: int, size: int, ranks: int) -> bool:
     return not 0 < left % size < ranks
 
 
+@fewer()
 @given(st.integers(500, 900), SEEDS, st.integers(1, 3), st.integers(1, 2))
 def test_eight_ranks_go_on_as_six_then_three(length: int, seed: int, first: int, second: int) -> None:
     """8 ranks x 32 go on as 6 x 40 and then 3 x 33: the epoch's rows come once each, in the epoch's own order."""

@@ -104,9 +104,9 @@ def test_losses_of_bytes_have_the_batchs_mean(script: ModuleType, texts: dict[st
 @pytest.mark.slow
 def test_a_stopped_run_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
     """Stopped between two saves, and gone on in a new process with another number of workers: the same weights."""
-    straight = run(tmp_path / "straight.npz", "--steps", "60", "--num-workers", "0")
-    first = run(tmp_path / "cut.npz", "--steps", "60", "--stop-after", "27", "--num-workers", "2")
-    second = run(tmp_path / "cut.npz", "--steps", "60", "--num-workers", "1")
+    straight = run(tmp_path / "straight.npz", "--steps", "40", "--num-workers", "0")
+    first = run(tmp_path / "cut.npz", "--steps", "40", "--stop-after", "27", "--num-workers", "2")
+    second = run(tmp_path / "cut.npz", "--steps", "40", "--num-workers", "1")
     assert not first[-1].startswith("the weights")
     assert second[0] == "going on at step 20"
     assert straight[-1].startswith("the weights' SHA-256 is ")

@@ -12,6 +12,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.each_value
+
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 KINDS = pytest.mark.parametrize("kind", ["indexable", "ordered"])
 PARTS = 500

@@ -10,8 +10,9 @@ import penstock as ps
 from tests.equivalence.definition import epoch_of
 from tests.faults import rounds
 from tests.faults.findings import CHANGED, LOST, REPEATED, Findings, compare
-from tests.faults.places import FAULTS, RESTART
+from tests.faults.places import FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
 
+OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART)
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 
@@ -19,7 +20,9 @@ def nothing() -> None:
     """Show no progress."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in OFTEN else pytest.mark.long) for fault in FAULTS]
+)
 def test_nothing_is_lost_changed_repeated_or_left_behind(fault: str) -> None:
     """A round that favours a kind of fault, among others."""
     findings = Findings()

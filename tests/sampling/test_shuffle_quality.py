@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from penstock.sampling import Permutation, Shuffle
 
+pytestmark = pytest.mark.each_value
+
 
 def chi_square_z(cells: NDArray[np.int64], cell_count: int) -> float:
     """Return z of the chi-square test that the observed `cells` are drawn evenly from [0, cell_count).

@@ -336,7 +336,8 @@ class _SpanCutter:
 
 
 def _any_element(job: SpanJob) -> list[Element]:
-    return next((block.elements[:1] for _, block in job.parts if block.elements), [])
+    nothing: list[Element] = []
+    return next((block.elements[:1] for _, block in job.parts if block.elements), nothing)
 
 
 def _array_bytes(elements: list[Element]) -> int:

@@ -6,6 +6,8 @@ import penstock as ps
 from tests.dataset.filters.test_index import Multiple
 from tests.dataset.functions import is_odd
 
+pytestmark = pytest.mark.each_value
+
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_elements_left_out_are_counted(num_workers: int) -> None:

@@ -37,7 +37,10 @@ print(list(dataset) == [number for number in ps.range(1000, seed=1).shuffle() if
 """
 RIGHT = ["True 334"]
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks and signals")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks and signals"),
+    pytest.mark.each_value,
+]
 
 
 class Processes:

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from tests.loader.test_processes import PATIENCE_SECONDS, STRUCK, environment, program, run
+from tests.loader.test_processes import PATIENCE_SECONDS, STRIDE, STRUCK, environment, program, run
+
+pytestmark = pytest.mark.each_value
 
 SOURCE = """
 import asyncio
@@ -101,5 +103,5 @@ def test_ctrl_c_at_every_place(kind: str, workers: int) -> None:
     """Interrupted once, at any instruction of the loader, an iterator that is kept gives every batch once, in order."""
     text = STRUCK.replace("rows = ps.range(6, seed=1)", "rows = ps.read(Awaited(6), seed=1)")
     assert text != STRUCK
-    ended = run(SOURCE + text.format(kind=kind, workers=workers))
+    ended = run(SOURCE + text.format(kind=kind, workers=workers, stride=STRIDE))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")

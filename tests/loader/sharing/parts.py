@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 KINDS = pytest.mark.parametrize(
     "kind",
@@ -66,8 +67,8 @@ def listed(batches: Any) -> list[Any]:
 
 def plain(batch: Any) -> Any:
     """Return a batch as a plain value."""
-    if isinstance(batch, dict):
+    if is_dict(batch):
         return {name: plain(leaf) for name, leaf in batch.items()}
-    if isinstance(batch, list):
+    if is_list_or_tuple(batch):
         return [plain(row) for row in batch]
-    return batch.tolist() if isinstance(batch, np.ndarray | np.generic) else batch
+    return as_array(batch).tolist() if is_numpy(batch) else batch

@@ -16,6 +16,8 @@ from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.loader.sharing.parts import IN_ORDER, KINDS, TRAINING, VALIDATION, is_even, listed, pair, plain
 from tests.workers.processes import functions
 
+pytestmark = pytest.mark.each_value
+
 SECONDS = pytest.mark.parametrize("second", [VALIDATION, IN_ORDER])
 
 

@@ -20,6 +20,8 @@ from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RunningProcesses, open_processes
 from tests.pipeline.processes import ops
 
+pytestmark = pytest.mark.each_value
+
 SECONDS = 1.0  # in which a death must be told
 
 

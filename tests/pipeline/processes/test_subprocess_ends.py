@@ -19,6 +19,8 @@ from penstock.pipeline import PipelineBuilder, PipelineConfig
 from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
 from tests.pipeline.processes import ops
 
+pytestmark = pytest.mark.each_value
+
 SECONDS = 1.0  # in which a death must be told
 
 

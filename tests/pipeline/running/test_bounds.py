@@ -12,6 +12,8 @@ from penstock.pipeline import SKIP, PipelineBuilder
 from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
 
+pytestmark = pytest.mark.each_value
+
 Order = Literal["input", "completion"]
 ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)

@@ -92,7 +92,7 @@ SOME = [STUCK[0], STUCK[1], STUCK[5]]
 
 @pytest.mark.parametrize(
     ("built", "held"),
-    [(built, "kept = pipeline") for built in STUCK]
+    [pytest.param(built, "kept = pipeline", marks=() if built in SOME else pytest.mark.long) for built in STUCK]
     + [(STUCK[0], "cycle = [pipeline]; cycle.append(cycle)"), (STUCK[1], "def late(kept=pipeline): ...")],
 )
 def test_the_interpreter_ends(built: str, held: str) -> None:
@@ -211,7 +211,7 @@ READS = {
 @POSIX
 @pytest.mark.parametrize(
     ("built", "read"),
-    [(built, "for") for built in STUCK]
+    [pytest.param(built, "for", marks=() if built in SOME else pytest.mark.long) for built in STUCK]
     + [(STUCK[1], "get_item"), (STUCK[1], "get_item with a time-out"), (STUCK[2], "auto_stop")],
 )
 def test_ctrl_c(built: str, read: str) -> None:

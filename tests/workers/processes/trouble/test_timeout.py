@@ -21,7 +21,7 @@ def processes(dataset: ps.Dataset, timeout: float) -> ps.Loader:
     return ps.Loader(dataset, num_workers=2, workers="processes", limits=limits)
 
 
-@pytest.mark.parametrize("what", [functions.hangs, functions.stopped])
+@pytest.mark.parametrize("what", [functions.hangs, pytest.param(functions.stopped, marks=pytest.mark.long)])
 def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> None:
     """A process that hangs once is replaced, even one that takes no signal, and no batch is lost."""
     dataset = ps.range(64).map(functions.Once(str(tmp_path / "hung"), what)).batch(8)
@@ -39,7 +39,11 @@ def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> 
             ps.range(64).map(functions.hangs_at).batch(8),
             rf"row {DEADLY % 8} of step {DEADLY // 8}, .* {DEADLY},",
         ),
-        (ps.range(64).batch(8, merge=functions.merge_hangs), rf"all rows of step {DEADLY // 8} together"),
+        pytest.param(
+            ps.range(64).batch(8, merge=functions.merge_hangs),
+            rf"all rows of step {DEADLY // 8} together",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["a row", "a merge"],
 )
