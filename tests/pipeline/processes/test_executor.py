@@ -260,7 +260,8 @@ def test_arguments_are_checked() -> None:
 
 
 PARENT = """
-import os, sys, threading
+import faulthandler, os, sys, threading
+faulthandler.dump_traceback_later(25, exit=True)
 from penstock.pipeline._processes import ProcessExecutor, open_processes
 from tests.pipeline.processes import ops
 
@@ -270,7 +271,8 @@ if __name__ == "__main__":
     for line in open(sys.argv[2]):
         print(line, end="", flush=True)
     if sys.argv[3] == "waits":
-        threading.Event().wait()
+        while not threading.Event().wait(0.5):  # Python sleeps through a signal that comes just before it begins to
+            pass
 """
 
 
