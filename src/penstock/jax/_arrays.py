@@ -24,6 +24,7 @@ _NUMBERS: Final = {
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *("float16", "float32", "float64", "complex64", "complex128"),
 }
+_PLAIN: Final = frozenset(map(np.dtype, _NUMBERS - {"int64", "uint64"}))
 _NARROW: Final = {np.dtype(np.int64): np.iinfo(np.int32), np.dtype(np.uint64): np.iinfo(np.uint32)}
 
 
@@ -53,16 +54,23 @@ class Placing:
         """Return the batch with each leaf as an array, where it belongs; what is under way goes on by itself."""
         leaves, structure = jax.tree_util.tree_flatten(batch)
         shardings = self._shardings_for(batch, len(leaves))
-        placed: dict[int, Element] = {}
-        arrays: dict[int, object] = {}
+        unknown: dict[int, Element] = {}
         for index, leaf in enumerate(leaves):
-            if is_container(leaf):  # a dataclass that JAX doesn't know
-                placed[index] = map_leaves(Placing(shardings[index], self._shard), leaf)
+            if _is_plain(leaf):
+                continue
+            if is_container(leaf):  # a dataclass that JAX doesn't know, and takes for a leaf
+                unknown[index] = map_leaves(Placing(shardings[index], self._shard), leaf)
             else:
-                arrays[index] = _host_array(batch, index, leaf)
-                self._check(batch, index, arrays[index], shardings[index])
-        placed |= zip(arrays, self._put(list(arrays.values()), [shardings[index] for index in arrays]), strict=True)
-        return structure.unflatten([placed[index] for index in range(len(leaves))])
+                leaves[index] = _host_array(batch, index, leaf)
+        known = [index for index in range(len(leaves)) if index not in unknown] if unknown else range(len(leaves))
+        if self._sharding is not None:
+            for index in known:
+                self._check(batch, index, leaves[index], shardings[index])
+        if not unknown:
+            return structure.unflatten(self._put(leaves, shardings))
+        put = self._put([leaves[index] for index in known], [shardings[index] for index in known])
+        unknown |= zip(known, put, strict=True)
+        return structure.unflatten([unknown[index] for index in range(len(leaves))])
 
     def _shardings_for(self, batch: Element, count: int) -> list[Any]:
         if self._sharding is None or self._is_one:
@@ -99,8 +107,6 @@ class Placing:
 
     def _check(self, batch: Element, index: int, array: Element, sharding: Sharding) -> None:
         """Check that a sharding fits a leaf, and the shard both, once for each shape."""
-        if sharding is None:
-            return
         shape = self._global_shape(array)
         if (sharding, shape) in self._checked:
             return
@@ -150,6 +156,11 @@ def _host_array(batch: Element, index: int, leaf: Element) -> Element:
                 f"{narrow.dtype} of them. Say jax.config.update('jax_enable_x64', True), or make them smaller in a map."
             )
     return array
+
+
+def _is_plain(leaf: object) -> bool:
+    """Return whether JAX takes a leaf as it is."""
+    return type(leaf) is np.ndarray and leaf.dtype in _PLAIN
 
 
 def _is_number(leaf: object) -> bool:

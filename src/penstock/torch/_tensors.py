@@ -1,6 +1,8 @@
 """Arrays as tensors over the same memory: what torch has a dtype for, with the array's lease held by the tensor."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +12,8 @@ from penstock._graph._nodes import Element
 from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError
 from penstock.transport._encoding._torch_tensors import ITEM_BYTES
+
+_from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = vars(torch)["from_numpy"]  # torch says no types of it
 
 
 def as_tensors(batch: Element) -> Element:
@@ -23,31 +27,50 @@ def as_tensors(batch: Element) -> Element:
     """
     leaves, structure = flatten(batch)
     made = [_as_tensor(leaf) for leaf in leaves]
-    for index, leaf in enumerate(made):
-        if is_array(leaf):
-            raise _no_dtype(leaf_paths(structure)[index], leaf.dtype)
+    if any(map(is_array, made)):
+        index, left = next((index, leaf) for index, leaf in enumerate(made) if is_array(leaf))
+        raise _no_dtype(leaf_paths(structure)[index], left.dtype)
     return unflatten(structure, made)
 
 
 def _as_tensor(leaf: object) -> object:
     """Return a leaf as a tensor, if it is an array and torch has its dtype."""
     given: object = np.asarray(leaf) if _is_scalar(leaf) else leaf
-    if not is_array(given) or not given.dtype.isnative or ITEM_BYTES.get(given.dtype.name) != given.dtype.itemsize:
+    if not is_array(given):
+        return given
+    known = _known(given.dtype)
+    if known is None:
         return given
     array = given if _can_be_shared(given) else given.copy()
-    if array.dtype.type.__module__ == "numpy":
-        return torch.as_tensor(array)
-    # One of those that ml_dtypes brings, such as bfloat16: torch knows it by the same name, and not by the array.
-    bits = torch.as_tensor(array.view(np.dtype(f"uint{8 * array.dtype.itemsize}")))
-    return bits.view(getattr(torch, array.dtype.name))
+    return _from_numpy(array) if known.bits is None else _from_numpy(array.view(known.bits)).view(known.dtype)
 
 
 def _is_scalar(leaf: object) -> bool:
     return isinstance(leaf, np.generic) and not isinstance(leaf, str | bytes)
 
 
+class _Known(NamedTuple):
+    """What torch has for a dtype."""
+
+    dtype: torch.dtype
+    bits: np.dtype[Any] | None
+    """For a dtype that ml_dtypes brings, such as bfloat16: torch takes its bits, and not the array itself."""
+
+
+@functools.lru_cache(maxsize=256)
+def _known(dtype: np.dtype[Any]) -> _Known | None:
+    """Return what torch has of the same name and size; None if it has nothing."""
+    if not dtype.isnative or ITEM_BYTES.get(dtype.name) != dtype.itemsize:
+        return None
+    bits = None if dtype.type.__module__ == "numpy" else np.dtype(f"uint{8 * dtype.itemsize}")
+    return _Known(getattr(torch, dtype.name), bits)
+
+
 def _can_be_shared(array: NDArray[Any]) -> bool:
-    return array.flags.writeable and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    flags = array.flags
+    if not flags.writeable:
+        return False
+    return flags.c_contiguous or all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 
 
 def _no_dtype(path: str, dtype: np.dtype[Any]) -> GraphError:
