@@ -186,7 +186,7 @@ ELEMENTS: dict[str, Case] = {
     "rng": case(
         lambda: NUMBERS.random_map(noisy, rng=anything("numpy")),
         UsageError,
-        'rng must be "generator" or "seed"; got rng=\'numpy\'',
+        'rng must be "generator", "seed" or "jax"; got rng=\'numpy\'',
     ),
     "name": case(
         lambda: NUMBERS.map(double, name=anything(3)), UsageError, "name must be a str of at least one character"

@@ -12,6 +12,7 @@ from penstock._dataset._order import chosen
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._cache import cache_identity
 from penstock._graph._describe import function_name
+from penstock._graph._jax_keys import need_jax
 from penstock._graph._nodes import Cache, Filter, FlatMap, Map, OnError, Origin, RandomForm, Windows
 from penstock._graph._verify import (
     need_finite,
@@ -79,6 +80,16 @@ class ElementVerbs(Verbs[T_co]):
     @overload
     def random_map(
         self,
+        function: Callable[[T_co, Any], U],
+        *,
+        rng: Literal["jax"],
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
         function: Callable[[T_co], U],
         *,
         rng: Literal["generator"] = "generator",
@@ -90,7 +101,7 @@ class ElementVerbs(Verbs[T_co]):
         self,
         function: Callable[..., Any],
         *,
-        rng: Literal["generator", "seed"] = "generator",
+        rng: Literal["generator", "seed", "jax"] = "generator",
         globals: bool = False,
         name: str | None = None,
         on_error: OnError = "raise",
@@ -102,7 +113,8 @@ class ElementVerbs(Verbs[T_co]):
 
         Args:
             function: takes the element and a `numpy.random.Generator` that is valid only during the call.
-            rng: "seed" hands over a 64-bit integer instead of a generator.
+            rng: "seed" hands over a 64-bit integer instead of a generator; "jax" a key for `jax.random`, on the host,
+                where what is computed from it is computed too. Workers that are processes see no accelerator there.
             globals: call `function(element)` with `random`, NumPy's global generator and (if loaded) torch's seeded
                 around the call, for augmentations that draw from these. Such a step never runs on threads.
             name: names the random stream; by default the function's own, with `#2` for its second use.
@@ -110,6 +122,7 @@ class ElementVerbs(Verbs[T_co]):
 
         Raises:
             UsageError: if an argument is none of these.
+            MissingDependencyError: rng="jax" where JAX isn't installed.
 
         Example:
             >>> import penstock as ps
@@ -118,12 +131,15 @@ class ElementVerbs(Verbs[T_co]):
             True
         """
         need_function("random_map", function)
-        if rng not in ("generator", "seed"):
-            raise UsageError(f'rng must be "generator" or "seed"; got rng={rng!r}')
+        if rng not in ("generator", "seed", "jax"):
+            raise UsageError(f'rng must be "generator", "seed" or "jax"; got rng={rng!r}')
         if globals and rng != "generator":
             raise UsageError(
                 f"globals=True hands nothing to the function, so rng={rng!r} has no use. Leave one of them out."
             )
+        if rng == "jax":
+            need_jax()
+            return self._map(function, name, "key", on_error)
         return self._map(function, name, "globals" if globals else rng, on_error)
 
     def map_with_origin(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
 from penstock._frozen import frozen
+from penstock._graph._jax_keys import key_of, keys_of
 from penstock._graph._length import length
 from penstock._graph._locate import leaf_of
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
@@ -167,6 +168,9 @@ def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, conte
         case "seed":
             seeds = derive_block(step.seed, *places.seeds()).tolist()
             return [function(element, seed) for element, seed in zip(elements, seeds, strict=True)]
+        case "key":
+            keys = keys_of(derive_block(step.seed, *places.seeds()))
+            return [function(element, key) for element, key in zip(elements, keys, strict=True)]
         case "origin":
             seeds = places.seeds()
             columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
@@ -184,6 +188,9 @@ def _call(step: Map, element: Element, place: Place, context: Context) -> Elemen
             return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, place.address))
         case "seed":
             return _no_stop_iteration(step, step.function, element, derive(step.seed, *place.address))
+        case "key":
+            key = key_of(derive(step.seed, *place.address))
+            return _no_stop_iteration(step, step.function, element, key)
         case "globals":
             with seeded_globals(derive(step.seed, *place.address)):
                 return _no_stop_iteration(step, step.function, element)

@@ -42,7 +42,7 @@ from penstock.batching import Pad, Stack
 from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
-_VERBS = {"none": "map", "generator": "random_map", "seed": "random_map", "globals": "random_map"}
+_VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
 _MOST_NAMES = 4  # of a joint's parts, in a chain
 MOST_PARTS = 16  # of them, in a tree
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})

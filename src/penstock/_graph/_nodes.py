@@ -20,7 +20,7 @@ Element: TypeAlias = Any
 """A nested dict, list or tuple of leaves; user code enters here, so the type is open."""
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
-RandomForm: TypeAlias = Literal["none", "generator", "seed", "globals", "origin"]
+RandomForm: TypeAlias = Literal["none", "generator", "seed", "key", "globals", "origin"]
 Merge: TypeAlias = Callable[[list[Any]], Any]
 
 

@@ -21,8 +21,10 @@ from penstock._loader._progress import IndexedProgress, Progress
 from penstock._loader._sharing import SharedWorkers
 from penstock._plan._lower import choose_place, lower, parse_memory, share_place
 from penstock._plan._plan import Batches, Limits, Plan, Shard
+from penstock._runtime._batches import Course
 from penstock._runtime._choosing._chosen import chosen
 from penstock._runtime._runtime import Runtime
+from penstock._runtime._streams import Stream
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
@@ -153,9 +155,12 @@ class Loader(Generic[T_co]):
             if isinstance(node, Read):
                 check_length(node.source, node.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
-        iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._runtime.open_stream, self._clock)
+        iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._open_stream, self._clock)
         self._iterator = weakref.ref(iterator)
         return iterator
+
+    def _open_stream(self, course: Course) -> Stream:
+        return self._runtime.open_stream(course)
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import

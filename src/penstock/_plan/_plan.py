@@ -1,11 +1,12 @@
 """How a dataset will run, as a value: which parts depend on the position alone, who computes them, and within what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from penstock._frozen import frozen
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Reindex, Remainder
+from penstock._plan._rank_in import JaxSharding, TorchGroup, TorchMesh, rank_in_jax, rank_in_torch
 
 Place: TypeAlias = Literal["inline", "threads", "processes"]
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
@@ -32,6 +33,57 @@ class Shard:
     rank: int
     count: int
     uneven: bool = False
+
+    @classmethod
+    def from_torch(cls, group: TorchMesh | TorchGroup | None = None, *, uneven: bool = False) -> "Shard":
+        """Return this process's part among those that share the data in a job of `torch.distributed`.
+
+        Ranks that share a replica of the model must get equal rows, so give the mesh or the group of those alone among
+        which data differs: `mesh["dp"]`, say, and not the mesh of all.
+
+        Args:
+            group: a `DeviceMesh` of one dimension, or a `ProcessGroup`; None for all processes of the job.
+            uneven: as in the class.
+
+        Raises:
+            UsageError: if it is none of these, or this process is not a member.
+
+        Example:
+            >>> import penstock as ps
+            >>> class Group:  # a torch.distributed.ProcessGroup has these
+            ...     rank, size = lambda self: 1, lambda self: 4
+            >>> ps.Shard.from_torch(Group())
+            Shard(rank=1, count=4, uneven=False)
+        """
+        return cls(*rank_in_torch(group), uneven)
+
+    @classmethod
+    def from_jax(cls, sharding: JaxSharding, shape: Sequence[int], *, uneven: bool = False) -> "Shard":
+        """Return the part of a global batch's rows that this process's devices hold under a sharding of JAX's.
+
+        Processes whose devices hold the same rows, since they share a replica of the model, get the same part.
+
+        Args:
+            sharding: the `jax.sharding.Sharding` of the batch.
+            shape: the shape of a leaf of the global batch, its rows first.
+            uneven: as in the class.
+
+        Raises:
+            UsageError: if the rows of some process don't follow each other, or parts aren't equal.
+
+        Example:
+            >>> import penstock as ps
+            >>> class Device:  # a jax.Device has this, and a Sharding what is below
+            ...     def __init__(self, process_index): self.process_index = process_index
+            >>> class Sharding:
+            ...     devices = [Device(0), Device(0), Device(1), Device(1)]
+            ...     addressable_devices = devices[2:]
+            ...     def devices_indices_map(self, shape):
+            ...         return {device: (slice(2 * i, 2 * i + 2),) for i, device in enumerate(self.devices)}
+            >>> ps.Shard.from_jax(Sharding(), (8,))
+            Shard(rank=1, count=2, uneven=False)
+        """
+        return cls(*rank_in_jax(sharding, shape), uneven)
 
 
 @frozen

@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
+from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element, Node, walk
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Plan
@@ -110,6 +111,7 @@ NOTHING_TOLD: Final = Told(None, (), ())
 def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
     """Run a loader for the trainer's process until that says the end, or is gone."""
     begin_process()
+    leave_accelerators()
     (descriptor,) = plan.taken
     region = open_region(descriptor)
     os.close(descriptor)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
+from penstock._graph._jax_keys import leave_accelerators
 from penstock._plan._plan import Plan
 from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._crew import BLOCKS, SLOTS
@@ -102,6 +103,7 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> None:
     """Run tasks until the ring is stopped."""
     begin_process()
+    leave_accelerators()
     memory, bell, board_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)
     board = Board.attach(board_memory, SLOTS, BLOCKS)

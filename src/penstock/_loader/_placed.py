@@ -1,0 +1,104 @@
+"""Batches placed where they will be used, tensors on a device, say, before they are asked for.
+
+What places is given to a stream that stands above the one that computes; a loader's iterator reads from it as from any
+other. So a loader still counts what it handed out, whatever was placed.
+
+Guarantees:
+  - Batches keep their tokens and their order. At most `ahead` are placed and not handed out.
+  - `next` waits for the stream below only if nothing is placed; what isn't ready is placed by a later call.
+  - What the stream below raises comes after the batches before it. A batch that can't be placed, or handed over, is
+    tried again by the next call.
+  - Closing drops what was placed.
+
+Used by one thread, as any stream. There is no thread that places: transfers run by themselves once they were begun, and
+whoever asks for batches as fast as they are made gains nothing by beginning them sooner.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from penstock._caught import Caught
+from penstock._graph._nodes import Element
+from penstock._loader._loader import Loader
+from penstock._runtime._batches import Course, Unit
+from penstock._runtime._streams import Stream
+from penstock._state import Token
+
+Place: TypeAlias = Callable[[Element], Callable[[], Element]]
+"""Begins to place a batch, and returns what hands it over: that may be called again if it raises."""
+
+
+class PlacedStream:
+    """The batches of another stream, placed ahead."""
+
+    def __init__(self, stream: Stream, course: Course, place: Place, ahead: int) -> None:
+        self._stream = stream
+        self._course = course
+        self._place = place
+        self._ahead = ahead
+        self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
+        self._taken: tuple[Element, Token] | None = None  # from the stream, and not placed yet
+        self._failed = Caught()  # what comes after all that is placed
+
+    def next(self) -> tuple[Element, Token]:
+        if not self._placed:
+            if self._failed.error is not None:
+                raise self._failed.taken()
+            self._place_one()
+        hand_over, token = self._placed[0]
+        batch = hand_over()
+        self._placed.popleft()
+        self._place_ahead()
+        return batch, token
+
+    def _place_ahead(self) -> None:
+        if self._failed.error is None:
+            with self._failed:
+                while len(self._placed) < self._ahead and self._stream.is_ready():
+                    self._place_one()
+        if not isinstance(self._failed.error, Exception | None):
+            raise self._failed.taken()  # an interrupt: the iterator begins anew after what it has handed out
+
+    def _place_one(self) -> None:
+        if self._taken is None:
+            self._taken = self._stream.next()
+        batch, token = self._taken
+        self._placed.append((self._place(batch), token))
+        self._taken = None
+
+    def failing(self) -> Unit | None:
+        at = self._placed[0] if self._placed else self._taken
+        if at is None:
+            return self._stream.failing()
+        if at[1] is None or self._course.where is not None:
+            return None
+        return self._course.unit(int(at[1]) - self._course.first.step)
+
+    def fileno(self) -> int | None:
+        return self._stream.fileno()
+
+    def is_ready(self) -> bool:
+        return bool(self._placed) or self._failed.error is not None or self._stream.is_ready()
+
+    def close(self) -> None:
+        self._stream.close()
+        self._placed.clear()
+        self._taken = self._failed.error = None
+
+
+class PlacedLoader(Loader[Any]):
+    """A loader whose batches are placed; the loaders for frameworks derive from it, and say how."""
+
+    _ahead: int = 0
+    """How many batches are placed before they are asked for."""
+
+    def batch_at(self, step: int) -> Element:
+        return self._place(super().batch_at(step))()
+
+    def _open_stream(self, course: Course) -> Stream:
+        return PlacedStream(super()._open_stream(course), course, self._place, self._ahead)
+
+    def _place(self, batch: Element) -> Callable[[], Element]:
+        """Begin to place a batch, and return what hands it over."""
+        raise NotImplementedError

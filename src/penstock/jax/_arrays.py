@@ -1,0 +1,179 @@
+"""Batches as pytrees of JAX's arrays: over the loader's own memory on the host, on their way to the devices elsewhere.
+
+An array in the loader's memory is aligned so that JAX's CPU devices take it as it is; the `jax.Array` holds it, and
+with it the memory's lease. To other devices JAX copies it, and holds it until the copy is done.
+"""
+
+import importlib
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from penstock._graph._nodes import Element
+from penstock._plan._plan import Shard
+from penstock._tree import is_array, is_container, map_leaves, subject
+from penstock.errors import GraphError, UsageError
+
+# By name: where JAX isn't installed, type checkers would know nothing of it.
+jax: Any = importlib.import_module("jax")
+
+Sharding: TypeAlias = Any  # one of JAX's
+
+_NUMBERS: Final = {
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+}
+_PLAIN: Final = frozenset(map(np.dtype, _NUMBERS - {"int64", "uint64"}))
+_NARROW: Final = {np.dtype(np.int64): np.iinfo(np.int32), np.dtype(np.uint64): np.iinfo(np.uint32)}
+
+
+class Placing:
+    """Makes arrays of batches, and puts them where a sharding says. Used by one thread."""
+
+    def __init__(self, sharding: object, shard: Shard) -> None:
+        """Check what was given.
+
+        Args:
+            sharding: where global batches lie: a sharding or device, or a pytree of them that has a batch's structure
+                or is a prefix of it; None for JAX's default device.
+            shard: this process's part of the rows.
+        """
+        self._sharding: Any = None if sharding is None else jax.tree_util.tree_map(_as_sharding, sharding)
+        self._shard = shard
+        self._is_one = isinstance(self._sharding, jax.sharding.Sharding)
+        self._several = jax.process_count() > 1
+        self._checked: set[tuple[object, tuple[int, ...]]] = set()
+
+    def is_on_host(self) -> bool:
+        """Return whether all arrays lie on the CPU, where they need no copy."""
+        shardings = jax.tree_util.tree_leaves(self._sharding) or [jax.device_put(0).sharding]
+        return all(device.platform == "cpu" for sharding in shardings for device in sharding.device_set)
+
+    def __call__(self, batch: Element) -> Element:
+        """Return the batch with each leaf as an array, where it belongs; what is under way goes on by itself."""
+        leaves, structure = jax.tree_util.tree_flatten(batch)
+        shardings = self._shardings_for(batch, len(leaves))
+        unknown: dict[int, Element] = {}
+        for index, leaf in enumerate(leaves):
+            if _is_plain(leaf):
+                continue
+            if is_container(leaf):  # a dataclass that JAX doesn't know, and takes for a leaf
+                unknown[index] = map_leaves(Placing(shardings[index], self._shard), leaf)
+            else:
+                leaves[index] = _host_array(batch, index, leaf)
+        known = [index for index in range(len(leaves)) if index not in unknown] if unknown else range(len(leaves))
+        if self._sharding is not None:
+            for index in known:
+                self._check(batch, index, leaves[index], shardings[index])
+        if not unknown:
+            return structure.unflatten(self._put(leaves, shardings))
+        put = self._put([leaves[index] for index in known], [shardings[index] for index in known])
+        unknown |= zip(known, put, strict=True)
+        return structure.unflatten([unknown[index] for index in range(len(leaves))])
+
+    def _shardings_for(self, batch: Element, count: int) -> list[Any]:
+        if self._sharding is None or self._is_one:
+            return [self._sharding] * count
+
+        found: list[Any] = []
+
+        def spread(sharding: object, part: Element) -> None:
+            found.extend([sharding] * len(jax.tree_util.tree_leaves(part)))
+
+        try:
+            jax.tree_util.tree_map(spread, self._sharding, batch)
+        except (ValueError, TypeError, KeyError) as error:
+            raise GraphError(
+                "sharding must be one sharding, or have the structure of a batch or of its upper part; it has "
+                f"{jax.tree_util.tree_structure(self._sharding)} for a batch of "
+                f"{jax.tree_util.tree_structure(batch)} ({error})"
+            ) from error
+        return found
+
+    def _put(self, arrays: list[Any], shardings: list[Any]) -> list[Any]:
+        if self._sharding is None or not self._several:
+            put: list[Any] = jax.device_put(arrays, None if self._sharding is None else shardings)
+            return put
+        make = jax.make_array_from_process_local_data
+        return [
+            make(sharding, np.asarray(array), self._global_shape(array))
+            for array, sharding in zip(arrays, shardings, strict=True)
+        ]
+
+    def _global_shape(self, array: Element) -> tuple[int, ...]:
+        shape: tuple[int, ...] = array.shape
+        return (shape[0] * self._shard.count, *shape[1:]) if shape else ()
+
+    def _check(self, batch: Element, index: int, array: Element, sharding: Sharding) -> None:
+        """Check that a sharding fits a leaf, and the shard both, once for each shape."""
+        shape = self._global_shape(array)
+        if (sharding, shape) in self._checked:
+            return
+        try:
+            sharding.shard_shape(shape)
+        except ValueError as error:
+            raise GraphError(
+                f"{_path(batch, index)} of the global batch, of shape {shape}, can't be cut as {sharding} says "
+                f'({error}). For a last batch that isn\'t full, use batch(…, remainder="drop") or "pad"; for leaves '
+                "that are cut otherwise, give a pytree of shardings."
+            ) from error
+        if self._shard.count > 1 and shape:
+            held = Shard.from_jax(sharding, shape)
+            if (held.rank, held.count) != (self._shard.rank, self._shard.count):
+                raise UsageError(
+                    f"the devices of this process hold part {held.rank} of {held.count} of the rows of "
+                    f"{_path(batch, index)}, and shard= is {self._shard}. Use shard=Shard.from_jax(sharding, shape)."
+                )
+        self._checked.add((sharding, shape))
+
+
+def _as_sharding(given: Sharding) -> Sharding:
+    if isinstance(given, jax.Device):
+        return jax.sharding.SingleDeviceSharding(given)
+    if not isinstance(given, jax.sharding.Sharding):
+        raise UsageError(f"sharding must be a jax.sharding.Sharding, a device, or a pytree of them; got {given!r}")
+    return given
+
+
+def _host_array(batch: Element, index: int, leaf: Element) -> Element:
+    """Return a leaf as an array that JAX takes without losing anything but the precision of 64-bit floats."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    array: Any = np.asarray(leaf) if _is_number(leaf) else leaf
+    if not is_array(array) or not _has_numbers(array.dtype):
+        what = f"the dtype {array.dtype}" if is_array(array) else f"the type {type(leaf).__qualname__}"
+        raise GraphError(
+            f"{_path(batch, index)} of the batch has {what}, of which JAX has no arrays. Make numbers of it in a map, "
+            "or leave it out."
+        )
+    narrow = _NARROW.get(array.dtype)
+    if narrow is not None and array.size and not jax.config.jax_enable_x64:
+        low, high = array.min(), array.max()
+        if low < narrow.min or high > narrow.max:
+            raise GraphError(
+                f"{_path(batch, index)} of the batch has values from {low} to {high}, and JAX would make "
+                f"{narrow.dtype} of them. Say jax.config.update('jax_enable_x64', True), or make them smaller in a map."
+            )
+    return array
+
+
+def _is_plain(leaf: object) -> bool:
+    """Return whether JAX takes a leaf as it is."""
+    return type(leaf) is np.ndarray and leaf.dtype in _PLAIN
+
+
+def _is_number(leaf: object) -> bool:
+    return isinstance(leaf, np.generic | bool | int | float | complex)
+
+
+def _has_numbers(dtype: np.dtype[Any]) -> bool:
+    if dtype.type.__module__ != "numpy":  # those of ml_dtypes, such as bfloat16
+        return bool(jax.numpy.issubdtype(dtype, np.number))
+    return dtype.isnative and dtype.name in _NUMBERS
+
+
+def _path(batch: Element, index: int) -> str:
+    """Return how a message speaks of a leaf of a batch."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(batch)
+    return subject(jax.tree_util.keystr(paths[index][0]))

@@ -1,0 +1,5 @@
+"""The door to torch: loaders whose batches are tensors."""
+
+from penstock.torch._loader import Loader
+
+__all__ = ["Loader"]

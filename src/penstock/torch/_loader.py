@@ -1,0 +1,134 @@
+"""A loader whose batches are torch tensors: on the host over the loader's own memory, on a device placed ahead."""
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from penstock._dataset import Dataset
+from penstock._graph._nodes import Element
+from penstock._graph._verify import need_count
+from penstock._loader._placed import PlacedLoader
+from penstock._plan._plan import Limits, Shard
+from penstock._tree import map_leaves
+from penstock.errors import UsageError
+from penstock.torch._cuda import CudaCopies
+from penstock.torch._tensors import as_tensors
+
+if TYPE_CHECKING:
+    from penstock._loader import Loader as ArrayLoader
+    from penstock._plan._choose import Workers
+
+
+class Loader(PlacedLoader):
+    """Goes through a dataset's epochs as `penstock.Loader` does, and yields torch tensors in place of arrays.
+
+    The structure of a batch stays, and so do leaves that are no arrays: lists of text, Python's numbers, tensors that a
+    function made. Its state is that of `penstock.Loader`, which can load it: what was handed out counts, whatever was
+    placed ahead.
+
+    On the host a tensor is a writable view of the loader's memory, without a copy, and keeps it as long as it lives, as
+    arrays do. On a CUDA device, batches are copied while the device computes, on a stream of their own and through
+    pinned memory of the loader's; the current stream waits for a batch when it is handed out, the program does not.
+    On other devices, batches are copied when they are placed.
+
+    Nothing is found out silently: in a job of several processes say `shard=`, with `Shard.from_torch(mesh["dp"])`, say.
+    A loader that wasn't told gives every process all rows, and warns.
+
+    Args:
+        dataset: what to load.
+        device: where the tensors are, in any form that `torch.device` takes; by default on the host.
+        ahead: how many batches are placed on a device before they are asked for, at least 0. On the host nothing needs
+            to be placed.
+        num_workers: as in `penstock.Loader`, as is all that follows.
+        workers: who computes.
+        isolated: have one helper process run all of it.
+        ordered: hand batches out in order.
+        shard: which rank's rows of each global batch to load.
+        prefetch: how many batches are made ready before they are asked for.
+        memory: a bound for batches that are being made or held.
+        copy: hand out copies of the loader's memory.
+        limits: the rarer bounds.
+
+    Raises:
+        UsageError: for a wrong argument, or a device that torch doesn't find.
+        GraphError: for a dataset that can't be run so. Iterating raises one for an array that torch has no dtype for,
+            and what the dataset's own functions raise.
+
+    Example:
+        >>> import penstock as ps
+        >>> import penstock.torch
+        >>> dataset = ps.range(8).map(lambda number: {"x": number / 2}).batch(4)
+        >>> for batch in penstock.torch.Loader(dataset):
+        ...     print(batch["x"])
+        tensor([0.0000, 0.5000, 1.0000, 1.5000], dtype=torch.float64)
+        tensor([2.0000, 2.5000, 3.0000, 3.5000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: torch.device | str | int | None = None,
+        ahead: int = 1,
+        num_workers: int | Literal["auto"] = 0,
+        workers: "Workers | ArrayLoader[object]" = "auto",
+        isolated: bool = False,
+        ordered: bool = True,
+        shard: Shard | None = None,
+        prefetch: int = 2,
+        memory: int | str | None = None,
+        copy: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._device = _device(device)
+        on_host = self._device.type == "cpu"
+        self._ahead = 0 if on_host else need_count("ahead", ahead)
+        self._copies = CudaCopies(self._device, self._ahead) if self._device.type == "cuda" else None
+        super().__init__(
+            dataset,
+            num_workers=num_workers,
+            workers=workers,
+            isolated=isolated,
+            ordered=ordered,
+            shard=shard,
+            prefetch=prefetch,
+            memory=memory,
+            copy=copy,
+            limits=limits,
+        )
+        if shard is None:
+            _warn_of_ranks()
+
+    def _place(self, batch: Element) -> Callable[[], Element]:
+        tensors = as_tensors(batch)
+        if self._copies is not None:
+            return self._copies.begin(tensors)
+        if self._device.type != "cpu":
+            tensors = map_leaves(self._moved, tensors)
+        return lambda: tensors
+
+    def _moved(self, leaf: object) -> object:
+        return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _device(given: torch.device | str | int | None) -> torch.device:
+    try:
+        # An empty tensor tells which device "cuda" is now, and that there is such a one at all.
+        return torch.empty(0, device=torch.device("cpu" if given is None else given)).device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise UsageError(f"device must be one that torch finds here; got {given!r} ({error})") from error
+
+
+def _warn_of_ranks() -> None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    count = distributed.get_world_size()
+    if count > 1:
+        warnings.warn(
+            f"torch.distributed has {count} processes, and this loader gives each of them all rows of each batch. Say "
+            'shard=, as in Shard.from_torch(mesh["dp"]), or shard=Shard(0, 1) if that is meant.',
+            stacklevel=3,
+        )

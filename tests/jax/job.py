@@ -1,0 +1,112 @@
+"""One process of a job that trains a line on global batches, and writes down what it saw.
+
+    python job.py PROCESS PROCESSES PORT FOLDER STEPS [STATE]
+
+The rows that its devices hold go to FOLDER/PROCESS.npz, with the losses; the state after the last step to
+FOLDER/PROCESS.json. With two processes it also looks at a mesh on which both hold the same rows.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+import penstock.jax
+
+jax: Any = pytest.importorskip("jax")
+ROWS, TOTAL, PER_PROCESS = 16, 128, 4
+
+
+def noisy(number: int, rng: Any) -> Any:
+    """Return an element of numbers that tell which it is, and of some that nothing tells."""
+    return {"x": rng.normal(size=(8, 3)).astype(np.float32), "y": np.float32(number), "id": np.int32(number)}
+
+
+def dataset() -> Any:
+    """Return the global batches."""
+    return ps.range(TOTAL, seed=5).shuffle().random_map(noisy).batch(ROWS)
+
+
+def seen(arrays: Any) -> dict[str, Any]:
+    """Return the rows that this process's devices hold, with where they begin."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        for part in array.addressable_shards:
+            found[f"{name} {part.index[0].start or 0}"] = np.asarray(part.data)
+    return found
+
+
+def same_rows(arrays: Any, expected: Any) -> bool:
+    """Return whether this process's devices hold the rows of a global batch that they should."""
+    return all(
+        rows.tobytes() == expected[name.split()[0]][int(name.split()[1]) :][: len(rows)].tobytes()
+        for name, rows in seen(arrays).items()
+    )
+
+
+def train(loader: Any, steps: int) -> tuple[list[dict[str, Any]], list[float]]:
+    """Go some steps, and return what each saw, and its loss."""
+
+    def step(weights: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return ((batch["x"].mean(1) @ weights - batch["y"] / TOTAL) ** 2).mean()
+
+        value, slope = jax.value_and_grad(loss)(weights)
+        return weights - 0.1 * slope, value
+
+    compiled = jax.jit(step)
+    weights: Any = np.zeros(3, np.float32)
+    rows: list[dict[str, Any]] = []
+    losses: list[float] = []
+    while len(rows) < steps:
+        for batch in loader:
+            rows.append(seen(batch))
+            weights, value = compiled(weights, batch)
+            losses.append(float(value))
+            if len(rows) == steps:
+                break
+    return rows, losses
+
+
+def main() -> None:
+    """Run one process."""
+    process, processes, port, folder, steps = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], int(sys.argv[5])
+    if processes > 1:
+        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
+    devices = np.array(jax.devices())
+    assert len(devices) == PER_PROCESS * processes
+    sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(devices, ("data",)), jax.sharding.PartitionSpec("data"))
+    shard = ps.Shard.from_jax(sharding, (ROWS,))
+    assert (shard.rank, shard.count) == (process, processes)
+    with penstock.jax.Loader(dataset(), sharding, shard=shard, num_workers=1, workers="threads") as loader:
+        if len(sys.argv) > 6:
+            loader.load_state_dict(json.loads(Path(sys.argv[6]).read_text()))
+        rows, losses = train(loader, steps)
+        Path(folder, f"{process}.json").write_text(json.dumps(loader.state_dict()))
+    arrays = {f"{step} {name}": value for step, found in enumerate(rows) for name, value in found.items()}
+    np.savez(Path(folder, f"{process}.npz"), losses=losses, **arrays)
+    if processes == 2:
+        replicas(devices, shard)
+
+
+def replicas(devices: Any, shard: ps.Shard) -> None:
+    """Look at a mesh on which both processes hold all rows; and at a loader that wasn't told of the processes."""
+    mesh = jax.sharding.Mesh(devices.reshape(2, PER_PROCESS).T, ("data", "model"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    assert ps.Shard.from_jax(sharding, (ROWS,)) == ps.Shard(0, 1)
+    first = next(iter(penstock.jax.Loader(dataset(), sharding, shard=ps.Shard(0, 1))))
+    expected = next(iter(ps.Loader(dataset())))
+    assert same_rows(first, expected)
+    with pytest.raises(ps.errors.UsageError, match="part 0 of 1"):
+        next(iter(penstock.jax.Loader(dataset(), sharding, shard=shard)))
+    with pytest.warns(UserWarning, match="this job has 2 processes"):
+        untold = penstock.jax.Loader(dataset(), sharding)
+    assert same_rows(next(iter(untold)), expected)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Batches of our datasets as JAX's arrays: the same values, over the same memory, and clear errors elsewhere."""
+
+import gc
+import inspect
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import GraphError, UsageError
+from penstock.transport import leased_slots
+
+jax = pytest.importorskip("jax")
+door = pytest.importorskip("penstock.jax")
+
+KEPT = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32", "complex64"]
+LARGE = 1 << 16  # elements of a leaf: large enough to be lent, not copied out
+
+
+class Pair(NamedTuple):
+    """Two leaves."""
+
+    first: Any
+    second: Any
+
+
+@dataclass
+class Unknown:
+    """A dataclass that JAX doesn't know."""
+
+    image: Any
+    more: Any
+
+
+class Registered:
+    """A class of a user's, registered with JAX; it is no container of ours."""
+
+    def __init__(self, x: Any, name: str) -> None:
+        self.x = x
+        self.name = name
+
+    def tree_flatten(self) -> Any:
+        """Take it apart."""
+        return (self.x,), self.name
+
+    @classmethod
+    def tree_unflatten(cls, name: str, leaves: Any) -> "Registered":
+        """Put it together."""
+        (x,) = leaves
+        return cls(x, name)
+
+
+jax.tree_util.register_pytree_node_class(Registered)
+
+
+def sharded(devices: Any, *axes: Any) -> Any:
+    """Return a sharding of the rows over a mesh of devices."""
+    mesh = jax.sharding.Mesh(np.array(devices), ("data",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(axes or ("data",))))
+
+
+def same(arrays: Any, expected: Any) -> bool:
+    """Return whether two batches of dicts hold the same bytes."""
+
+    def leaves_are(one: Any, other: Any) -> bool:
+        array = np.asarray(one)
+        return bool(array.dtype == other.dtype and array.tobytes() == other.tobytes())
+
+    return bool(jax.tree_util.tree_all(jax.tree_util.tree_map(leaves_are, arrays, expected)))
+
+
+def element(number: int) -> Any:
+    """Return some leaves of an element's."""
+    return {"x": np.full((3, 2), number, np.float32), "label": np.int32(number), "more": [np.uint8(number % 7)]}
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2), st.booleans())
+def test_values_are_those_of_the_arrays(total: int, batch: int, workers: int, shuffled: bool) -> None:  # noqa: FBT001 - drawn
+    """A dataset's batches have the structure, dtypes, shapes and bytes that they have as NumPy's arrays."""
+    numbers = ps.range(total, seed=3)
+    dataset = (numbers.shuffle() if shuffled else numbers).map(element).batch(batch)
+    with door.Loader(dataset, num_workers=workers, workers="threads") as loader:
+        for arrays, expected in zip(loader, ps.Loader(dataset), strict=True):
+            assert same(arrays, expected)
+
+
+@pytest.mark.parametrize("dtype", KEPT)
+def test_dtypes(dtype: str) -> None:
+    """Each dtype that JAX has stays."""
+    values = np.arange(6).reshape(3, 2).astype(dtype)
+    (batch,) = door.Loader(ps.read(list(values)).batch(3))
+    assert batch.dtype == dtype
+    assert np.asarray(batch).tobytes() == values.tobytes()
+
+
+def test_dtypes_of_ml_dtypes() -> None:
+    """So do those that NumPy has from elsewhere."""
+    values = np.array([0.5, 1, -2], jax.numpy.bfloat16)
+    (batch,) = door.Loader(ps.range(1).map(lambda _: values))
+    assert batch.dtype == jax.numpy.bfloat16
+    assert batch.tolist() == [0.5, 1, -2]
+
+
+def test_wide_numbers() -> None:
+    """64-bit numbers become narrow, as everywhere in JAX; those that don't fit are an error, not other numbers."""
+    dataset = ps.read([{"id": np.int64(7), "x": 0.5}, {"id": np.int64(1 << 40), "x": 0.5}])
+    loader = door.Loader(dataset)
+    iterator = iter(loader)
+    first = next(iterator)
+    assert (first["id"].dtype, first["x"].dtype) == (np.int32, np.float32)
+    with pytest.raises(GraphError, match=r"\['id'\].*1099511627776.*int32.*jax_enable_x64"):
+        next(iterator)
+    jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - JAX's way to say it
+    try:
+        assert next(iterator)["id"] == 1 << 40
+    finally:
+        jax.config.update("jax_enable_x64", False)  # noqa: FBT003 - as above
+
+
+def test_structures_are_kept() -> None:
+    """Containers stay what they are: dicts, lists, named tuples, dataclasses that JAX doesn't know, and None."""
+
+    def made(number: int) -> Any:
+        return {"b": Pair(np.full(2, number), [number, (number,)]), "a": Unknown(np.float32(number), {"x": number})}
+
+    (batch,) = door.Loader(ps.range(2).map(made).batch(2).map(lambda batch: {**batch, "none": None}))
+    assert isinstance(batch["b"], Pair)
+    assert batch["b"].first.tolist() == [[0, 0], [1, 1]]
+    assert batch["b"].second[1][0].tolist() == [0, 1]
+    assert isinstance(batch["a"], Unknown)
+    assert isinstance(batch["a"].more["x"], jax.Array)
+    assert batch["none"] is None
+
+
+def test_pytrees_of_the_user(devices: Any) -> None:
+    """What a function makes and JAX knows as a pytree is one here too, under a sharding as well."""
+    dataset = ps.range(8).batch(4).map(lambda numbers: Registered(numbers, "numbers"))
+    for sharding in (None, sharded(devices)):
+        first, second = door.Loader(dataset, sharding)
+        assert isinstance(first, Registered)
+        assert isinstance(first.x, jax.Array)
+        assert (first.name, second.x.tolist()) == ("numbers", [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(["a"]),
+        np.array([{}], object),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.arange(2).astype(">i4"),
+        np.zeros(2, np.longdouble),
+        "text",
+        b"bytes",
+        {1, 2},
+    ],
+)
+def test_what_jax_has_no_array_for(value: Any) -> None:
+    """The error names the leaf and its type; it stands at its step, and `seek` goes past it."""
+    dataset = ps.range(3).map(lambda number: {"x": number, "meta": [0, value if number == 1 else number]})
+    loader = door.Loader(dataset)
+    iterator = iter(loader)
+    assert next(iterator)["x"] == 0
+    with pytest.raises(GraphError, match=r"^\['meta'\]\[1\] of the batch has the (dtype|type)"):
+        next(iterator)
+    assert loader.state_dict()["step"] == 1
+    loader.seek(2)
+    assert [int(batch["x"]) for batch in loader] == [2]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_arrays_are_the_loaders_memory(devices: Any, *, cut: bool) -> None:
+    """On the CPU nothing is copied; the memory is held as long as an array, or a part of it, lives, and no longer."""
+    dataset = ps.range(64).map(lambda number: np.full(LARGE, number, np.float32)).batch(4)
+    sharding = sharded(devices) if cut else None
+    gc.collect()  # JAX gives memory back at its next call, or at a collection
+    before = leased_slots()
+    with door.Loader(dataset, sharding, num_workers=2, workers="threads") as loader:
+        iterator = iter(loader)
+        for _ in range(8):  # the first are stacked while the layout of a row is learned
+            next(iterator)
+        kept = [next(iterator).addressable_shards[-1].data for _ in range(2)]
+    del iterator, loader
+    gc.collect()
+    assert leased_slots() > before
+    assert [float(part[-1, 0]) for part in kept] == [35, 39]
+    kept.clear()
+    jax.device_put(0)
+    assert leased_slots() == before
+
+
+def test_donated_batches_change_no_others() -> None:
+    """A step that may overwrite its batch, which is dropped at once, never changes what another batch holds."""
+    dataset = ps.range(400).map(lambda number: np.full(LARGE, number, np.float32)).batch(2)
+
+    def overwrite(batch: Any) -> Any:
+        return batch * 0 - 1
+
+    def ends(batch: Any) -> Any:
+        return batch.min(1), batch.max(1)
+
+    step, last = jax.jit(overwrite, donate_argnums=0), jax.jit(ends)
+    found: list[Any] = []
+    with door.Loader(dataset, num_workers=2, workers="threads", prefetch=4) as loader:
+        for batch in loader:
+            found.append(last(batch))
+            step(batch)
+            del batch
+    assert [each.tolist() for pair in found for each in pair] == [
+        [2 * step, 2 * step + 1] for step in range(200) for _ in range(2)
+    ]
+
+
+def test_shardings(devices: Any) -> None:
+    """A sharding cuts the rows, a pytree of them each leaf its own way, and a prefix all leaves below."""
+    dataset = ps.range(16).map(element).batch(8)
+    rows, whole = sharded(devices), sharded(devices, None)
+    for sharding, expected in {
+        "one": (rows, [rows, rows, rows]),
+        "prefix": ({"x": rows, "label": whole, "more": rows}, [whole, rows, rows]),
+        "device": (devices[1], [jax.sharding.SingleDeviceSharding(devices[1])] * 3),
+    }.values():
+        for arrays, plain in zip(door.Loader(dataset, sharding), ps.Loader(dataset), strict=True):
+            assert same(arrays, plain)
+            assert [leaf.sharding for leaf in jax.tree_util.tree_leaves(arrays)] == expected
+    with pytest.raises(GraphError, match="structure of a batch"):
+        next(iter(door.Loader(dataset, {"x": rows})))
+    with pytest.raises(UsageError, match=r"sharding must be.*got 'data'"):
+        door.Loader(dataset, "data")
+
+
+def test_rows_that_cannot_be_cut(devices: Any) -> None:
+    """A last batch that the devices can't share is an error with the remedy, as is a shard that isn't its own."""
+    rows = sharded(devices)
+    loader = iter(door.Loader(ps.range(10).map(element).batch(8), rows))
+    next(loader)
+    with pytest.raises(GraphError, match=r"^\['label'\] of the global batch, of shape \(2,\).*remainder=\"drop\""):
+        next(loader)
+    padded = door.Loader(ps.range(10).batch(8, remainder="pad"), rows)
+    assert [len(batch) for batch in padded] == [8, 8]
+    with pytest.raises(UsageError, match=r"part 0 of 1.*Shard\(rank=1, count=2"):
+        next(iter(door.Loader(ps.range(8).batch(8), rows, shard=ps.Shard(1, 2))))
+    with pytest.raises(GraphError, match="last batch may not divide by 4 ranks"):
+        door.Loader(ps.range(14).batch(8), rows, shard=ps.Shard(1, 4))
+
+
+def test_the_state_is_that_of_any_loader() -> None:
+    """A state goes from a loader of arrays to one of JAX's and back."""
+    dataset = ps.range(12, seed=3).shuffle().batch(3)
+    expected = [batch.tolist() for batch in ps.Loader(dataset)]
+    arrays = door.Loader(dataset)
+    iterator = iter(arrays)
+    assert next(iterator).tolist() == expected[0]
+    state = json.loads(json.dumps(iterator.get_state()))
+    assert state == ps.Loader(dataset).state_dict(step=1)
+    for loader in (ps.Loader(dataset), door.Loader(dataset)):
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == expected[1:]
+    assert arrays.batch_at(2).tolist() == expected[2]
+
+
+def test_arguments_are_those_of_the_loader() -> None:
+    """Every argument of `penstock.Loader` is there, with its default."""
+    ours = inspect.signature(door.Loader.__init__).parameters
+    theirs = inspect.signature(ps.Loader.__init__).parameters
+    assert {name: (each.kind, each.default) for name, each in theirs.items()} == {
+        name: (each.kind, each.default) for name, each in ours.items() if name not in ("sharding", "ahead")
+    }
+    with pytest.raises(UsageError, match="ahead"):
+        door.Loader(ps.range(4).batch(2), ahead=-1)

@@ -1,0 +1,96 @@
+"""Jobs of several processes on one global batch: its bytes are those of a single process's."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+job = pytest.importorskip("tests.jax.job")
+JOB = Path(__file__).with_name("job.py")
+PATIENCE_SECONDS = 300.0
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+
+
+def run(folder: Path, processes: int, steps: int, state: Path | None = None) -> tuple[list[Any], list[float]]:
+    """Run a job, and return each step's global batch, put together from what each process saw, and the losses."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    started = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "error::UserWarning:penstock",
+                str(JOB),
+                *map(str, (process, processes, port, folder, steps)),
+                *([] if state is None else [str(state)]),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for process in range(processes)
+    ]
+    try:
+        printed = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0] * processes, "\n".join(printed)
+    seen = [dict(np.load(folder / f"{process}.npz")) for process in range(processes)]
+    losses = seen[0]["losses"].tolist()
+    return [put_together(seen, step) for step in range(steps)], losses
+
+
+def put_together(seen: list[dict[str, Any]], step: int) -> dict[str, Any]:
+    """Return the global batch of a step."""
+    parts: dict[str, dict[int, Any]] = {}
+    for process in seen:
+        for name, rows in process.items():
+            if name.split()[0] == str(step):
+                _, leaf, start = name.split()
+                parts.setdefault(leaf, {})[int(start)] = rows
+    return {leaf: np.concatenate([found[start] for start in sorted(found)]) for leaf, found in parts.items()}
+
+
+def expected() -> list[Any]:
+    """Return the batches of two epochs, from a loader of arrays in this process."""
+    loader = ps.Loader(job.dataset())
+    return [batch for _ in range(2) for batch in loader]
+
+
+def same(found: list[Any], batches: list[Any]) -> bool:
+    """Return whether global batches hold the bytes of these."""
+    return len(found) == len(batches) and all(
+        one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in other)
+        for one, other in zip(found, batches, strict=True)
+    )
+
+
+def test_a_job_of_two_sees_what_one_sees(tmp_path: Path) -> None:
+    """Two processes of four devices each train on the batches of one, and go on as one, from either's state."""
+    batches = expected()
+    found, losses = run(tmp_path / "two", 2, 5)
+    assert same(found, batches[:5])
+    states = [json.loads((tmp_path / "two" / f"{process}.json").read_text()) for process in range(2)]
+    assert {**states[0], "rank": 0} == {**states[1], "rank": 0}
+    rest, _ = run(tmp_path / "one", 1, 6, tmp_path / "two" / "1.json")
+    assert same(rest, batches[5:11])
+    if SOAK:
+        _, alone = run(tmp_path / "alone", 1, 5)
+        assert np.allclose(losses, alone, rtol=1e-5)
+        rest, _ = run(tmp_path / "four", 4, 6, tmp_path / "two" / "0.json")
+        assert same(rest, batches[5:11])

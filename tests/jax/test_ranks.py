@@ -1,0 +1,107 @@
+"""Ranks read off JAX's shardings: processes whose devices hold the same rows get the same part."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of some process."""
+
+    number: int
+    process_index: int
+
+
+@dataclass
+class Sharding:
+    """Rows spread over the first axis of a mesh of devices and repeated over the second, as process `own` sees it."""
+
+    mesh: list[list[Device]]
+    own: int
+    addressable_devices: set[Device] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.addressable_devices = {device for row in self.mesh for device in row if device.process_index == self.own}
+
+    def devices_indices_map(self, global_shape: tuple[int, ...], /) -> dict[Any, tuple[slice, ...] | None]:
+        """Return what each device holds; slices without bounds where there is one part, as JAX has it."""
+        rows, parts = global_shape[0], len(self.mesh)
+        rest = (slice(None),) * (len(global_shape) - 1)
+        return {
+            device: (slice(rows * part // parts, rows * (part + 1) // parts) if parts > 1 else slice(None), *rest)
+            for part, row in enumerate(self.mesh)
+            for device in row
+        }
+
+
+def mesh_of(processes: int, each: int, parts: int) -> list[list[Device]]:
+    """Return the devices of some processes, in their order, as a mesh of `parts` rows."""
+    devices = [Device(number, number // each) for number in range(processes * each)]
+    width = len(devices) // parts
+    return [devices[part * width : (part + 1) * width] for part in range(parts)]
+
+
+@given(st.integers(1, 6), st.sampled_from([1, 2, 4]), st.data())
+def test_each_process_gets_the_rows_that_its_devices_hold(processes: int, each: int, data: st.DataObject) -> None:
+    """Whatever the mesh, a process's part is what its devices hold: its own rows, or those of a replica."""
+    devices = processes * each
+    parts = data.draw(st.sampled_from([part for part in range(1, devices + 1) if devices % part == 0]))
+    mesh = mesh_of(processes, each, parts)
+    rows = parts * data.draw(st.integers(1, 3))
+    for process in range(processes):
+        sharding = Sharding(mesh, process)
+        held = {
+            row
+            for device, index in sharding.devices_indices_map((rows, 3)).items()
+            if device.process_index == process and index is not None
+            for row in range(*index[0].indices(rows))
+        }
+        others = [
+            {
+                row
+                for device, index in sharding.devices_indices_map((rows,)).items()
+                if device.process_index == other and index is not None
+                for row in range(*index[0].indices(rows))
+            }
+            for other in range(processes)
+        ]
+        if any(held & other and held != other for other in others) or any(len(held) != len(o) for o in others):
+            with pytest.raises(UsageError, match="equal parts"):
+                ps.Shard.from_jax(sharding, (rows, 3))
+            continue
+        shard = ps.Shard.from_jax(sharding, (rows, 3))
+        assert held == set(range(rows * shard.rank // shard.count, rows * (shard.rank + 1) // shard.count))
+
+
+def test_interleaved_processes_are_refused() -> None:
+    """Where the rows of a process don't follow each other, the error says who holds what, and what to do."""
+    mesh = [[Device(number, number % 2)] for number in range(4)]
+    with pytest.raises(
+        UsageError, match=r"process 0: \[0, 2\), \[4, 6\); process 1: \[2, 4\), \[6, 8\)\). Order the mesh"
+    ):
+        ps.Shard.from_jax(Sharding(mesh, 0), (8,))
+
+
+def test_what_tells_no_rank() -> None:
+    """A shape without rows, and a sharding over others' devices alone, are errors."""
+    with pytest.raises(UsageError, match=r"its rows first; got \(\)"):
+        ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), ())
+    with pytest.raises(UsageError, match="devices of this process"):
+        ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 5), (4,))
+
+
+def test_a_sharding_of_jax(devices: Any) -> None:
+    """One process holds all rows, however they are cut among its devices."""
+    jax: Any = pytest.importorskip("jax")
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"))
+    for axes in (("data",), ("data", "model"), (("data", "model"),), (None, "model"), ()):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        assert ps.Shard.from_jax(sharding, (8, 6)) == ps.Shard(0, 1)

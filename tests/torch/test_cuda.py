@@ -1,0 +1,156 @@
+"""Copies to a CUDA device: on a stream of their own, from memory that isn't written to before they are done."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+torch = pytest.importorskip("torch")
+door = pytest.importorskip("penstock.torch")
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+ROWS, WIDTH = 8, 1 << 12
+
+
+def element(number: int) -> Any:
+    """Return rows of which each value tells the element."""
+    return {"x": np.full(WIDTH, number, np.float32), "label": number, "name": str(number)}
+
+
+class Event:
+    """Stands for a CUDA event."""
+
+    def record(self, stream: Any) -> None:
+        """Stand behind what the stream was given."""
+        done.append(("record", self, stream))
+
+    def synchronize(self) -> None:
+        """Wait for that."""
+        done.append(("synchronize", self))
+
+
+class Stream:
+    """Stands for a CUDA stream."""
+
+    current: Any = None
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+
+    def __enter__(self) -> None:
+        self.before, Stream.current = Stream.current, self
+
+    def __exit__(self, *error: object) -> None:
+        Stream.current = self.before
+
+    def wait_event(self, event: Any) -> None:
+        """Go on only after it."""
+        done.append(("wait", event, self))
+
+
+done: list[Any] = []
+make_empty, move = torch.empty, torch.Tensor.to
+
+
+def entered(stream: Stream) -> Stream:
+    """Return what makes a stream the current one."""
+    return stream
+
+
+def current_stream(device: Any) -> Any:
+    """Return the current stream."""
+    del device
+    return Stream.current
+
+
+def empty(*size: Any, pin_memory: bool = False, **how: Any) -> Any:
+    """Return memory that is as good as pinned."""
+    assert pin_memory or not size[0]
+    return make_empty(*size, **how)
+
+
+def record_stream(tensor: Any, stream: Any) -> None:
+    """Note who uses a tensor."""
+    done.append(("used", tuple(tensor.shape), stream))
+
+
+def copied(tensor: Any, device: Any, **how: Any) -> Any:
+    """Return a copy, done at once."""
+    done.append(("copy", Stream.current, how))
+    return move(tensor, device, copy=True)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what stands for CUDA, where there is none, write down what is done, in order."""
+    done.clear()
+    Stream.current = Stream()
+    for name, value in {"Event": Event, "Stream": Stream, "stream": entered, "current_stream": current_stream}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
+    monkeypatch.setattr(torch.Tensor, "to", copied)
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_the_order_of_streams_and_events(ahead: int) -> None:
+    """Memory is written to again only after its event; whoever is handed a batch waits for its copies alone."""
+    from penstock.torch._cuda import CudaCopies  # noqa: PLC0415 - where torch is not installed the module is skipped
+
+    copies = CudaCopies(torch.device("cpu"), ahead)
+    events: list[Any] = []
+    for step in range(6):
+        done.clear()
+        batch = {"x": torch.full((ROWS, WIDTH), step), "label": torch.tensor(step), "empty": torch.ones(0), "n": "a"}
+        hand_over = copies.begin(batch)
+        if step > ahead:
+            assert done.pop(0) == ("synchronize", events[step - ahead - 1])
+        assert [entry[0] for entry in done] == ["copy", "copy", "copy", "record"]
+        _, event, side = done.pop()
+        assert side is not Stream.current
+        assert done == [("copy", side, {"non_blocking": True})] * 3
+        events.append(event)
+        done.clear()
+        placed = hand_over()
+        assert done[0] == ("wait", event, Stream.current)
+        assert done[1:] == [("used", shape, Stream.current) for shape in ((ROWS, WIDTH), (), (0,))]
+        assert placed["x"].equal(batch["x"])
+        assert (placed["label"].item(), placed["empty"].shape, placed["n"]) == (step, (0,), "a")
+
+
+@CUDA
+@pytest.mark.parametrize("workers", [0, 2])
+def test_values_on_the_device(workers: int) -> None:
+    """Batches arrive as they are, with what is no tensor beside them."""
+    dataset = ps.range(64).map(element).batch(ROWS)
+    with door.Loader(dataset, device="cuda", num_workers=workers, workers="threads") as loader:
+        for step, batch in enumerate(loader):
+            assert batch["x"].is_cuda
+            assert batch["x"][:, 0].tolist() == batch["label"].tolist() == list(range(step * ROWS, (step + 1) * ROWS))
+            assert batch["name"] == [str(number) for number in batch["label"].tolist()]
+
+
+@CUDA
+def test_a_delayed_stream_never_sees_other_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 10,000 batches, dropped at once, of which the copies lag far behind, none holds another's values."""
+    made: list[Any] = []
+    stream = torch.cuda.Stream
+
+    def kept(*arguments: Any) -> Any:
+        made.append(stream(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "Stream", kept)
+    dataset = ps.range(10_000 * ROWS).map(lambda number: np.full(WIDTH, number, np.int64)).batch(ROWS)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    rows = torch.arange(ROWS, device="cuda")[:, None]
+    with door.Loader(dataset, device="cuda", ahead=2, num_workers=4, workers="threads") as loader:
+        for step, batch in enumerate(loader):
+            if step % 50 == 0:
+                with torch.cuda.stream(made[0]):
+                    torch.cuda._sleep(20_000_000)  # noqa: SLF001 - torch has no public way to keep a device busy
+            wrong += (batch != rows + step * ROWS).sum()
+            del batch
+    assert wrong.item() == 0

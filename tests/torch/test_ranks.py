@@ -1,0 +1,73 @@
+"""Ranks read off torch.distributed's groups and meshes; a job whose loader wasn't told is warned of."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError
+
+torch = pytest.importorskip("torch")
+door = pytest.importorskip("penstock.torch")
+distributed = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this torch has no torch.distributed")
+
+
+@pytest.fixture
+def eight() -> Iterator[None]:
+    """This process as rank 5 of 8, in a job where nothing is sent."""
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", store=distributed.HashStore(), rank=5, world_size=8)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("eight")
+def test_groups() -> None:
+    """A group tells this process's place in it, and none stands for all processes."""
+    assert ps.Shard.from_torch() == ps.Shard(5, 8)
+    assert ps.Shard.from_torch(distributed.group.WORLD, uneven=True) == ps.Shard(5, 8, uneven=True)
+    assert ps.Shard.from_torch(distributed.new_group([1, 5, 7])) == ps.Shard(1, 3)
+    with pytest.raises(UsageError, match="member"):
+        ps.Shard.from_torch(distributed.new_group([1, 2]))
+
+
+@pytest.mark.usefixtures("eight")
+def test_meshes() -> None:
+    """The dimension over which data differs tells the part; ranks that share a replica get the same."""
+    mesh = distributed.init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
+    assert ps.Shard.from_torch(mesh["dp"]) == ps.Shard(2, 4)
+    assert ps.Shard.from_torch(mesh["tp"]) == ps.Shard(1, 2)
+    with pytest.raises(UsageError, match=r"one dimension.*got 2.*mesh\['dp'\]"):
+        ps.Shard.from_torch(mesh)
+
+
+@pytest.mark.parametrize("given", [None, "dp", 3])
+def test_what_tells_no_rank(given: Any) -> None:
+    """Without a job, and for what is no group, the error says what to give."""
+    with pytest.raises(UsageError, match=r"Shard\(rank, count\)"):
+        ps.Shard.from_torch(given)
+
+
+@pytest.mark.usefixtures("eight")
+def test_a_loader_that_was_not_told_warns() -> None:
+    """In a job of several processes, no `shard=` is a warning; whoever says it hears nothing."""
+    dataset = ps.range(16).batch(8)
+    with pytest.warns(UserWarning, match=r"8 processes.*shard=") as caught:
+        loader = door.Loader(dataset)
+    assert caught[0].filename == __file__
+    assert [len(batch) for batch in loader] == [8, 8]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [batch.tolist() for batch in door.Loader(dataset, shard=ps.Shard.from_torch())] == [[5], [13]]
+        door.Loader(dataset, shard=ps.Shard(0, 1))
+
+
+def test_a_single_process_is_not_warned() -> None:
+    """Where no job is, nothing is said."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        door.Loader(ps.range(4).batch(2))
