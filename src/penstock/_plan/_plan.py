@@ -74,10 +74,12 @@ class Shard:
         Example:
             >>> import penstock as ps
             >>> class Device:  # a jax.Device has this, and a Sharding what is below
-            ...     def __init__(self, process_index): self.process_index = process_index
+            ...     def __init__(self, process_index):
+            ...         self.process_index = process_index
             >>> class Sharding:
             ...     devices = [Device(0), Device(0), Device(1), Device(1)]
             ...     addressable_devices = devices[2:]
+            ...
             ...     def devices_indices_map(self, shape):
             ...         return {device: (slice(2 * i, 2 * i + 2),) for i, device in enumerate(self.devices)}
             >>> ps.Shard.from_jax(Sharding(), (8,))
