@@ -35,10 +35,14 @@ class _Watch:
         self.wanted = wanted
         self._began = time.monotonic()
         self._shown = 0.0
+        self._told = 0
         self._is_live = stream.isatty()
 
     def __call__(self) -> None:
         faulthandler.dump_traceback_later(_HANGING_SECONDS, exit=True, file=self._stream)
+        for finding in self._findings.bad[self._told :]:
+            self._stream.write(f"\nfound: {finding}\n")
+        self._told = len(self._findings.bad)
         now = time.monotonic()
         if now - self._shown >= (_REDRAWN_SECONDS if self._is_live else _LINE_SECONDS):
             self._shown = now

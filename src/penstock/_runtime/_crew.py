@@ -97,6 +97,11 @@ class Crew:
     def _lend(self, armed: Armed, lease: Lease) -> None:
         armed.job.use(lease)
 
+    def begins_alone(self, client: Client, job: Job) -> bool:
+        """Return whether a client's next jobs wait for the end of this one."""
+        del client, job
+        return False
+
     def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
         del region
         self._ring.arm(slot, armed.number, armed.job.blocks, merge=armed.job.has_merge)

@@ -98,6 +98,8 @@ class Learned:
         """The most memory that a row, and its part of what is merged, took where both lie in shared memory."""
         self.element_bytes: int | None = None
         """The bytes of the arrays of an element that was read in order, once a job of these was taken."""
+        self.has_concluded = False
+        """Whether a job came to its end in processes, so that it is known how much memory the others take."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float) -> None:
         """Take the time of a block into account."""

@@ -131,6 +131,10 @@ class ProcessCrew(Crew):
         else:
             job.use(lease)
 
+    def begins_alone(self, client: Client, job: Job) -> bool:
+        # Rows whose layout isn't known lie in memory twice: as elements, and merged. One such batch is enough.
+        return cast("SharedJob", job).joins and job.has_merge and not client.learned.has_concluded
+
     def _spill_of(self, slot: int, client: Client, job: SharedJob) -> Region | None:
         """Return memory for what a job's processes hand on, if there is any."""
         idle = self._idle_spills[client]
@@ -168,6 +172,7 @@ class ProcessCrew(Crew):
         number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         client.learned.timed(*self._board.counted(slot))
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
+        client.learned.has_concluded |= self._ring.ready(slot)
         outcome = self._board.outcome(slot)
         job.failed = outcome != FINE
         job.trouble = self._trouble_of(slot, number) if job.failed else NO_TROUBLE

@@ -135,7 +135,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _arm(self) -> None:
         self._crew.collect()
-        while not self._ended and len(self._armed) < self._window and self._crew.has_free_slot:
+        while not self._ended and len(self._armed) < self._window_now() and self._crew.has_free_slot:
             if self._made is None:
                 self._made = self._make_job()
             job = self._made
@@ -146,6 +146,10 @@ class JobQueue(Generic[AnyJob]):
                 self._made = None
             else:
                 return
+
+    def _window_now(self) -> int:
+        begins_alone = bool(self._armed) and self._crew.begins_alone(self._client, self._armed[-1][1])
+        return 1 if begins_alone else self._window
 
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
