@@ -26,7 +26,7 @@ NO_ROOM: Final = 3
 DEADLY: Final = 4
 """Processes die of it."""
 
-_RECORD_BYTES: Final = 1 << 16  # of which as much is touched as a description takes
+_RECORD_BYTES: Final = 1 << 20  # addresses, of which as much is touched as a description takes
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(7)  # of a slot, before its blocks'
 _HEAD: Final = 7
 _BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it

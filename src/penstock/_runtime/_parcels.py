@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+from mmap import mmap
 from types import ModuleType
 from typing import Final, cast
 
@@ -40,6 +41,6 @@ def write(parcel: Pickled, region: Region, start_bytes: int) -> None:
         memory[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
 
 
-def read(memory: Region | Lease, place: slice, copied_bytes: int) -> object:
+def read(memory: Region | Lease | mmap, place: slice, copied_bytes: int) -> object:
     """Return the value of a parcel; arrays above `copied_bytes` lie in the memory, and keep it."""
     return load(memoryview(cast("memoryview", memory))[place], copied_bytes=copied_bytes)

@@ -12,6 +12,7 @@ Guarantees, beyond a crew's:
 import pickle
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
 
@@ -21,7 +22,7 @@ from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read
-from penstock._runtime._process_work import OWNERS_PLAN, Described, shared, work
+from penstock._runtime._process_work import OWNERS_PLAN, Described, needs_of, shared, work
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._workers._processes import Starting, Work, WorkerProcesses
@@ -72,7 +73,7 @@ class ProcessCrew(Crew):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(work, descriptors, limits.timeout),
+            Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
             self,
             Starting(limits.start_method, limits.worker_threads),
         )
@@ -175,7 +176,7 @@ class ProcessCrew(Crew):
         client.learned.has_concluded |= self._ring.ready(slot)
         outcome = self._board.outcome(slot)
         job.failed = outcome != FINE
-        job.trouble = self._trouble_of(slot, number) if job.failed else NO_TROUBLE
+        job.trouble = self._trouble_of(slot, number, outcome) if job.failed else NO_TROUBLE
         if outcome == IRREGULAR:
             client.learned.is_irregular = True
         if outcome == NO_ROOM:
@@ -193,11 +194,13 @@ class ProcessCrew(Crew):
         elif spill is not None:
             self._discard([spill])
 
-    def _trouble_of(self, slot: int, number: int) -> Trouble:
+    def _trouble_of(self, slot: int, number: int, outcome: int) -> Trouble:
         at, death = self._deaths.pop(number, (None, None))
-        complaint = b"".join(self._board.notes(slot, FAILED)[:1]).decode(errors="replace").strip()
+        note = b"".join(self._board.notes(slot, FAILED)[:1])
         step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
-        return Trouble(death, step, row, self._board.any_deaths(slot), complaint)
+        complaint = note.decode(errors="replace").strip()
+        suspect = self._board.any_deaths(slot)
+        return Trouble(death, step, row, suspect, complaint, note if outcome == FAILED else b"")
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
         """Take what a job's processes made."""

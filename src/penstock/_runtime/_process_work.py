@@ -6,6 +6,7 @@ meets the user's exception in its own thread.
 """
 
 import fcntl
+import mmap
 import os
 import pickle
 import time
@@ -23,14 +24,16 @@ from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
 from penstock._runtime._parcels import pack, pickler, read, write
 from penstock._runtime._tasks import SharedJob, Task, job_of
+from penstock._runtime._trouble import ToldError
 from penstock._workers._processes import Inherited, SharedDescriptors
 from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._forking._modules import modules_of, naming
 from penstock.concurrency._children._packed_error import error_text, pack_error
 from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import create_region, open_region
-from penstock.transport._encoding._pickles import dump
+from penstock.transport._encoding._pickles import dump, stream_of
 from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import SlotRing
 
@@ -44,6 +47,7 @@ OWNERS_PLAN: Final = -1
 
 _WORDS_CHARACTERS: Final = 500
 _TRACEBACK_CHARACTERS: Final = 2_000  # from its end
+_LOOKED_AT_BYTES: Final = 1 << 20  # of a plan, for the modules that it names
 
 
 class Described(NamedTuple):
@@ -100,8 +104,22 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
     ) from error
 
 
-def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited) -> None:
-    """Run tasks until the ring is stopped."""
+def needs_of(region: Region) -> bytes:
+    """Return a pickle that names the modules of a shared plan, as far as its beginning tells them."""
+    stream = stream_of(memoryview(cast("memoryview", region)))
+    return naming(modules_of(bytes(stream[:_LOOKED_AT_BYTES])))
+
+
+def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
+    """Run tasks until the ring is stopped.
+
+    Args:
+        pipe: to the crew.
+        number: of this worker.
+        descriptors: of the crew's memory.
+        needs: names the modules that whoever starts this process loads before; not used here.
+    """
+    del needs
     begin_process()
     leave_accelerators()
     memory, bell, board_memory, plan_memory, *stack = descriptors.taken
@@ -126,7 +144,9 @@ class _Program(NamedTuple):
 
 def _program(region: Region, number: int) -> _Program:
     """Return what a worker computes by the plan in some memory, which it locks for its turns to merge."""
-    plan = cast("Plan", read(region, slice(None), 0))
+    # What is done to a source here, by intent or not, is neither another process's nor its successor's.
+    private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    plan = cast("Plan", read(private, slice(None), 0))
     return _Program(plan, _Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
 
 
@@ -264,6 +284,8 @@ class _Worker:
 
 def _complaint(error: BaseException | None) -> bytes:
     """Return what the consumer logs if it doesn't meet the same error."""
+    if isinstance(error, ToldError):
+        return error.note
     if error is None or isinstance(error, _ElsewhereError):
         return b" "
     description, traceback = error_text(error)

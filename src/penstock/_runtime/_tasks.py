@@ -1,16 +1,15 @@
 """Jobs for other processes, as values that with the plan make the same job there."""
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._apply import Context
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._leaf import Leaf, LeafCourse, read_inline
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob
+from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned, SpanJob
 from penstock.batching._layout import Layout
-
-SharedJob: TypeAlias = BatchJob | SpanJob
+from penstock.transport._memory import Lease, Region
 
 
 class BatchTask(NamedTuple):
@@ -31,13 +30,77 @@ class SpanTask(NamedTuple):
     block_rows: int
 
 
-Task: TypeAlias = BatchTask | SpanTask
+class GivenTask(Protocol):
+    """What makes a `GivenJob`."""
+
+    def job(self, plan: Plan) -> "GivenJob":
+        """Return the job, in a process that has the plan."""
+        ...
+
+
+class GivenJob(Job, Protocol):
+    """A job of a layer above, whose content is given to it: no course and no position says what it is about."""
+
+    @property
+    def row_bytes(self) -> int:
+        """How much memory its rows take; 0 where they aren't written straight into it."""
+        ...
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the job has."""
+        ...
+
+    joins: bool
+    """Whether what is merged comes from all of its blocks, and is merged by a process."""
+
+    def use(self, lease: Lease | Region) -> None:
+        """Take memory for its rows."""
+        ...
+
+    def among(self, elements: object, /) -> set[tuple[int, int]]:
+        """Return which of some elements, by epoch and position, are rows of the job."""
+        ...
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
+        ...
+
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        """Compute what needs all blocks."""
+        ...
+
+    def elements(self, block: int) -> object:
+        """Return what a block computed, and let go of it."""
+        ...
+
+    def take_elements(self, block: int, elements: object, /) -> None:
+        """Take what another process computed of a block."""
+        ...
+
+    def merged(self) -> object:
+        """Return what the merge made."""
+        ...
+
+    def take_merged(self, merged: object, /) -> None:
+        """Take what another process merged."""
+        ...
+
+    def task(self) -> GivenTask:
+        """Return the job as a value."""
+        ...
+
+
+SharedJob: TypeAlias = BatchJob | SpanJob | GivenJob
+Task: TypeAlias = BatchTask | SpanTask | GivenTask
 
 
 def task_of(job: SharedJob) -> Task:
     """Return a job as a value."""
     if isinstance(job, BatchJob):
         return BatchTask(job.course, job.block_rows, job.layout)
+    if not isinstance(job, SpanJob):
+        return job.task()
     return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.course, job.span, job.block_rows)
 
 
@@ -47,5 +110,7 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
         learned = Learned()
         learned.layout = task.layout
         return BatchJob(plan, task.course, task.block_rows, learned, shared=True)
+    if not isinstance(task, SpanTask):
+        return task.job(plan)
     node = leaves_of(plan.node)[task.leaf]
     return SpanJob(Leaf(task.leaf, node, task.epoch, task.course, read_inline, context), task.span, task.block_rows)

@@ -14,6 +14,7 @@ class Trouble:
         row: of which row of that step, or which of the positions, if it was one.
         is_suspect: whether any process died of it, maybe of a row that comes after one that raises.
         complaint: what a process raised where it failed; empty where that isn't known.
+        note: what the first block to fail told by a `ToldError`; empty where none did, or where it wasn't that alone.
     """
 
     death: WorkerError | None = None
@@ -21,6 +22,19 @@ class Trouble:
     row: int | None = None
     is_suspect: bool = False
     complaint: str = ""
+    note: bytes = b""
+
+
+class ToldError(Exception):
+    """What a job raises in a process to tell the consumer in its own words why a block failed.
+
+    Attributes:
+        note: for the consumer.
+    """
+
+    def __init__(self, note: bytes) -> None:
+        super().__init__("a block failed")
+        self.note = note
 
 
 NO_TROUBLE = Trouble()

@@ -1,5 +1,11 @@
-"""The door to torch: loaders whose batches are tensors."""
+"""The door to torch: a DataLoader in the place of torch's own, and loaders whose batches are tensors.
 
+from penstock.torch import DataLoader
+
+loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers=8)
+"""
+
+from penstock.torch._data_loader._data_loader import DataLoader
 from penstock.torch._loader import Loader
 
-__all__ = ["Loader"]
+__all__ = ["DataLoader", "Loader"]

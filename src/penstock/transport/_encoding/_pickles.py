@@ -56,6 +56,12 @@ def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
     return Pickled(end, pieces)
 
 
+def stream_of(block: memoryview) -> memoryview:
+    """Return the pickle of a block, of this process's making, without the buffers beside it."""
+    start = (2 + _SIZE.unpack_from(block, 0)[0]) * _SIZE.size
+    return block[start : start + _SIZE.unpack_from(block, _SIZE.size)[0]]
+
+
 def load(block: memoryview, *, copied_bytes: int) -> object:
     """Return the leaf of a block, which its sender is trusted with.
 

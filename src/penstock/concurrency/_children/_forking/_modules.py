@@ -1,7 +1,7 @@
 """Which modules a pickle will import, as far as that can be told without loading it."""
 
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -19,6 +19,11 @@ def modules_of(pickled: bytes) -> tuple[str, ...]:
     What it holds as bytes is looked through as well, where it is a pickle.
     """
     return tuple(dict.fromkeys(module for module in _named(pickled) if module not in _MAIN))
+
+
+def naming(modules: Iterable[str]) -> bytes:
+    """Return a pickle that names modules, of the form that `modules_of` reads; it is not to be loaded."""
+    return b"".join((b"\x80\x02", *(f"c{module}\n_\n0".encode() for module in modules), b"N."))
 
 
 def _named(pickled: bytes) -> Iterator[str]:

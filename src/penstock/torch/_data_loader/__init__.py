@@ -1,0 +1,1 @@
+"""A DataLoader with torch's own meaning, on Penstock's workers."""

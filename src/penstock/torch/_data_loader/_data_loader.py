@@ -1,0 +1,145 @@
+"""The class that takes the place of torch's: it has its arguments, and its errors, warnings and results."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+import torch.utils.data
+
+from penstock._graph._verify import need_count
+from penstock.errors import UsageError
+from penstock.torch._data_loader._parts import is_data_pipe
+from penstock.torch._data_loader._workers_iterator import WorkersIterator
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[T_co]):
+    """Loads batches as `torch.utils.data.DataLoader` does, with workers that take less memory and may die.
+
+    It has torch's arguments, in torch's order, with torch's meaning, and is one of torch's loaders to all who ask.
+    Without workers it is torch's own code that runs. With workers, and a map-style dataset:
+
+    - The unit of work is a row. The rows of a batch are computed by all workers, and written straight into shared
+      memory where `default_collate` would stack them. So a batch is there sooner, `prefetch_factor` + 1 batches are in
+      memory for any number of workers, and none is copied. A `collate_fn` runs in one of the workers when its rows are
+      there. A dataset with `__getitems__` is asked for whole batches.
+    - `random`, NumPy's and torch's global generators are seeded for each item, from the base seed that torch would
+      draw, the batch and the row. So an item is the same for any number of workers; which numbers it draws differs from
+      torch, where that depends on the worker.
+    - A worker that dies is replaced, and its rows are computed by others. The third that dies of the same row is an
+      error that names its index.
+    - Workers are no forks of this process, so the dataset and the functions are pickled; a script must guard what it
+      does by `if __name__ == "__main__":`.
+
+    Args:
+        dataset: to load from, map-style or iterable.
+        batch_size: how many elements a batch has; None for elements as they are.
+        shuffle: have the order reshuffled in every epoch.
+        sampler: what gives indices instead; any iterable.
+        batch_sampler: what gives lists of indices; instead of the four that say it otherwise.
+        num_workers: how many processes load; 0 loads in the caller's thread.
+        collate_fn: makes a batch of a list of elements; by default torch's.
+        pin_memory: have batches in pinned memory.
+        drop_last: leave out a last batch that isn't full.
+        timeout: seconds to wait for a batch, at most; 0 is for ever.
+        worker_init_fn: called with its number in each worker.
+        multiprocessing_context: "spawn" starts a new Python for each worker. All others, and None, fork a clean process
+            that has imported what the workers need; never this one, whose threads and memory a fork would inherit.
+        generator: draws the order and the base seed; None for torch's global one.
+        prefetch_factor: how many batches are loaded ahead, by all workers together, at least 1; by default 2. There are
+            more where they take no more than 16 MB in all, up to two for each worker; where the dataset gives whole
+            batches, or elements aren't batched, one more for each worker; and where there would be fewer than two rows
+            for each.
+        persistent_workers: keep the workers from one epoch to the next.
+        pin_memory_device: deprecated by torch.
+        in_order: False gives batches as they become ready.
+        num_batch_workers: how many workers may collate at once, at least 1; by default any number.
+        num_workers_batches: the same under its older name.
+
+    Raises:
+        ValueError: for a wrong argument, as torch raises it.
+
+    Example:
+        >>> from penstock.torch import DataLoader
+        >>> [batch.tolist() for batch in DataLoader(range(5), batch_size=2)]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(
+        self,
+        dataset: "torch.utils.data.Dataset[T_co]",
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: "torch.utils.data.Sampler[Any] | Iterable[Any] | None" = None,
+        batch_sampler: "torch.utils.data.Sampler[list[Any]] | Iterable[list[Any]] | None" = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: "torch.Generator | None" = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        num_batch_workers: int | None = None,
+        num_workers_batches: int | None = None,
+    ) -> None:
+        newer: dict[str, Any] = {} if in_order else {"in_order": False}  # there from torch 2.6 on
+        parent: Any = super()
+        parent.__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            **newer,
+        )
+        self.in_order = in_order
+        self.num_batch_workers = self.num_workers_batches = _merging(num_batch_workers, num_workers_batches)
+        if self.num_batch_workers is not None and not num_workers:
+            raise UsageError(
+                f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
+                "num_workers=0. Leave it out, or let num_workers > 0"
+            )
+
+    def __iter__(self) -> Any:
+        """Return the batches of an epoch."""
+        is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        if not self.num_workers or is_iterable or is_data_pipe(self.dataset):
+            return super().__iter__()
+        if not self.persistent_workers:
+            self.check_worker_number_rationality()
+            return WorkersIterator(self)
+        kept = cast("WorkersIterator | None", self._iterator)
+        if kept is None:
+            self.check_worker_number_rationality()
+            kept = WorkersIterator(self)
+            vars(self)["_iterator"] = kept
+        else:
+            kept.restart(self)
+        return kept
+
+
+def _merging(count: object, older: object) -> int | None:
+    if count is not None and older is not None and count != older:
+        raise UsageError(
+            f"num_batch_workers and num_workers_batches are two names of one thing; got {count!r} and {older!r}. "
+            "Give one"
+        )
+    given = older if count is None else count
+    return None if given is None else need_count("num_batch_workers", given, 1)

@@ -1,0 +1,157 @@
+"""What a sampler has given, from being drawn to being handed out; the caller's thread alone draws."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from penstock._caught import Caught
+from penstock._runtime._queue import JobQueue, ReadyQueue
+from penstock._runtime._threads import block_rows
+from penstock._seeds import derive
+from penstock.torch._data_loader._job import BatchJob, BatchTask, Given, RowsLearned, Way
+from penstock.torch._data_loader._pickling import pickled
+
+_SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take no more, there are more of them
+
+
+class _NotDrawnError(Exception):
+    """The next batch was not drawn yet, or enough is under way; told to a queue, which leaves it to the consumer."""
+
+
+class Making:
+    """How a loader's batches become jobs.
+
+    Args:
+        learned: of their rows.
+        num_workers: how many processes there are.
+        stacks: whether batches are made by `default_collate`.
+        is_batched: whether indices come in lists.
+        at_once: whether a batch's elements are read at once.
+    """
+
+    def __init__(
+        self, learned: RowsLearned, num_workers: int, *, stacks: bool, is_batched: bool, at_once: bool
+    ) -> None:
+        self.learned = learned
+        self.num_workers = num_workers
+        self.is_batched = is_batched
+        self.at_once = at_once
+        self._stacks = stacks
+
+    def job(self, given: Given, seed: int) -> BatchJob:
+        """Return the job of a batch."""
+        learned = self.learned
+        layout = learned.row_layout if self._stacks and given.is_list and not learned.is_irregular else None
+        if layout is not None and not given.rows:
+            layout = None
+        way: Way = "rows"
+        if layout is None:
+            way = "merge" if given.is_list and given.rows and not self.at_once else "whole"
+        rows = max(given.rows, 1) if self.at_once else block_rows(max(given.rows, 1), self.num_workers, learned)
+        return BatchJob(BatchTask(given, derive(seed, given.number), way, rows, layout), learned)
+
+
+class Drawn:
+    """The batches of one epoch: drawn, under way, and handed out.
+
+    Args:
+        sampler: gives indices, or lists of them.
+        making: how they become jobs.
+        seed: of the epoch.
+        number: of the first batch that is drawn.
+
+    Attributes:
+        error: what the sampler raised, to be raised in its place.
+    """
+
+    def __init__(self, sampler: Iterator[Any], making: Making, seed: int, number: int) -> None:
+        self.error: Exception | None = None
+        self._sampler = sampler
+        self._making = making
+        self._seed = seed
+        self._number = number
+        self._has_ended = False
+        self._waiting: deque[Given] = deque()
+        self._under_way: list[BatchJob] = []
+        self._most = 1
+
+    def draw(self, least: int, most: int) -> None:
+        """Have so many batches drawn that are not handed out.
+
+        Args:
+            least: how many are computed at once in any case.
+            most: how many are where they are small.
+        """
+        self._most = least
+        while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
+            with Caught() as caught:
+                self._waiting.append(self._given(next(self._sampler)))
+            if isinstance(caught.error, StopIteration):
+                self._has_ended = True
+            elif isinstance(caught.error, Exception):
+                self.error = caught.error  # raised in its place, after the batches before it
+            elif caught.error is not None:
+                raise caught.taken()
+
+    def _given(self, drawn: object) -> Given:
+        indices: Any = drawn
+        is_plain = isinstance(drawn, list)
+        is_list, rows = False, 1
+        if self._making.is_batched:
+            if not self._making.at_once and not is_plain and hasattr(indices, "__iter__"):
+                indices = list(indices)
+            rows = len(indices) if hasattr(indices, "__len__") else 1
+            is_list = hasattr(indices, "__len__")
+        given = Given(self._number, pickled(indices), rows, is_list)
+        self._number += 1
+        return given
+
+    def next_job(self) -> BatchJob | None:
+        """Return the job of the next batch; None at the end."""
+        if self._waiting:
+            job = self._making.job(self._waiting[0], self._seed)
+            ahead = 1 + sum(not each.is_taken for each in self._under_way)
+            if ahead > self._most and ahead * job.memory_bytes > _SMALL_BATCHES_BYTES:
+                raise _NotDrawnError
+            self._waiting.popleft()
+            self._under_way.append(job)
+            return job
+        if self.error is not None:
+            raise self.error
+        if not self._has_ended:
+            raise _NotDrawnError
+        return None
+
+    def handed_out(self, job: BatchJob) -> None:
+        """Take a batch for done."""
+        self._under_way.remove(job)
+
+    def again(self) -> None:
+        """Have all that is under way computed again."""
+        self._waiting.extendleft(job.given for job in reversed(self._under_way))
+        self._under_way.clear()
+
+    def is_at(self, error: Exception) -> bool:
+        """Return whether an error is the sampler's; it is over with that, and the sampler may be asked again."""
+        if error is not self.error:
+            return False
+        self.error = None
+        return True
+
+
+class InOrder(JobQueue[BatchJob]):
+    """Jobs in order; each knows when it is taken out, from when on another may take its place."""
+
+    def _taken(self) -> tuple[int, BatchJob]:
+        slot, job = super()._taken()
+        job.is_taken = True
+        return slot, job
+
+
+class AsReady(ReadyQueue[BatchJob]):
+    """Jobs as they become complete; each knows when it is taken out."""
+
+    def _taken(self) -> tuple[int, BatchJob]:
+        slot, job = super()._taken()
+        job.is_taken = True
+        return slot, job

@@ -1,0 +1,232 @@
+"""A batch as a job of a crew: which indices it has comes from the consumer, the rest each process has.
+
+Rows are elements of the dataset. Where `default_collate` would stack them they are written straight into the batch's
+memory; else one process collates them when all are there. A batch that the dataset gives at once, and an element that
+isn't batched, is read and collated in one piece.
+"""
+
+import pickle
+import reprlib
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from penstock._frozen import frozen
+from penstock._graph._apply import Context
+from penstock._graph._nodes import Read
+from penstock._plan._plan import Plan
+from penstock._runtime._jobs import ComeTo, Learned
+from penstock._runtime._trouble import NO_TROUBLE, Trouble
+from penstock._seeds import derive
+from penstock.errors import InternalError
+from penstock.torch._data_loader._parts import collates_plainly, default_collate
+from penstock.torch._data_loader._pickling import Arrived, Sealed
+from penstock.torch._data_loader._rows import RowLayout, row_layout
+from penstock.torch._data_loader._seeding import seed_item
+from penstock.torch._data_loader._worker import Work, telling, work_of
+from penstock.transport._memory import Lease, Region
+
+if TYPE_CHECKING:
+    from penstock._runtime._ahead._arrivals import BlockRecords
+    from penstock.batching._layout import Layout
+    from penstock.batching._merge import Column
+
+Way: TypeAlias = Literal["rows", "merge", "whole"]
+"""Rows written into their batch; elements that are collated when all are there; all of it in one piece."""
+
+_LARGE_ROW_BYTES: Final = 1 << 16  # written one by one, so that no more than one element is there beside its batch
+_NO_ROW: Final = -1  # in the place of a row: what is done to the batch as a whole
+
+
+@frozen(eq=False)
+class Given:
+    """A batch that the sampler has given.
+
+    Attributes:
+        number: counted from the epoch's start.
+        indices: pickled.
+        rows: how many there are.
+        is_list: whether they are a list, of which rows can be read apart.
+    """
+
+    number: int
+    indices: bytes
+    rows: int
+    is_list: bool
+
+
+class RowsLearned(Learned):
+    """What is learned of the rows of batches."""
+
+    row_layout: RowLayout | None = None
+
+
+class BatchTask(NamedTuple):
+    """What makes a `BatchJob` in a process."""
+
+    given: Given
+    seed: int
+    way: Way
+    block_rows: int
+    row_layout: RowLayout | None
+
+    def job(self, plan: Plan) -> "BatchJob":
+        """Return the job."""
+        assert isinstance(plan.node, Read)
+        return BatchJob(self, RowsLearned(), work_of(plan.node.source))
+
+
+class BatchJob:
+    """One batch; here, or in a process that has the work."""
+
+    joins = True
+
+    def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
+        self.given = task.given
+        self.failed = False
+        self.trouble: Trouble = NO_TROUBLE
+        self.arriving: list[BlockRecords] | None = None
+        self.is_taken = False
+        self._task = task
+        self._work = work
+        self._learned = learned
+        self.row_count = task.given.rows
+        self.blocks = 1 if task.way == "whole" else max(-(-self.row_count // task.block_rows), 1)
+        self.has_merge = task.way != "rows"
+        self.row_bytes = 0 if task.row_layout is None else task.row_layout.layout.leaf_offsets(self.row_count)[1]
+        self.memory_bytes = self.row_bytes or max(int(self.row_count * learned.merged_row_bytes), 1)
+        self._columns: list[Column] = []
+        self._parts: list[Any] = [None] * self.blocks
+        self._merged: Sealed | Arrived | None = None
+        self._indices: Any = None
+
+    def task(self) -> BatchTask:
+        """Return the job as a value."""
+        return self._task
+
+    def use(self, lease: Lease | Region) -> None:
+        """Lay the rows over memory, which lives as long as a view of them."""
+        if self._task.row_layout is not None:
+            layout: Layout = self._task.row_layout.layout
+            self._columns = layout.columns(self.row_count, cast("memoryview", lease))
+
+    def extent(self, block: int) -> tuple[int, tuple[int, int]]:
+        """Return the batch's number, and a block's first and last row."""
+        start, stop = self._bounds(block) if block < self.blocks else (0, self.row_count)
+        return self.given.number, (start, stop - 1)
+
+    def among(self, elements: object, /) -> set[tuple[int, int]]:
+        """Return none: nothing here has a position."""
+        del elements
+        return set()
+
+    def _bounds(self, block: int) -> tuple[int, int]:
+        size = self.row_count if self._task.way == "whole" else self._task.block_rows
+        return block * size, min((block + 1) * size, self.row_count)
+
+    # -- in a process
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        """Compute one block."""
+        del context
+        if self._task.way == "whole":
+            return 0
+        start, stop = self._bounds(block)
+        with telling():
+            if self._task.row_layout is None:
+                self._parts[block] = Sealed(self._elements(start, stop, come_to))
+            else:
+                self._write(self._task.row_layout, start, stop, come_to)
+        return stop - start
+
+    def _write(self, layout: RowLayout, start: int, stop: int, come_to: ComeTo | None) -> None:
+        work = self._here
+        rows = 1 if self.row_bytes > _LARGE_ROW_BYTES * self.row_count and not work.reads_at_once else stop - start
+        for row in range(start, stop, rows):
+            layout.write(self._elements(row, min(row + rows, stop), come_to), self._columns, row)
+
+    def _elements(self, start: int, stop: int, come_to: ComeTo | None) -> list[Any]:
+        self._open()
+        dataset, indices = self._here.dataset, self._indices
+        if self._here.reads_at_once:
+            self._seed(start)
+            return list(dataset.__getitems__(indices))
+        elements: list[Any] = []
+        for row in range(start, stop):
+            if come_to is not None:
+                come_to(0, row)
+            self._seed(row)
+            elements.append(dataset[indices[row]])
+        return elements
+
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        """Collate."""
+        del context
+        if come_to is not None:
+            come_to(0, None)
+        with telling():
+            collate = self._here.collate_fn
+            elements: Any = self._whole() if self._task.way == "whole" else self._gathered()
+            if collate is default_collate and collates_plainly() and len(elements):
+                self._learned.row_layout = row_layout(elements[0])
+            self._seed(_NO_ROW)
+            self._merged = Sealed(collate(elements))
+
+    def _whole(self) -> object:
+        self._open()
+        work, indices = self._here, self._indices
+        if not work.is_batched:
+            self._seed(0)
+            return work.dataset[indices]
+        if work.reads_at_once:
+            self._seed(0)
+            return work.dataset.__getitems__(indices)
+        return [work.dataset[index] for index in indices]
+
+    def _gathered(self) -> list[Any]:
+        parts, self._parts = self._parts, []
+        return [element for part in parts for element in cast("list[object]", part.opened())]
+
+    def _seed(self, row: int) -> None:
+        seed_item(derive(self._task.seed, row))
+
+    def _open(self) -> None:
+        if self._indices is None:
+            self._indices = pickle.loads(self.given.indices)
+
+    @property
+    def _here(self) -> Work:
+        if self._work is None:
+            raise InternalError("what a batch is made of is known to processes alone")
+        return self._work
+
+    def elements(self, block: int) -> object:
+        """Return what a block computed, and let go of it."""
+        part, self._parts[block] = self._parts[block], None
+        return part
+
+    def take_elements(self, block: int, elements: object, /) -> None:
+        """Take what another process computed of a block."""
+        if elements is not None:
+            self._parts[block] = elements
+
+    def merged(self) -> object:
+        """Return what was collated, and what was learned of the rows."""
+        return self._merged, self._learned.row_layout
+
+    # -- at the consumer
+
+    def take_merged(self, merged: object, /) -> None:
+        """Take what a process has collated."""
+        self._merged, layout = cast("tuple[Arrived, RowLayout | None]", merged)
+        self._learned.row_layout = self._learned.row_layout or layout
+
+    def index(self, row: int) -> str:
+        """Return which index a row has, in words."""
+        self._open()
+        return reprlib.repr(self._indices[row])
+
+    def take(self, copied_bytes: int) -> object:
+        """Return the batch; what is not above `copied_bytes` in size is copied out of the job's memory."""
+        if self._task.row_layout is not None:
+            return self._task.row_layout.batch(self._columns, copied_bytes)
+        assert isinstance(self._merged, Arrived)
+        return self._merged.opened(copied_bytes)

@@ -1,0 +1,185 @@
+"""Values of torch's world between processes: as a pickle, beside which lies the data of their tensors and arrays.
+
+Torch's own pickles of tensors either hold a copy of their data or name shared memory with a descriptor for each.
+"""
+
+import copyreg
+import functools
+import importlib
+import io
+import pickle
+from collections import ChainMap
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import torch
+
+from penstock._caught import Caught
+from penstock._runtime._parcels import pickler
+from penstock.transport._encoding._torch_tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROTOCOL: Final = 5
+_GRADIENT: Final = (
+    "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
+    "process boundaries. If you just want to transfer the data, call detach() on the tensor before collating."
+)
+
+
+_picklers: Final[dict[tuple[type, bool], type[pickle.Pickler]]] = {}
+
+
+class Sealed:
+    """A value that is pickled already. What arrives where it is sent is an `Arrived`.
+
+    Args:
+        value: what is sent.
+        shares: whether tensors that share memory still do so where they arrive, for which all of that memory is sent;
+            else what they show of it is.
+    """
+
+    def __init__(self, value: object, *, shares: bool = False) -> None:
+        self._buffers: list[pickle.PickleBuffer] = []
+        with Caught() as caught:
+            self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
+        if caught.error is not None:  # what a script or a notebook defines is known to it alone
+            self._buffers = []
+            self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
+
+    def __reduce__(self) -> "tuple[type[Arrived], tuple[bytes, list[pickle.PickleBuffer]]]":
+        return Arrived, (self._data, self._buffers)
+
+
+class Arrived:
+    """What a `Sealed` value is when it has arrived; opened when it is asked for.
+
+    Args:
+        data: the pickle.
+        buffers: what lies beside it.
+    """
+
+    def __init__(self, data: bytes, buffers: list[Any]) -> None:
+        self._data = data
+        self._buffers = buffers
+
+    @functools.cached_property
+    def value(self) -> object:
+        """The value, over the memory in which it arrived, opened once."""
+        return self.opened()
+
+    def opened(self, copied_bytes: int = 0) -> object:
+        """Return the value, opened anew.
+
+        Args:
+            copied_bytes: data up to this size is copied, so that it doesn't keep the memory in which it arrived.
+        """
+        buffers = [np.array(each) if memoryview(each).nbytes <= copied_bytes else each for each in self._buffers]
+        return pickle.loads(self._data, buffers=buffers)
+
+
+def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
+    """Return cloudpickle's pickler, which takes lambdas and local functions too; raise the error if there is none."""
+    if not isinstance(error, Exception):
+        raise error
+    try:
+        other: type[pickle.Pickler] = importlib.import_module("cloudpickle").Pickler
+    except ImportError:
+        raise error from None
+    return other
+
+
+def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.PickleBuffer], *, shares: bool) -> bytes:
+    file = io.BytesIO()
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            buffer.raw()
+        except BufferError:  # not contiguous: pickle copies it into the stream
+            return True
+        buffers.append(buffer)
+        return False
+
+    made = _picklers.get((kind, shares))
+    if made is None:
+        made = _picklers[kind, shares] = _tensor_pickler(kind, shares=shares)
+    made(file, _PROTOCOL, buffer_callback=keep).dump(value)
+    return file.getvalue()
+
+
+def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.Pickler]:
+    """Return a class of picklers that takes tensors apart."""
+    ours: dict[type, Callable[[Any], object]] = (
+        {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage} if shares else {torch.Tensor: _reduced}
+    )
+    theirs: Any = getattr(kind, "dispatch_table", copyreg.dispatch_table)
+    made: Any = type("TensorPickler", (kind,), {"dispatch_table": ChainMap(ours, theirs)})
+    return cast("type[pickle.Pickler]", made)
+
+
+def _reduced(tensor: "torch.Tensor") -> object:
+    """Return what a tensor shows, as bytes beside the pickle; what has no plain bytes is left to torch."""
+    if obstacle(tensor) or not on_host(tensor):
+        return _by_torch(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(_GRADIENT)
+    data = _buffer(tensor_bytes(tensor.detach()))
+    return _tensor_with_gradient if tensor.requires_grad else tensor_over, (
+        data,
+        dtype_name(tensor),
+        tuple(tensor.shape),
+    )
+
+
+def _by_torch(value: object) -> object:
+    known: Any = value
+    return known.__reduce_ex__(_PROTOCOL)
+
+
+def _buffer(data: object) -> pickle.PickleBuffer:
+    return pickle.PickleBuffer(cast("bytes", data))  # an array is a buffer, too
+
+
+def _tensor_with_gradient(data: object, name: str, shape: tuple[int, ...]) -> object:
+    tensor: Any = tensor_over(data, name, shape)
+    return tensor.requires_grad_()
+
+
+def _reduced_shared(tensor: "torch.Tensor") -> object:
+    """Return a view of memory that other tensors may share, and the memory."""
+    plain = not tensor.is_conj() and not tensor.is_neg() and tensor.is_leaf
+    if obstacle(tensor) or not on_host(tensor) or not plain:
+        return _by_torch(tensor)
+    place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    given = (tensor.untyped_storage(), dtype_name(tensor), place)
+    return _view_with_gradient if tensor.requires_grad else _view, given
+
+
+def _reduced_storage(storage: "torch.UntypedStorage") -> object:
+    """Return memory, as bytes beside the pickle."""
+    if storage.device.type != "cpu":
+        return _by_torch(storage)
+    shown: Any = torch.empty(0, dtype=torch.uint8)
+    return _storage, (_buffer(tensor_bytes(shown.set_(storage))), storage.nbytes())
+
+
+def _storage(data: object, size_bytes: int) -> object:
+    tensor: Any = tensor_over(data, "uint8", (size_bytes,))
+    return tensor.untyped_storage()
+
+
+def _view(storage: object, name: str, place: tuple[int, tuple[int, ...], tuple[int, ...]]) -> "torch.Tensor":
+    view: Any = torch.empty(0, dtype=getattr(torch, name))
+    return cast("torch.Tensor", view.set_(storage, *place))
+
+
+def _view_with_gradient(storage: object, name: str, place: tuple[int, tuple[int, ...], tuple[int, ...]]) -> object:
+    return _view(storage, name, place).requires_grad_()
+
+
+def pickled(value: object) -> bytes:
+    """Return a value as one pickle, which `pickle.loads` opens."""
+    with Caught():
+        return pickle.dumps(value, _PROTOCOL)
+    return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # of a script's own class, perhaps; else it raises again

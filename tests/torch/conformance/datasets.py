@@ -1,0 +1,193 @@
+"""Datasets of the programs; at the top of a module, so that workers find them."""
+
+import random
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclass
+class Record:
+    """No container, to torch."""
+
+    x: int
+
+
+class Numbers(Dataset[int]):
+    """The integers below a bound."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if not -self.count <= index < self.count:
+            raise IndexError("out of range")
+        return int(index)
+
+
+class AtOnce(Numbers):
+    """Integers that are read in batches."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [100 + index for index in indices]
+
+
+class NotAtOnce(Numbers):
+    """A dataset that says it isn't read in batches."""
+
+    __getitems__ = None
+
+
+class Failing(Numbers):
+    """Raises something else for each of some indices."""
+
+    def __getitem__(self, index: int) -> int:
+        errors: dict[int, Callable[[], BaseException]] = {
+            1: lambda: ValueError("no such value"),
+            3: lambda: KeyError("no such key"),
+            5: lambda: TwoWords("one", "two"),
+            7: lambda: OSError(2, "no such file"),
+            8: lambda: AssertionError(),
+        }
+        if index in errors:
+            raise errors[index]()
+        return index
+
+
+class TwoWords(Exception):
+    """Can't be made of one string."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first, second)
+
+
+class Drawing(Numbers):
+    """Draws from all global generators, each time."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, random.random(), float(np.random.rand()), torch.rand(2)
+
+
+class Kinds(Dataset[Any]):
+    """Element (kind, row) is the row of a kind in `SAMPLES`."""
+
+    def __getitem__(self, key: tuple[str, int]) -> Any:
+        return SAMPLES[key[0]](key[1])
+
+
+class Told(Numbers):
+    """What `get_worker_info` says, but for the seed."""
+
+    def __getitem__(self, index: int) -> tuple[int, bool, int]:
+        info = get_worker_info()
+        return (-1, False, -1) if info is None else (info.num_workers, info.dataset is self, info.id - info.id)
+
+
+class Counting(IterableDataset[int]):
+    """Integers in order, one worker's share of them where there are workers."""
+
+    def __init__(self, count: int = 7, *, shares: bool = True) -> None:
+        self.count = count
+        self.shares = shares
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if info is None or not self.shares:
+            return iter(range(self.count))
+        return iter(range(info.id, self.count, info.num_workers))
+
+
+class Sized(Counting):
+    """Integers in order, with a length that may be wrong."""
+
+    def __init__(self, count: int, told: int) -> None:
+        super().__init__(count)
+        self.told = told
+
+    def __len__(self) -> int:
+        return self.told
+
+
+SAMPLES: dict[str, Callable[[int], object]] = {
+    "int": lambda row: row,
+    "bool": lambda row: row % 2 == 0,
+    "float": lambda row: row + 0.5,
+    "float first": lambda row: 1.5 if row == 0 else row,
+    "int first": lambda row: 1 if row == 0 else row + 0.5,
+    "bool first": lambda row: True if row == 0 else row,
+    "large int": lambda row: 2**62 + row,
+    "too large int": lambda row: 2**63 + row,
+    "str": str,
+    "bytes": lambda row: str(row).encode(),
+    "None": lambda row: None,
+    "complex": lambda row: complex(row, 1),
+    "set": lambda row: {row},
+    "object": lambda row: Record(row),
+    "tensor": lambda row: torch.arange(3) + row,
+    "scalar tensor": torch.tensor,
+    "empty tensor": lambda row: torch.empty(0, 3),
+    "float16": lambda row: torch.full((2,), row, dtype=torch.float16),
+    "bfloat16": lambda row: torch.full((2,), row, dtype=torch.bfloat16),
+    "complex tensor": lambda row: torch.full((2,), complex(row, 2)),
+    "bool tensor": lambda row: torch.tensor([row == 0, True]),
+    "transposed": lambda row: (torch.arange(6).reshape(2, 3) + row).T,
+    "ragged": lambda row: torch.zeros(row + 1),
+    "ragged later": lambda row: torch.zeros(2 if row < 2 else 3),
+    "dtypes": lambda row: torch.tensor([1.5]) if row else torch.tensor([1]),
+    "sparse": lambda row: torch.eye(2).to_sparse() * row,
+    "gradient": lambda row: torch.full((2,), float(row), requires_grad=True),
+    "conjugate": lambda row: torch.full((2,), complex(row, 2)).conj(),
+    "parameter": lambda row: torch.nn.Parameter(torch.full((2,), float(row)), requires_grad=False),
+    "array": lambda row: np.full((2, 2), row, np.float32),
+    "uint16 array": lambda row: np.full((2,), row, np.uint16),
+    "scalar array": lambda row: np.array(row),
+    "backwards": lambda row: (np.arange(3) + row)[::-1],
+    "columns": lambda row: np.asfortranarray(np.arange(6).reshape(2, 3) + row),
+    "big-endian": lambda row: np.full((2,), row, ">i4"),
+    "text array": lambda row: np.array([str(row)]),
+    "object array": lambda row: np.array([None, row], object),
+    "times": lambda row: np.array([row], "datetime64[s]"),
+    "long double": lambda row: np.full((2,), row, np.longdouble),
+    "memory map": lambda row: np.full((2,), row, np.int32).view(np.memmap),
+    "float32": np.float32,
+    "float64": np.float64,
+    "int16": np.int16,
+    "numpy bool": lambda row: np.bool_(row % 2),
+    "numpy str": lambda row: np.str_(row),
+    "numpy time": lambda row: np.datetime64(row, "s"),
+    "array and tensor": lambda row: np.zeros(2) if row else torch.zeros(2),
+    "tensor and int": lambda row: row or torch.tensor(1),
+    "tuple": lambda row: (row, str(row)),
+    "list": lambda row: [row, row + 0.5],
+    "list of str": lambda row: [str(row), "b"],
+    "unequal lists": lambda row: [0] * (row + 1),
+    "tuple and list": lambda row: [row] if row else (row,),
+    "empty list": lambda row: [],
+    "dict": lambda row: {"a": row, "b": torch.zeros(2) + row},
+    "dict with str": lambda row: {"name": str(row), "value": row},
+    "dict of ints": lambda row: {1: row, 0: row},
+    "dict without": lambda row: {"a": row} if row else {"a": row, "b": row},
+    "dict with more": lambda row: {"a": row, "b": row} if row else {"a": row},
+    "dict in another order": lambda row: {"a": row, "b": 2 * row} if row else {"b": 2 * row, "a": row},
+    "empty dict": lambda row: {},
+    "ordered dict": lambda row: OrderedDict(a=row, b=row),
+    "default dict": lambda row: defaultdict(list, a=row),
+    "user dict": lambda row: UserDict(a=row),
+    "deque": lambda row: deque([row, row]),
+    "range": lambda row: range(row, row + 2),
+    "namedtuple": lambda row: Point(row, torch.zeros(2) + row),
+    "longer namedtuple": lambda row: (row, row, row) if row else Point(row, row),
+    "nested": lambda row: {"a": [(row, {"b": np.zeros(2) + row})], "c": Point(row, (str(row),))},
+    "size": lambda row: torch.Size([row, 2]),
+}
+"""Each kind of element by its name: from a row's number to the element."""

@@ -1,0 +1,103 @@
+"""What a program that uses a DataLoader came to, as a value: so torch's and ours can be compared."""
+
+import random
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from penstock.torch import DataLoader
+
+Loader = Callable[..., Any]
+"""Torch's class, or ours."""
+
+
+class Raised(NamedTuple):
+    """An exception, by its type and what its message says."""
+
+    kind: type[BaseException]
+    words: str
+
+
+class Outcome(NamedTuple):
+    """What a program returned or raised, what it warned of, and where the global generators stand after it."""
+
+    result: object
+    warnings: list[tuple[type[Warning], str]]
+    generators: tuple[object, ...]
+
+
+def outcome(program: Callable[[Loader], object], loader: Loader) -> Outcome:
+    """Run a program from seeded generators."""
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = tried(lambda: described(program(loader)))
+    told = [(each.category, essentials(str(each.message))) for each in caught]
+    generators = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    return Outcome(result, told, generators)
+
+
+def tried(call: Callable[[], object]) -> object:
+    """Return what a call returns, or what it raises."""
+    try:
+        return call()
+    except Exception as error:
+        return Raised(type(error), essentials(str(error)))
+
+
+def essentials(words: str) -> str:
+    """Return what a message says, without the traceback of a worker, addresses and numbers of processes."""
+    head, _, traceback = words.partition("Original Traceback (most recent call last):")
+    last = traceback.strip().splitlines()[-1:]
+    joined = " ".join([head, *last])
+    joined = re.sub(r"in DataLoader worker process \d+", "in DataLoader worker process N", joined)
+    joined = re.sub(r"(0x[0-9a-f]+|pid\(s\) [\d, ]+)", "…", joined)
+    return re.sub(r"\s+", " ", joined.replace("penstock.torch._data_loader._data_loader", "DataLoader")).strip()
+
+
+def described(value: object) -> object:
+    """Return a value with its types, in a form that compares."""
+    if isinstance(value, torch.Tensor):
+        parts = (value.dtype, tuple(value.shape), value.requires_grad, value.is_sparse)
+        return (type(value).__name__, *parts, value.detach().to_dense().tolist())
+    if isinstance(value, np.ndarray):
+        return ("ndarray", str(value.dtype), value.shape, value.tolist())
+    if isinstance(value, Raised):
+        return value
+    if isinstance(value, Mapping):
+        return (type(value), [(key, described(each)) for key, each in value.items()])
+    if isinstance(value, list | tuple):
+        return (type(value), [described(each) for each in value])
+    if isinstance(value, str | bytes | int | float | bool | None | np.generic):
+        return (type(value), repr(value))
+    return (type(value), described(vars(value)) if hasattr(value, "__dict__") else repr(value))
+
+
+def going_on(batches: Iterator[object], most: int = 500) -> list[object]:
+    """Return all that an iterator gives, and what it raises in between, to its end."""
+    found: list[object] = []
+    while len(found) < most:
+        try:
+            found.append(next(batches))
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(Raised(type(error), essentials(str(error))))
+    raise AssertionError("the iterator has no end")
+
+
+def differences(programs: Mapping[str, Callable[[Loader], object]]) -> dict[str, tuple[Outcome, Outcome]]:
+    """Return the programs that come to something else with ours than with torch's loader: ours, theirs."""
+    found: dict[str, tuple[Outcome, Outcome]] = {}
+    for name, program in programs.items():
+        ours, theirs = outcome(program, DataLoader), outcome(program, torch.utils.data.DataLoader)
+        if ours != theirs:
+            found[name] = ours, theirs
+    return found

@@ -1,0 +1,84 @@
+"""What elements of each kind become is what torch makes of them, in the caller's thread and in workers."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch.utils.data
+
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import SAMPLES, Kinds, Numbers
+from tests.torch.conformance.outcome import Loader, described, differences, going_on
+
+ROWS = 3
+KEYS = [[(kind, row) for row in range(ROWS)] for kind in SAMPLES]
+
+
+def number_of(elements: list[object]) -> tuple[int, object]:
+    """Collate as a user might."""
+    return len(elements), elements
+
+
+def through(kind: str, batch_size: int | None) -> Callable[[Loader], object]:
+    """Return the program that goes through elements of a kind."""
+    keys = [(kind, row) for row in range(ROWS)]
+    return lambda loader: list(loader(Kinds(), batch_size=batch_size, sampler=keys))
+
+
+@pytest.mark.parametrize("batch_size", [ROWS, None])
+def test_kinds(batch_size: int | None) -> None:
+    """Elements of each kind are collated, converted or refused as by torch."""
+    assert not differences({kind: through(kind, batch_size) for kind in SAMPLES})
+
+
+DIFFERENT_IN_WORKERS = {
+    "conjugate": "torch's queue loses that a tensor is a conjugate, so it arrives as another; ours arrives as it is",
+    "backwards": "torch refuses arrays that go backwards; to ours they come from another worker, copied in order",
+    "big-endian": "torch's queue swaps the bytes of arrays; ours keep their dtype, and the numbers are the same",
+}
+
+
+def in_workers(loader: Loader, **arguments: object) -> list[object]:
+    """Return what all kinds come to in workers, a batch of each, or its error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = iter(loader(Kinds(), num_workers=2, **arguments))
+        return [described(each) for each in going_on(batches)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_sampler": KEYS},
+        {"batch_sampler": KEYS, "collate_fn": number_of},
+        {"sampler": [key for keys in KEYS for key in keys], "batch_size": None},
+    ],
+    ids=["default", "own", "single"],
+)
+def test_kinds_in_workers(arguments: dict[str, object]) -> None:
+    """In workers, too, with errors in their places."""
+    theirs, ours = in_workers(torch.utils.data.DataLoader, **arguments), in_workers(DataLoader, **arguments)
+    kinds = list(SAMPLES) if "batch_sampler" in arguments else [kind for kind in SAMPLES for _ in range(ROWS)]
+    different = {kind for kind, our, their in zip(kinds, ours, theirs, strict=True) if our != their}
+    assert different <= DIFFERENT_IN_WORKERS.keys()
+
+
+REGULAR = ["int", "tensor", "dict", "namedtuple", "nested", "array", "float32", "list", "tuple", "columns"]
+
+
+@pytest.mark.parametrize("kind", REGULAR)
+def test_rows_of_one_kind(kind: str) -> None:
+    """Rows that are written straight into their batch make the batch that torch makes."""
+    keys = [(kind, row) for row in range(20)]
+    ours = DataLoader(Kinds(), batch_size=3, sampler=keys, num_workers=2)
+    theirs = torch.utils.data.DataLoader(Kinds(), batch_size=3, sampler=keys)
+    assert described(list(ours)) == described(list(theirs))
+
+
+def test_writing_to_a_batch() -> None:
+    """A batch's tensors may be written to, and no later batch is changed by it."""
+    found = []
+    for batch in DataLoader(Numbers(40), batch_size=4, num_workers=2):
+        found.append(batch.tolist())
+        batch.fill_(-1)
+    assert [number for batch in found for number in batch] == list(range(40))

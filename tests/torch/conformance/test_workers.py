@@ -1,0 +1,113 @@
+"""Programs with workers: what can be seen of torch's loader holds for ours."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import AtOnce, Failing, Numbers, Told
+from tests.torch.conformance.outcome import Loader, described, going_on
+
+
+def failing(number: int) -> None:
+    """Fail at the start of a worker."""
+    raise ValueError(f"worker {number} can't begin")
+
+
+class Raising:
+    """A sampler that raises in between."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (1, 2, 3, 4, 5)
+        raise LookupError("no more")
+
+
+def first_of_two(loader: Loader, **given: Any) -> object:
+    """Leave an epoch early, then go through one."""
+    made = loader(Numbers(20), num_workers=2, **given)
+    for batch in made:
+        first = batch
+        break
+    return first, list(made), torch.rand(1)
+
+
+def epochs(loader: Loader, **given: Any) -> object:
+    """Go through three epochs."""
+    torch.manual_seed(4)
+    made = loader(Numbers(17), num_workers=2, batch_size=3, shuffle=True, **given)
+    return len(made), [list(made) for _ in range(3)], torch.rand(1)
+
+
+PROGRAMS = {
+    "epochs": epochs,
+    "persistent": lambda loader: epochs(loader, persistent_workers=True),
+    "left early": first_of_two,
+    "left early, persistent": lambda loader: first_of_two(loader, persistent_workers=True),
+    "at once": lambda loader: list(loader(AtOnce(), num_workers=2, batch_size=3)),
+    "batches of tuples at once": lambda loader: list(loader(AtOnce(), num_workers=2, batch_sampler=[(1, 2), (3,)])),
+    "an empty batch": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[[1], [], [2]]))),
+    "an empty batch, collated": lambda loader: list(
+        loader(Numbers(), num_workers=1, batch_sampler=[[1], []], collate_fn=tuple)
+    ),
+    "no lists": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[1, [2], 3]))),
+    "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
+    "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
+    "told": lambda loader: list(loader(Told(), num_workers=2, batch_size=3)),
+    "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
+    "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),
+    "errors in batches": lambda loader: going_on(iter(loader(Failing(), num_workers=2, batch_size=2))),
+    "two iterators": lambda loader: [
+        list(zip(iter(made), iter(made), strict=True)) for made in [loader(Numbers(4), num_workers=1, batch_size=2)]
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    """The program comes to what it comes to with torch's loader, the order and torch's generator included."""
+    results: list[object] = []
+    for loader in (DataLoader, torch.utils.data.DataLoader):
+        torch.manual_seed(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results.append((described(PROGRAMS[name](loader)), torch.get_rng_state().tolist()))
+    assert results[0] == results[1]
+
+
+def test_tensors_as_indices() -> None:
+    """A sampler may give any objects; of tensors torch's loader leaves a thread behind."""
+    found = DataLoader(Numbers(), num_workers=1, sampler=torch.arange(5), batch_size=2)
+    assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_worker_that_cannot_begin() -> None:
+    """What worker_init_fn raises is raised once, as by torch, which takes seconds to end such workers."""
+    batches = iter(DataLoader(Numbers(), num_workers=1, worker_init_fn=failing))
+    with pytest.raises(ValueError, match=r"Caught ValueError in DataLoader worker process 0\.(.|\n)*can't begin"):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_a_sampler_that_raises() -> None:
+    """A sampler's exception comes in its place, after the batches before it, which torch drops."""
+    batches = iter(DataLoader(Numbers(), num_workers=2, sampler=Raising(), batch_size=2))
+    assert [batch.tolist() for batch in (next(batches), next(batches))] == [[1, 2], [3, 4]]
+    with pytest.raises(LookupError, match="no more"):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_no_prefetch() -> None:
+    """Torch's loader makes nothing of a prefetch_factor of 0; neither does ours."""
+    with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
+        iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=0))
+
+
+def test_in_no_order() -> None:
+    """With in_order=False all batches come, each once."""
+    found = [batch.tolist() for batch in DataLoader(Numbers(40), num_workers=2, batch_size=4, in_order=False)]
+    assert sorted(found) == [list(range(start, start + 4)) for start in range(0, 40, 4)]

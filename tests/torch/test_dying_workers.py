@@ -1,0 +1,184 @@
+"""Workers that die, hang, or can't be sent what they need."""
+
+import os
+import signal
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from penstock.errors import WorkerError
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import Drawing, Numbers
+from tests.torch.conformance.outcome import described
+
+
+class DyingOnce(Drawing):
+    """Kills the worker that first reads some index."""
+
+    def __init__(self, folder: Path, deadly: set[int]) -> None:
+        super().__init__(24)
+        self.folder = folder
+        self.deadly = deadly
+
+    def __getitem__(self, index: int) -> Any:
+        mark = self.folder / str(index)
+        if index in self.deadly and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Deadly(Numbers):
+    """Kills every worker that reads index 7."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            os._exit(3)
+        return index
+
+
+class Locked(Numbers):
+    """Holds what can't be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Unsendable(Numbers):
+    """Index 2 is what can't be sent."""
+
+    def __getitem__(self, index: int) -> Any:
+        return threading.Lock() if index == 2 else index
+
+
+class Waiting(Numbers):
+    """Index 0 is never there."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            threading.Event().wait()
+        return index
+
+
+class Writing(Dataset[Any]):
+    """Writes to its own tensor, which is a view of another."""
+
+    def __init__(self) -> None:
+        self.all = torch.zeros(100_000)
+        self.part = self.all[10:20]
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        self.part += 2 ** (10 * info.id)
+        return info.id, float(self.all[10]), index
+
+
+def drawn(dataset: Drawing, workers: int, **given: Any) -> list[object]:
+    """Return two epochs of items that draw."""
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of workers that are more than processors
+        loader = DataLoader(dataset, batch_size=5, shuffle=True, num_workers=workers, **given)
+        return [described(list(loader)) for _ in range(2)]
+
+
+def test_items_draw_the_same_in_any_worker() -> None:
+    """What items draw depends on the seed, the batch and the row: no number of workers changes it."""
+    one = drawn(Drawing(24), 1)
+    assert drawn(Drawing(24), 3) == one
+    assert drawn(Drawing(24), 2, collate_fn=list, prefetch_factor=4) != one  # it is another batch
+    assert drawn(Drawing(24), 2, persistent_workers=True)[0] == one[0]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_draw_differently(*, persistent: bool) -> None:
+    """The same index draws something else in the next epoch."""
+    torch.manual_seed(1)
+    loader = DataLoader(Drawing(4), batch_size=4, num_workers=1, persistent_workers=persistent)
+    first, second = next(iter(loader)), next(iter(loader))
+    assert all(not torch.equal(one, other) for one, other in zip(first[1:], second[1:], strict=True))
+    assert len(first[1].unique()) == 4
+
+
+def test_deaths_change_nothing(tmp_path: Path) -> None:
+    """Batches, and what their items draw, are as they would be without the workers' deaths."""
+    assert drawn(DyingOnce(tmp_path, {3, 11, 20}), 2) == drawn(Drawing(24), 2)
+
+
+def test_a_deadly_item_is_named() -> None:
+    """What kills one worker after the other is an error of its batch; the others come."""
+    batches = iter(DataLoader(Deadly(), batch_size=2, num_workers=2))
+    assert [next(batches).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(WorkerError, match=r"DataLoader worker exited unexpectedly(.|\n)*row 1, index 7"):
+        next(batches)
+    assert [batch.tolist() for batch in batches] == [[8, 9]]
+
+
+def test_what_cannot_be_sent_is_said() -> None:
+    """A dataset that can't be pickled raises what pickle raises, with what to do."""
+    with pytest.raises(TypeError, match="cannot pickle") as raised:
+        iter(DataLoader(Locked(), num_workers=1))
+    assert "open what can't be sent" in raised.value.__notes__[0]
+
+
+def test_results_that_cannot_be_sent_are_errors() -> None:
+    """A batch that can't be pickled is an error in its place, where torch's loader waits for ever."""
+    batches = iter(DataLoader(Unsendable(4), batch_size=None, num_workers=1))
+    assert [next(batches), next(batches)] == [0, 1]
+    with pytest.raises(TypeError, match="cannot pickle"):
+        next(batches)
+    assert list(batches) == [3]
+
+
+def test_lambdas_are_sent() -> None:
+    """Datasets and functions may be lambdas and local ones."""
+
+    class Local(Numbers):
+        pass
+
+    loader = DataLoader(Local(6), batch_size=3, num_workers=1, collate_fn=lambda rows: max(rows))
+    assert list(loader) == [2, 5]
+
+
+def test_a_timeout() -> None:
+    """What takes longer than `timeout` is torch's error."""
+    batches = iter(DataLoader(Waiting(), num_workers=1, timeout=0.25))
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.25 seconds"):
+        next(batches)
+
+
+def test_each_worker_has_its_own_dataset() -> None:
+    """What a worker writes to its dataset, views of one memory included, is seen by no other."""
+    found = [row for batch in DataLoader(Writing(), num_workers=2, batch_size=1) for row in zip(*batch, strict=True)]
+    for worker, value, _ in found:
+        assert float(value) % 2 ** (10 * int(worker)) == 0
+        assert float(value) < 2 ** (10 * int(worker)) * 100
+
+
+def test_kept_batches_keep_no_descriptors() -> None:
+    """All batches of an epoch can be kept, with fewer descriptors than batches."""
+    before = len(os.listdir("/proc/self/fd"))
+    loader = DataLoader(Large(), batch_size=1, num_workers=1)
+    kept = list(loader)
+    assert len(os.listdir("/proc/self/fd")) - before < 120
+    assert [int(batch[0, 0]) for batch in kept] == list(range(200))
+
+
+class Large(Numbers):
+    """Items of more than is copied in any case."""
+
+    def __init__(self) -> None:
+        super().__init__(200)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((30_000,), index)
