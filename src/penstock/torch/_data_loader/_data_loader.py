@@ -1,13 +1,15 @@
 """The class that takes the place of torch's: it has its arguments, and its errors, warnings and results."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch.utils.data
 
 from penstock._graph._verify import need_count
-from penstock.errors import UsageError
-from penstock.torch._data_loader._parts import is_data_pipe
+from penstock.errors import StateError, UsageError
+from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, empty_state, encoded, set_generator
+from penstock.torch._data_loader._parts import is_data_pipe, watch_indices
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -117,22 +119,76 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
 
+        self._epoch: Epoch | None = None  # the newest
+        self._saved: Saved | None = None  # that the next iterator begins at
+
     def __iter__(self) -> Any:
-        """Return the batches of an epoch."""
+        """Return the batches of an epoch; after `load_state_dict`, of the rest of the one that was saved."""
         is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        if not self.num_workers or is_iterable or is_data_pipe(self.dataset):
+        if is_iterable or (self.num_workers and is_data_pipe(self.dataset)):
             return super().__iter__()
-        if not self.persistent_workers:
-            self.check_worker_number_rationality()
-            return WorkersIterator(self)
+        saved, self._saved = self._saved, None
+        if not self.num_workers:
+            return self._in_this_thread(saved)
         kept = cast("WorkersIterator | None", self._iterator)
-        if kept is None:
+        if kept is None or not self.persistent_workers:
             self.check_worker_number_rationality()
-            kept = WorkersIterator(self)
-            vars(self)["_iterator"] = kept
+            kept = WorkersIterator(self, saved)
         else:
-            kept.restart(self)
+            kept.restart(self, saved)
+        if self.persistent_workers:
+            vars(self)["_iterator"] = kept
+        self._epoch = kept.epoch
         return kept
+
+    def _in_this_thread(self, saved: Saved | None) -> object:
+        """Return torch's own iterator, over indices that are counted."""
+        self._epoch = epoch = Epoch(self._index_sampler, saved, counts_drawn=True)
+        with drawing_nothing(self) if saved is not None else nullcontext():
+            iterator = super().__iter__()
+        watch_indices(iterator, epoch.over)
+        return iterator
+
+    def state_dict(self) -> dict[str, object]:
+        """Return where the loader is in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
+
+        Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
+        again for the order, from the state in which torch's generator was, and what was handed out is skipped.
+
+        Raises:
+            StateError: if the dataset is iterable, or batches come in no order.
+        """
+        self._need_an_order()
+        if self._saved is not None:
+            return dict(self._saved.state)
+        state = empty_state() if self._epoch is None else self._epoch.state()
+        if self.generator is not None:
+            state["generator"] = encoded(self.generator)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Go to where a state was saved: the next iterator gives the rest of that epoch, and draws no seeds.
+
+        The number of workers may differ; with workers, items draw what they would have drawn.
+
+        Raises:
+            StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks.
+        """
+        self._need_an_order()
+        saved = Saved(state_dict, self._index_sampler)
+        if saved.generator is not None and self.generator is not None:
+            set_generator(self.generator, saved.generator)
+        self._saved = saved if saved.is_inside else None
+        self._epoch = None
+
+    def _need_an_order(self) -> None:
+        if isinstance(self.dataset, torch.utils.data.IterableDataset):
+            raise StateError(
+                "an iterable dataset has no order that can be gone on in; use a map-style dataset, or save the "
+                "dataset's own state"
+            )
+        if self.num_workers and not self.in_order:
+            raise StateError("in_order=False hands batches out in no order; use in_order=True to save where it is")
 
 
 def _merging(count: object, older: object) -> int | None:

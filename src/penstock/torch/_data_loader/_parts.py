@@ -4,7 +4,7 @@ All of it is in torch 2.5 to 2.13.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -40,6 +40,12 @@ def begin(loader: object) -> Begun:
     base: dict[str, Any] = vars(iterator)
     pins = bool(base["_pin_memory"])
     return Begun(int(base["_base_seed"]), str(base["_pin_memory_device"]) if pins else None)
+
+
+def watch_indices(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
+    """Have one of torch's iterators draw its indices from what `watched` makes of its sampler's iterator."""
+    parts: dict[str, Any] = vars(iterator)
+    parts["_sampler_iter"] = watched(parts["_sampler_iter"])
 
 
 def is_data_pipe(dataset: object) -> bool:

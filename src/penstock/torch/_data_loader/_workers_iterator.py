@@ -6,8 +6,9 @@ Guarantees:
   - The processes end with the epoch, or, where they are persistent, with the iterator.
 """
 
+from contextlib import nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 import torch
 
@@ -20,6 +21,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._seeds import derive
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._drawn import AsReady, Drawn, InOrder, Making
+from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing
 from penstock.torch._data_loader._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._parts import begin, collates_plainly, default_collate, pinned
 from penstock.torch._data_loader._pickling import Sealed
@@ -27,9 +29,6 @@ from penstock.torch._data_loader._worker import Start, Work, told_error
 from penstock.transport._bell import Waiter
 from penstock.transport._closer import Closer
 from penstock.transport._interrupts import HeldInterrupts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_ATTEMPTS: Final = 8  # of a batch whose memory was too small, or whose rows differ from those before
 _MOST_KEPT: Final = 64  # batches that the consumer keeps; each keeps a descriptor, so further ones are copied
@@ -41,10 +40,15 @@ class WorkersIterator:
 
     Args:
         loader: whose arguments hold.
+        saved: where to begin; None begins an epoch.
+
+    Attributes:
+        epoch: that the batches are of.
     """
 
-    def __init__(self, loader: object) -> None:
-        self._begun = begin(loader)
+    def __init__(self, loader: object, saved: Saved | None = None) -> None:
+        with drawing_nothing(loader) if saved is not None else nullcontext():
+            self._begun = begin(loader)
         given: Any = loader
         prefetch: int = given.prefetch_factor or 0
         if prefetch <= 0:
@@ -70,10 +74,10 @@ class WorkersIterator:
         with HeldInterrupts():
             self._crew = ProcessCrew(self._client)
             self._closer = Closer(self._crew.close)
-        self._epoch = -1
+        self._number = -1
         self._sampler: Any = None
         self._queue: InOrder | AsReady | None = None
-        self.restart(given)
+        self.restart(given, saved)
 
     def _plan(self, loader: object, work: Work) -> Plan:
         sealed = _sealed(work)
@@ -116,16 +120,19 @@ class WorkersIterator:
         """How many where they are small."""
         return max(self._least, 2 * self._making.num_workers)
 
-    def restart(self, loader: object) -> None:
-        """Begin the next epoch, with the same workers."""
-        self._epoch += 1
-        self._has_ended = False
+    def restart(self, loader: object, saved: Saved | None = None) -> None:
+        """Begin the next epoch, or where one was saved, with the same workers."""
         if self._queue is not None:
             self._queue.close()
+        self._has_ended = False
         given: Any = loader
         self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
-        sampler: Iterator[Any] = iter(self._sampler)
-        self._drawn = Drawn(sampler, self._making, derive(self._begun.base_seed, self._epoch), 0)
+        self._number = self._number + 1 if saved is None else saved.number
+        epoch = self.epoch = Epoch(self._sampler, saved, counts_drawn=False)
+        if saved is None:
+            epoch.base_seed, epoch.number = self._begun.base_seed, self._number
+            epoch.over(iter(self._sampler))
+        self._drawn = Drawn(epoch, self._making, derive(epoch.base_seed, epoch.number), epoch.reached)
         self._open()
 
     def _open(self) -> InOrder | AsReady:
@@ -147,10 +154,11 @@ class WorkersIterator:
         while queue is not None and not self._has_ended:
             job = self._next_job(queue)
             if job is None:
+                self.epoch.has_ended = True
                 self._end()
                 break
             if not job.failed:
-                self._drawn.handed_out(job)
+                self._hand_out(job)
                 kept = self._client.stock.lent - self._most > _MOST_KEPT
                 return job.take(_EVERYTHING if kept else LARGE_BYTES)
             attempts += 1
@@ -183,7 +191,7 @@ class WorkersIterator:
         trouble = job.trouble
         if trouble.death is None and not trouble.note and attempts < _MOST_ATTEMPTS:
             return
-        self._drawn.handed_out(job)
+        self._hand_out(job)
         if trouble.death is not None:
             _raise_deadly(job, trouble.death)
         told = told_error(trouble.note)
@@ -191,6 +199,10 @@ class WorkersIterator:
             complaint = trouble.complaint or f"it was tried {attempts} times"
             raise WorkerError(f"batch {job.given.number} can't be made: {complaint}")
         told.raise_again()
+
+    def _hand_out(self, job: BatchJob) -> None:
+        self._drawn.handed_out(job)
+        self.epoch.reached += 1
 
     def _end(self) -> None:
         self._has_ended = True

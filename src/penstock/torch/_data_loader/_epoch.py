@@ -1,0 +1,261 @@
+"""Where a loader is in an epoch, so that another can go on from there without reading what came before.
+
+A state holds how many batches were handed out, and what the order of the epoch was made from: the state of a generator
+when the sampler first drew from it. So an epoch's order is made again as it was made, and what was handed out is
+skipped in it, which takes no longer than making it.
+"""
+
+import base64
+import copy
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any, Final, Self, cast
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from penstock.errors import StateError
+
+_VERSION: Final = 1
+_NAME: Final = "penstock.torch.DataLoader"
+
+State = dict[str, object]
+
+
+class Epoch:
+    """The indices of one epoch, or of the rest of one: what a sampler gives, in its order.
+
+    Args:
+        sampler: the loader's sampler of indices, or of lists of them; not asked for an iterator yet.
+        saved: where to begin; None begins at the start of a new epoch.
+        counts_drawn: whether each batch that is drawn is handed out at once.
+
+    Attributes:
+        reached: how many batches of the epoch were handed out.
+        base_seed: of the epoch, where workers compute it.
+        number: of the epoch, counted since the base seed was drawn.
+        has_ended: whether all were handed out.
+    """
+
+    def __init__(self, sampler: object, saved: "Saved | None", *, counts_drawn: bool) -> None:
+        self.reached = 0 if saved is None else saved.reached
+        self.base_seed = 0 if saved is None else saved.base_seed
+        self.number = 0 if saved is None else saved.number
+        self.has_ended = False
+        self._counts_drawn = counts_drawn
+        self._sampler = sampler
+        self._saved = saved
+        self._made_from = _opaque(sampler, "global_at_iter") if saved is None else saved.made_from
+        self._indices: Iterator[object] = iter(())
+        self._has_begun = False
+
+    def over(self, indices: Iterator[object]) -> "Epoch":
+        """Take the sampler's iterator, and return this."""
+        self._indices = indices
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        if not self._has_begun:
+            self._begin()
+        try:
+            drawn = next(self._indices)
+        except StopIteration:
+            self.has_ended = self.has_ended or self._counts_drawn
+            raise
+        self.reached += self._counts_drawn
+        return drawn
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        if self._saved is None:
+            self._made_from = {**self._made_from, **_made_from(self._sampler)}
+        else:
+            self._indices = _rest(self._sampler, self._made_from, self.reached)
+
+    def state(self) -> State:
+        """Return where the epoch is."""
+        if self._saved is None and not self._has_begun:
+            return empty_state()
+        if self.has_ended or self.reached == _length(self._sampler):
+            return empty_state()
+        return {
+            **empty_state(),
+            "reached": self.reached,
+            "base_seed": self.base_seed,
+            "number": self.number,
+            "made_from": self._made_from,
+            **_shape(self._sampler),
+        }
+
+
+class Saved:
+    """A state that was loaded.
+
+    Args:
+        state: what `state_dict` returned.
+        sampler: the loader's.
+
+    Raises:
+        StateError: it is none, or of another order.
+    """
+
+    def __init__(self, state: object, sampler: object) -> None:
+        given = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
+        if given.get("of") != _NAME or given.get("version") != _VERSION:
+            raise StateError(
+                f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {_brief(state)}"
+            )
+        self.state = dict(given)
+        self.is_inside = "reached" in given
+        self.generator: str | None = given.get("generator")
+        self.reached: int = given.get("reached", 0)
+        self.base_seed: int = given.get("base_seed", 0)
+        self.number: int = given.get("number", 0)
+        self.made_from: dict[str, Any] = given.get("made_from", {})
+        if not self.is_inside:
+            return
+        for name, own in _shape(sampler).items():
+            if given.get(name) != own:
+                raise StateError(
+                    f"this state was saved inside an epoch of a loader whose {name} is {given.get(name)!r}; here it is "
+                    f"{own!r}, so that the order would be another. Load it into a loader like that, or one that was "
+                    "saved at an epoch's end"
+                )
+        epoch = self.made_from.get("epoch")
+        if epoch is not None:
+            cast("Any", _base(sampler)).set_epoch(epoch)
+
+
+def empty_state() -> State:
+    """Return the state of a loader that stands before an epoch."""
+    return {"of": _NAME, "version": _VERSION}
+
+
+@contextmanager
+def drawing_nothing(loader: object) -> Generator[None]:
+    """Leave torch's generator, and a loader's own, as they are: what is drawn inside was drawn when the epoch began."""
+    own: object = getattr(loader, "generator", None)
+    generators = [torch.default_generator, *([own] if isinstance(own, torch.Generator) else [])]
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
+def encoded(generator: "torch.Generator") -> str:
+    """Return a generator's state as text."""
+    words: Any = generator.get_state()
+    return base64.b64encode(words.numpy().tobytes()).decode()
+
+
+def set_generator(generator: "torch.Generator", text: str) -> None:
+    """Set a generator to a state that was encoded."""
+    words = bytearray(base64.b64decode(text))
+    generator.set_state(torch.frombuffer(words, dtype=torch.uint8))
+
+
+def _length(sampler: object) -> int | None:
+    try:
+        return len(cast("Sized", sampler))
+    except (TypeError, NotImplementedError):  # its own, or that of the sampler below
+        return None
+
+
+def _base(sampler: object) -> object:
+    """Return the sampler of indices, below torch's of batches."""
+    return sampler.sampler if type(sampler) is BatchSampler else sampler
+
+
+def _is_known(sampler: object) -> bool:
+    """Return whether it is known what a sampler makes its order from: its own generator, or its epoch, or nothing."""
+    base: Any = _base(sampler)
+    kept = hasattr(base, "set_epoch") and isinstance(getattr(base, "epoch", None), int)
+    own = isinstance(getattr(base, "generator", None), torch.Generator)
+    return kept or own or type(base) in (RandomSampler, SequentialSampler)
+
+
+def _opaque(sampler: object, name: str) -> State:
+    return {} if _is_known(sampler) else {name: encoded(torch.default_generator)}
+
+
+def _made_from(sampler: object) -> State:
+    """Return what the order that a sampler is about to make will be made from."""
+    base: Any = _base(sampler)
+    found = _opaque(sampler, "global_at_next")
+    if hasattr(base, "set_epoch") and isinstance(getattr(base, "epoch", None), int):
+        found["epoch"] = base.epoch
+    if isinstance(getattr(base, "generator", None), torch.Generator):
+        found["own"] = encoded(base.generator)
+    elif type(base) is RandomSampler:
+        found["seed"] = _next_seed()
+    return found
+
+
+def _next_seed() -> int:
+    """Return what a RandomSampler is about to draw from torch's global generator."""
+    copied = torch.Generator()
+    copied.set_state(torch.get_rng_state())
+    drawn: Any = torch.empty((), dtype=torch.int64).random_(generator=copied)
+    return int(drawn.item())
+
+
+def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterator[object]:
+    """Return what is left of an epoch's order, made again. Torch's generator stays as it is."""
+    base: Any = _base(sampler)
+    is_batched = base is not sampler
+    if "seed" in made_from:
+        base = copy.copy(base)
+        base.generator = torch.Generator().manual_seed(made_from["seed"])
+    elif "own" in made_from:
+        set_generator(base.generator, made_from["own"])
+    now = torch.get_rng_state()
+    try:
+        if "global_at_iter" in made_from:
+            set_generator(torch.default_generator, made_from["global_at_iter"])
+        indices = _batched(cast("BatchSampler", sampler), base, reached) if is_batched else iter(base)
+        if "global_at_next" in made_from:
+            set_generator(torch.default_generator, made_from["global_at_next"])
+        for _ in islice(indices, 0 if is_batched else reached):
+            pass
+        first = list(islice(indices, 1))  # now, while the generator stands where it stood
+        return chain(first, indices)
+    finally:
+        torch.set_rng_state(now)
+
+
+def _batched(sampler: "BatchSampler", indices: object, reached: int) -> Iterator[object]:
+    """Return what is left of batches; what goes before them is skipped index by index, which takes nanoseconds each."""
+    base: Any = indices
+    skipped = reached * sampler.batch_size
+    rest: Iterable[Any] = range(skipped, len(base)) if type(base) is SequentialSampler else _after(base, skipped)
+    return iter(BatchSampler(cast("Any", rest), sampler.batch_size, sampler.drop_last))
+
+
+def _after(sampler: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield what comes after so many; the sampler is asked when the first is, as torch's sampler of batches asks it."""
+    indices = iter(sampler)
+    next(islice(indices, count, count), None)
+    yield from indices
+
+
+def _shape(sampler: object) -> State:
+    """Return what must be the same for an order to be the same."""
+    base: Any = _base(sampler)
+    shape: State = {"sampler": type(base).__qualname__}
+    if type(sampler) is BatchSampler:
+        shape |= {"batch_size": sampler.batch_size, "drop_last": sampler.drop_last}
+    for name in ("num_samples", "num_replicas", "rank", "seed", "replacement"):
+        value: object = getattr(base, name, None)
+        if isinstance(value, int):
+            shape[name] = value
+    return shape
+
+
+def _brief(state: object) -> str:
+    return type(state).__name__ if not isinstance(state, Mapping) else "one with other entries"

@@ -1,0 +1,160 @@
+"""Going on inside an epoch, from a state, as if nothing had happened."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from penstock.errors import StateError
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import Counting, Drawing, Numbers
+from tests.torch.conformance.outcome import described
+from tests.torch.conformance.untyped import torch
+
+BATCHES = 7
+
+
+class Eager:
+    """Draws its order when it is asked for an iterator, as some samplers do."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randint(20, (20,)).tolist())
+
+    def __len__(self) -> int:
+        return 20
+
+
+class Lazy:
+    """Draws its order when the first index is asked for, and has no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randint(20, (20,)).tolist()
+
+
+def own() -> Any:
+    """Return a generator of one's own."""
+    return torch.Generator().manual_seed(3)
+
+
+def distributed() -> DistributedSampler[int]:
+    """Return a sampler in its third epoch."""
+    sampler = DistributedSampler(Numbers(20), 2, 1, seed=5)
+    sampler.set_epoch(2)
+    return sampler
+
+
+SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": lambda: {"batch_size": 3},
+    "shuffled": lambda: {"batch_size": 3, "shuffle": True},
+    "shuffled, dropped": lambda: {"batch_size": 3, "shuffle": True, "drop_last": True},
+    "own generator": lambda: {"batch_size": 3, "shuffle": True, "generator": own()},
+    "own generator, in order": lambda: {"batch_size": 3, "generator": own()},
+    "single": lambda: {"batch_size": None, "sampler": RandomSampler(range(BATCHES))},
+    "in order, single": lambda: {"batch_size": None, "sampler": SequentialSampler(range(BATCHES))},
+    "replacement": lambda: {"batch_size": 3, "sampler": RandomSampler(range(20), replacement=True)},
+    "weighted": lambda: {"batch_size": 3, "sampler": WeightedRandomSampler([1.0, 2.0, 3.0], 20)},
+    "distributed": lambda: {"batch_size": 3, "sampler": distributed()},
+    "batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(20)), 3, drop_last=False)},
+    "lists": lambda: {"batch_sampler": [[1, 2], [3], [4, 5], [6], [7], [8], [9]]},
+    "eager": lambda: {"batch_size": 3, "sampler": Eager()},
+    "lazy": lambda: {"batch_size": 3, "sampler": Lazy()},
+}
+
+
+def made(name: str, workers: int = 0, dataset: Any = None) -> DataLoader[Any]:
+    """Return a loader with a sampler of some kind."""
+    return DataLoader(dataset or Numbers(20), num_workers=workers, **SAMPLERS[name]())
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_going_on(name: str) -> None:
+    """From any batch on, a new loader gives what is left, and then the epoch that would have come."""
+    for reached in (1, 3, None):
+        torch.manual_seed(8)
+        loader = made(name)
+        batches = iter(loader)
+        torch.rand(1)  # the training draws too
+        seen = list(islice(batches, reached))
+        state, generator = json.loads(json.dumps(loader.state_dict())), torch.get_rng_state()
+        rest, following = list(batches), list(loader)
+        assert seen
+        assert bool(rest) == (reached is not None)
+        torch.manual_seed(99)
+        resumed = made(name)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        torch.set_rng_state(generator)
+        if rest:
+            assert described(list(resumed)) == described(rest)
+        assert described(list(resumed)) == described(following)
+
+
+@pytest.mark.parametrize("name", ["shuffled", "own generator", "single", "eager"])
+def test_going_on_with_workers(name: str) -> None:
+    """With workers too, of any number, and each item draws what it would have drawn."""
+    torch.manual_seed(8)
+    dataset = Drawing(20)
+    loader = made(name, 2, dataset)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    resumed = made(name, 1, dataset)
+    resumed.load_state_dict(state)
+    before = torch.get_rng_state()
+    assert described(list(resumed)) == described(rest)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_state_is_small() -> None:
+    """A state takes less than a kilobyte, for torch's samplers."""
+    loader = made("shuffled")
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 1000
+
+
+def test_going_on_takes_no_records() -> None:
+    """What was handed out is not read again, and what was given before a state is not either."""
+    read: list[int] = []
+
+    class Reading(Numbers):
+        def __getitem__(self, index: int) -> int:
+            read.append(index)
+            return index
+
+    loader = made("shuffled", dataset=Reading(20))
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    resumed = made("shuffled", dataset=Reading(20))
+    resumed.load_state_dict(state)
+    read.clear()
+    rest = [number for batch in resumed for number in batch.tolist()]
+    assert read == rest
+
+
+def test_other_orders_are_refused() -> None:
+    """A state inside an epoch is of one order."""
+    loader = made("shuffled")
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(StateError, match="whose batch_size is 3; here it is 4"):
+        DataLoader(Numbers(20), batch_size=4, shuffle=True).load_state_dict(state)
+    with pytest.raises(StateError, match="whose sampler is 'RandomSampler'"):
+        made("in order").load_state_dict(state)
+    with pytest.raises(StateError, match=r"a state is what state_dict\(\) of a penstock.torch.DataLoader returned"):
+        made("in order").load_state_dict({"epoch": 3})
+    with pytest.raises(StateError, match="an iterable dataset has no order"):
+        DataLoader(Counting()).state_dict()
+    with pytest.raises(StateError, match="in_order=False hands batches out in no order"):
+        DataLoader(Numbers(), num_workers=1, in_order=False).state_dict()
