@@ -10,9 +10,11 @@ from penstock._graph._verify import need_count
 from penstock.errors import StateError, UsageError
 from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, empty_state, encoded, set_generator
 from penstock.torch._data_loader._parts import is_data_pipe, watch_indices
+from penstock.torch._data_loader._streams_iterator import StreamsIterator
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
+_Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -125,21 +127,28 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __iter__(self) -> Any:
         """Return the batches of an epoch; after `load_state_dict`, of the rest of the one that was saved."""
         is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        if is_iterable or (self.num_workers and is_data_pipe(self.dataset)):
+        if is_data_pipe(self.dataset) or (is_iterable and not self.num_workers):
             return super().__iter__()
+        if is_iterable:
+            return self._kept(StreamsIterator)
         saved, self._saved = self._saved, None
         if not self.num_workers:
             return self._in_this_thread(saved)
-        kept = cast("WorkersIterator | None", self._iterator)
-        if kept is None or not self.persistent_workers:
-            self.check_worker_number_rationality()
-            kept = WorkersIterator(self, saved)
-        else:
-            kept.restart(self, saved)
+        iterator = self._kept(WorkersIterator, saved)
+        self._epoch = iterator.epoch
+        return iterator
+
+    def _kept(self, kind: Callable[..., _Iterator], *given: object) -> _Iterator:
+        """Return an iterator at the start of an epoch: a new one, or the one with the persistent workers."""
+        kept = cast("_Iterator | None", self._iterator)
+        if kept is not None and self.persistent_workers:
+            kept.restart(self, *given)
+            return kept
+        self.check_worker_number_rationality()
+        made = kind(self, *given)
         if self.persistent_workers:
-            vars(self)["_iterator"] = kept
-        self._epoch = kept.epoch
-        return kept
+            vars(self)["_iterator"] = made
+        return made
 
     def _in_this_thread(self, saved: Saved | None) -> object:
         """Return torch's own iterator, over indices that are counted."""

@@ -8,8 +8,8 @@ from penstock._caught import Caught
 from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._threads import block_rows
 from penstock._seeds import derive
-from penstock.torch._data_loader._job import BatchJob, BatchTask, Given, RowsLearned, Way
 from penstock.torch._data_loader._pickling import pickled
+from penstock.torch._data_loader._work._job import BatchJob, BatchTask, Given, RowsLearned, Way
 
 _SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take no more, there are more of them
 
@@ -37,6 +37,11 @@ class Making:
         self.is_batched = is_batched
         self.at_once = at_once
         self._stacks = stacks
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one worker makes all of a batch, so that each needs one of its own."""
+        return self.at_once or not self.is_batched
 
     def job(self, given: Given, seed: int) -> BatchJob:
         """Return the job of a batch."""

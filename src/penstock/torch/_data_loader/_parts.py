@@ -42,6 +42,20 @@ def begin(loader: object) -> Begun:
     return Begun(int(base["_base_seed"]), str(base["_pin_memory_device"]) if pins else None)
 
 
+def check_prefetch(prefetch_factor: int | None) -> int:
+    """Return how many batches are loaded ahead; torch refuses none of them only when iteration begins."""
+    if not prefetch_factor or prefetch_factor < 0:
+        raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+    return prefetch_factor
+
+
+def told_length(loader: object) -> int | None:
+    """Return how long an iterable dataset said it is, when its loader was last asked; None if it wasn't."""
+    parts: dict[str, Any] = vars(loader)
+    length: int | None = parts["_IterableDataset_len_called"]
+    return length
+
+
 def watch_indices(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
     """Have one of torch's iterators draw its indices from what `watched` makes of its sampler's iterator."""
     parts: dict[str, Any] = vars(iterator)

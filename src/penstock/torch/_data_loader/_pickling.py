@@ -48,6 +48,11 @@ class Sealed:
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much it takes where it is sent."""
+        return len(self._data) + sum(memoryview(each).nbytes for each in self._buffers)
+
     def __reduce__(self) -> "tuple[type[Arrived], tuple[bytes, list[pickle.PickleBuffer]]]":
         return Arrived, (self._data, self._buffers)
 

@@ -19,9 +19,10 @@ from penstock._seeds import derive
 from penstock.errors import InternalError
 from penstock.torch._data_loader._parts import collates_plainly, default_collate
 from penstock.torch._data_loader._pickling import Arrived, Sealed
-from penstock.torch._data_loader._rows import RowLayout, row_layout
 from penstock.torch._data_loader._seeding import seed_item
-from penstock.torch._data_loader._worker import Work, telling, work_of
+from penstock.torch._data_loader._work._rows import RowLayout, row_layout
+from penstock.torch._data_loader._work._stream import Wanted, streamed
+from penstock.torch._data_loader._work._worker import Work, telling, work_of
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
@@ -164,6 +165,11 @@ class BatchJob:
             come_to(0, None)
         with telling():
             collate = self._here.collate_fn
+            self._open()
+            if isinstance(self._indices, Wanted):
+                repeated = come_to is not None
+                self._merged = streamed(self._here, self._indices, self.given.number, is_repeated=repeated)
+                return
             elements: Any = self._whole() if self._task.way == "whole" else self._gathered()
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.row_layout = row_layout(elements[0])
@@ -171,7 +177,6 @@ class BatchJob:
             self._merged = Sealed(collate(elements))
 
     def _whole(self) -> object:
-        self._open()
         work, indices = self._here, self._indices
         if not work.is_batched:
             self._seed(0)

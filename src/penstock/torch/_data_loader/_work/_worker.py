@@ -48,13 +48,16 @@ class Start:
         work: sealed where this is sent from, arrived where it is called.
         num_workers: how many workers there are.
         base_seed: of the iterator that they work for.
+        first: the number of the first worker of a crew.
     """
 
     work: Sealed | Arrived
     num_workers: int
     base_seed: int
+    first: int = 0
 
-    def __call__(self, number: int) -> None:
+    def __call__(self, place: int) -> None:
+        number = self.first + place
         work = work_of(self.work)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:

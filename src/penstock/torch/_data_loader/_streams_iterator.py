@@ -1,0 +1,190 @@
+"""The batches of an iterable dataset, of which each worker process has a stream; they come in turns.
+
+Guarantees:
+  - Each worker's batches come in its stream's order; of those whose stream has not ended, each worker's next in turn.
+  - A worker's death is a RuntimeError, as torch's, unless the dataset can tell its state: then another worker goes on
+    after the last batch that was handed out.
+"""
+
+import warnings
+from itertools import chain, repeat
+from typing import Any, NoReturn, Self, cast
+
+import torch
+
+from penstock.errors import WorkerError
+from penstock.torch._data_loader._drawn import Drawn, Making
+from penstock.torch._data_loader._parts import begin, check_prefetch, pinned, told_length
+from penstock.torch._data_loader._team import Queue, Team, TimedOut, sealed
+from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
+from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
+from penstock.torch._data_loader._work._worker import Start, Work
+
+
+class StreamsIterator:
+    """The batches of one epoch; of one after the other, where workers are persistent.
+
+    Args:
+        loader: whose arguments hold.
+    """
+
+    def __init__(self, loader: object) -> None:
+        self._begun = begin(loader)
+        given: Any = loader
+        workers: int = given.num_workers
+        ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
+        work = Work(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
+        sent = sealed(work)
+        self._is_persistent: bool = given.persistent_workers
+        self._sampler: Any = given.sampler if given.batch_sampler is None else given.batch_sampler
+        self._streams: list[_Stream] = []
+        self._epoch = -1
+        for number in range(workers):
+            start = Start(sent, workers, self._begun.base_seed, number)
+            self._streams.append(_Stream(given, start, ahead))
+        self.restart(given)
+
+    def restart(self, loader: object) -> None:
+        """Begin the next epoch, with the same workers."""
+        given: Any = loader
+        self._epoch += 1
+        self._yielded = 0
+        self._dataset = given.dataset
+        self._length = told_length(loader)
+        wanted = Wanted(self._epoch, given.batch_size, given.drop_last)
+        self._active = list(self._streams)
+        self._turn = 0
+        for stream in self._active:
+            stream.restart(wanted)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        with torch.autograd.profiler.record_function("enumerate(DataLoader)#StreamsIterator.__next__"):
+            batch = self._next()
+        self._yielded += 1
+        if self._length is not None and self._yielded > self._length:
+            self._warn(self._length)
+        return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
+
+    def _next(self) -> object:
+        while self._active:
+            self._turn %= len(self._active)
+            stream = self._active[self._turn]
+            try:
+                streamed = stream.next()
+            finally:
+                if stream.is_over:
+                    del self._active[self._turn]
+                else:
+                    self._turn += 1
+            if streamed is not None:
+                return streamed.batch
+        if not self._is_persistent:
+            for stream in self._streams:
+                stream.close()
+        raise StopIteration
+
+    def _warn(self, length: int) -> None:
+        warnings.warn(
+            f"Length of IterableDataset {self._dataset} was reported to be {length} (when accessing len(dataloader)), "
+            f"but {self._yielded} samples have been fetched. For multiprocessing data-loading, this could be caused by "
+            "not properly configuring the IterableDataset replica at each worker. Please see "
+            "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples.",
+            stacklevel=3,
+        )
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+
+class _Stream:
+    """Owns the one worker that has a stream, and asks it for batch after batch.
+
+    Args:
+        loader: whose arguments hold.
+        start: what the worker is told at its start.
+        ahead: how many batches are loaded ahead.
+
+    Attributes:
+        is_over: whether there is no more of the stream.
+    """
+
+    def __init__(self, loader: object, start: Start, ahead: int) -> None:
+        given: Any = loader
+        self._making = Making(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
+        self._team = Team(loader, self._making, start, least=ahead, most=max(ahead, 2))
+        self._is_stateful = is_stateful(given.dataset)
+        self._queue: Queue | None = None
+
+    def restart(self, wanted: Wanted) -> None:
+        """Begin an epoch's stream."""
+        self._wanted = wanted
+        self._state: object = None  # of the dataset, after the batch that was handed out last
+        self._number = 0
+        self.is_over = False
+        self._open()
+
+    def _open(self) -> None:
+        """Ask for what was not handed out."""
+        if self._queue is not None:
+            self._queue.close()
+        first = self._wanted._replace(state=self._state)
+        self._drawn = Drawn(chain([first], repeat(self._wanted)), self._making, 0, self._number)
+        self._queue = self._team.open(self._drawn)
+
+    def next(self) -> Streamed | None:
+        """Return the next batch; None at the end."""
+        while not self.is_over:
+            job = self._next_job()
+            if not job.failed:
+                self._drawn.handed_out(job)
+                found = cast("Streamed", self._team.batch(job))
+                self._number, self._state = self._number + 1, found.state
+                if not found.has_ended:
+                    return found
+                self.is_over = True
+            elif self._team.is_to_be_repeated(job):
+                self._open()
+            else:
+                self._fail(job)
+        if self._queue is not None:
+            self._queue.close()
+        return None
+
+    def _next_job(self) -> BatchJob:
+        assert self._queue is not None
+        try:
+            job = self._team.next_job(self._queue, self._drawn)
+        except TimedOut:
+            raise
+        except Exception:
+            self.is_over = True  # the worker can't work
+            raise
+        assert job is not None
+        return job
+
+    def _fail(self, job: BatchJob) -> None:
+        """Raise what went wrong; go on after a death where the dataset's state is known."""
+        try:
+            self._drawn.handed_out(job)
+            self._number += 1
+            self._team.raise_for(job)
+        except LostError:
+            self._number -= 1
+            if self._is_stateful and (self._state is not None or not self._number):
+                self._open()
+                return
+            self.is_over = True
+            raise RuntimeError(f"DataLoader worker (pid(s) {self._team.last_death}) exited unexpectedly") from None
+        except WorkerError:
+            self.is_over = True
+            raise
+
+    def close(self) -> None:
+        """End the worker."""
+        self._team.close()

@@ -1,0 +1,142 @@
+"""Iterable datasets with workers: one stream each, in turns."""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch.utils.data
+from torch.utils.data import IterableDataset, get_worker_info
+
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import Counting, Sized
+from tests.torch.conformance.outcome import Loader, described, going_on
+from tests.torch.conformance.untyped import torch as untyped
+
+
+class Drawing(IterableDataset[Any]):
+    """Draws from torch's generator, each worker its own numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(5):
+            yield number, untyped.rand(2)
+
+
+class Uneven(IterableDataset[int]):
+    """Streams of different lengths: 1 and 6 elements."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        return iter(range(100 * worker, 100 * worker + 1 + 5 * worker))
+
+
+class Failing(IterableDataset[int]):
+    """Raises in between."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (1, 2, 3)
+        raise ValueError("no more")
+
+
+class Stopping(IterableDataset[int]):
+    """Its iterator goes on after an exception."""
+
+    def __iter__(self) -> Iterator[int]:
+        return map(at, [1, 2, 0, 3])
+
+
+def at(number: int) -> int:
+    """Return 6 divided by a number."""
+    return 6 // number
+
+
+class Dying(IterableDataset[int]):
+    """Kills its worker once, at element 5."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.begin = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.begin, 8):
+            mark = self.folder / "died"
+            if number == 5 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.begin = number + 1
+            yield number
+
+
+class Stateful(Dying):
+    """Can tell where it is."""
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where it is."""
+        return {"begin": self.begin}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go there."""
+        self.begin = state["begin"]
+
+
+def sized(loader: Loader) -> object:
+    """Give more than the length that was told."""
+    made = loader(Sized(9, 3), num_workers=2, batch_size=None)
+    return len(made), list(made)
+
+
+def epochs(loader: Loader) -> object:
+    """Go through two epochs with persistent workers, the first to its middle."""
+    made = loader(Counting(9), num_workers=2, batch_size=2, persistent_workers=True)
+    first = next(iter(made))
+    return first, list(made), list(made)
+
+
+PROGRAMS: dict[str, Callable[[Loader], object]] = {
+    "shared": lambda loader: list(loader(Counting(11), num_workers=2, batch_size=2)),
+    "dropped": lambda loader: list(loader(Counting(11), num_workers=2, batch_size=2, drop_last=True)),
+    "single": lambda loader: list(loader(Counting(5), num_workers=2, batch_size=None)),
+    "repeated": lambda loader: list(loader(Counting(5, shares=False), num_workers=2, batch_size=2)),
+    "uneven": lambda loader: list(loader(Uneven(), num_workers=2)),
+    "empty": lambda loader: list(loader(Counting(0), num_workers=2)),
+    "own": lambda loader: list(loader(Counting(5), num_workers=1, batch_size=2, collate_fn=tuple)),
+    "drawing": lambda loader: list(loader(Drawing(), num_workers=2, batch_size=2)),
+    "failing": lambda loader: going_on(iter(loader(Failing(), num_workers=1, batch_size=2))),
+    "going on": lambda loader: going_on(iter(loader(Stopping(), num_workers=1))),
+    "sized": sized,
+    "epochs": epochs,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    """The program comes to what it comes to with torch's loader; its workers draw the same numbers, too."""
+    results: list[object] = []
+    for loader in (DataLoader, torch.utils.data.DataLoader):
+        untyped.manual_seed(3)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = described(PROGRAMS[name](loader))
+        words = [str(each.message) for each in told if "Length of Iterable" in str(each.message)]
+        results.append((result, [each.partition("at 0x")[0] for each in words]))
+    assert results[0] == results[1]
+
+
+def test_a_death_is_torchs_error(tmp_path: Path) -> None:
+    """A stream that dies with its worker is torch's RuntimeError, and the other streams go on."""
+    batches = iter(DataLoader(Dying(tmp_path), num_workers=1, batch_size=2))
+    assert [next(batches).tolist(), next(batches).tolist()] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_a_stateful_dataset_goes_on(tmp_path: Path) -> None:
+    """Where the dataset can tell its state, a death changes nothing."""
+    loader = DataLoader(Stateful(tmp_path), num_workers=1, batch_size=2)
+    found = cast("list[Any]", list(loader))
+    assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
