@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from penstock.errors import WorkerError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Drawing, Numbers
 from tests.torch.conformance.outcome import described
+from tests.torch.conformance.untyped import torch
 
 
 class DyingOnce(Drawing):

@@ -5,16 +5,16 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch.utils.data
+from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Counting, Sized
 from tests.torch.conformance.outcome import Loader, described, going_on
-from tests.torch.conformance.untyped import torch as untyped
+from tests.torch.conformance.untyped import torch
 
 
 class Drawing(IterableDataset[Any]):
@@ -22,7 +22,7 @@ class Drawing(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for number in range(5):
-            yield number, untyped.rand(2)
+            yield number, torch.rand(2)
 
 
 class Uneven(IterableDataset[int]):
@@ -116,8 +116,8 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
 def test_programs(name: str) -> None:
     """The program comes to what it comes to with torch's loader; its workers draw the same numbers, too."""
     results: list[object] = []
-    for loader in (DataLoader, torch.utils.data.DataLoader):
-        untyped.manual_seed(3)
+    for loader in (DataLoader, TorchLoader):
+        torch.manual_seed(3)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             result = described(PROGRAMS[name](loader))
@@ -138,5 +138,5 @@ def test_a_death_is_torchs_error(tmp_path: Path) -> None:
 def test_a_stateful_dataset_goes_on(tmp_path: Path) -> None:
     """Where the dataset can tell its state, a death changes nothing."""
     loader = DataLoader(Stateful(tmp_path), num_workers=1, batch_size=2)
-    found = cast("list[Any]", list(loader))
+    found: list[Any] = list(loader)
     assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -1,16 +1,21 @@
 """Datasets of the programs; at the top of a module, so that workers find them."""
 
 import random
-from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-Point = namedtuple("Point", ["x", "y"])
+
+class Point(NamedTuple):
+    """A named tuple."""
+
+    x: Any
+    y: Any
 
 
 @dataclass
@@ -88,7 +93,7 @@ class Kinds(Dataset[Any]):
 class Told(Numbers):
     """What `get_worker_info` says, but for the seed."""
 
-    def __getitem__(self, index: int) -> tuple[int, bool, int]:
+    def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
         return (-1, False, -1) if info is None else (info.num_workers, info.dataset is self, info.id - info.id)
 
@@ -180,8 +185,8 @@ SAMPLES: dict[str, Callable[[int], object]] = {
     "dict with more": lambda row: {"a": row, "b": row} if row else {"a": row},
     "dict in another order": lambda row: {"a": row, "b": 2 * row} if row else {"b": 2 * row, "a": row},
     "empty dict": lambda row: {},
-    "ordered dict": lambda row: OrderedDict(a=row, b=row),
-    "default dict": lambda row: defaultdict(list, a=row),
+    "ordered dict": lambda row: OrderedDict[str, int](a=row, b=row),
+    "default dict": lambda row: defaultdict[str, int](int, a=row),
     "user dict": lambda row: UserDict(a=row),
     "deque": lambda row: deque([row, row]),
     "range": lambda row: range(row, row + 2),

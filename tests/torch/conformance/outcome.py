@@ -4,13 +4,13 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
-import torch.utils.data
+from torch.utils.data import DataLoader as TorchLoader
 
 from penstock.torch import DataLoader
+from tests.torch.conformance.untyped import torch
 
 Loader = Callable[..., Any]
 """Torch's class, or ours."""
@@ -40,7 +40,8 @@ def outcome(program: Callable[[Loader], object], loader: Loader) -> Outcome:
         warnings.simplefilter("always")
         result = tried(lambda: described(program(loader)))
     told = [(each.category, essentials(str(each.message))) for each in caught]
-    generators = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    words: Any = np.random.get_state()
+    generators: tuple[object, ...] = (random.getstate(), words[1].tolist(), torch.get_rng_state().tolist())
     return Outcome(result, told, generators)
 
 
@@ -64,20 +65,20 @@ def essentials(words: str) -> str:
 
 def described(value: object) -> object:
     """Return a value with its types, in a form that compares."""
-    if isinstance(value, torch.Tensor):
-        parts = (value.dtype, tuple(value.shape), value.requires_grad, value.is_sparse)
-        return (type(value).__name__, *parts, value.detach().to_dense().tolist())
-    if isinstance(value, np.ndarray):
-        return ("ndarray", str(value.dtype), value.shape, value.tolist())
-    if isinstance(value, Raised):
-        return value
-    if isinstance(value, Mapping):
-        return (type(value), [(key, described(each)) for key, each in value.items()])
-    if isinstance(value, list | tuple):
-        return (type(value), [described(each) for each in value])
-    if isinstance(value, str | bytes | int | float | bool | None | np.generic):
-        return (type(value), repr(value))
-    return (type(value), described(vars(value)) if hasattr(value, "__dict__") else repr(value))
+    kind, given = type(value), cast("Any", value)
+    if issubclass(kind, torch.Tensor):
+        parts = (given.dtype, tuple(given.shape), given.requires_grad, given.is_sparse)
+        return (kind.__name__, *parts, given.detach().to_dense().tolist())
+    if issubclass(kind, np.ndarray):
+        return ("ndarray", str(given.dtype), given.shape, given.tolist())
+    if kind is Raised:
+        return given
+    if issubclass(kind, Mapping):
+        return (kind, [(key, described(each)) for key, each in given.items()])
+    if issubclass(kind, list | tuple):
+        return (kind, [described(each) for each in given])
+    plain = issubclass(kind, str | bytes | int | float | np.generic) or not hasattr(given, "__dict__")
+    return (kind, repr(value) if plain else described(vars(given)))
 
 
 def going_on(batches: Iterator[object], most: int = 500) -> list[object]:
@@ -97,7 +98,7 @@ def differences(programs: Mapping[str, Callable[[Loader], object]]) -> dict[str,
     """Return the programs that come to something else with ours than with torch's loader: ours, theirs."""
     found: dict[str, tuple[Outcome, Outcome]] = {}
     for name, program in programs.items():
-        ours, theirs = outcome(program, DataLoader), outcome(program, torch.utils.data.DataLoader)
+        ours, theirs = outcome(program, DataLoader), outcome(program, TorchLoader)
         if ours != theirs:
             found[name] = ours, theirs
     return found

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch.utils.data
@@ -77,8 +78,9 @@ def test_rows_of_one_kind(kind: str) -> None:
 
 def test_writing_to_a_batch() -> None:
     """A batch's tensors may be written to, and no later batch is changed by it."""
-    found = []
-    for batch in DataLoader(Numbers(40), batch_size=4, num_workers=2):
+    found: list[list[int]] = []
+    loader: Any = DataLoader(Numbers(40), batch_size=4, num_workers=2)
+    for batch in loader:
         found.append(batch.tolist())
         batch.fill_(-1)
     assert [number for batch in found for number in batch] == list(range(40))

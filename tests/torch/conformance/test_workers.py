@@ -1,16 +1,16 @@
 """Programs with workers: what can be seen of torch's loader holds for ours."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
-import torch.utils.data
+from torch.utils.data import DataLoader as TorchLoader
 
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import AtOnce, Failing, Numbers, Told
 from tests.torch.conformance.outcome import Loader, described, going_on
+from tests.torch.conformance.untyped import torch
 
 
 def failing(number: int) -> None:
@@ -28,7 +28,7 @@ class Raising:
 
 def first_of_two(loader: Loader, **given: Any) -> object:
     """Leave an epoch early, then go through one."""
-    made = loader(Numbers(20), num_workers=2, **given)
+    made, first = loader(Numbers(20), num_workers=2, **given), None
     for batch in made:
         first = batch
         break
@@ -42,7 +42,7 @@ def epochs(loader: Loader, **given: Any) -> object:
     return len(made), [list(made) for _ in range(3)], torch.rand(1)
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "epochs": epochs,
     "persistent": lambda loader: epochs(loader, persistent_workers=True),
     "left early": first_of_two,
@@ -70,7 +70,7 @@ PROGRAMS = {
 def test_programs(name: str) -> None:
     """The program comes to what it comes to with torch's loader, the order and torch's generator included."""
     results: list[object] = []
-    for loader in (DataLoader, torch.utils.data.DataLoader):
+    for loader in (DataLoader, TorchLoader):
         torch.manual_seed(3)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

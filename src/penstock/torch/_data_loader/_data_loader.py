@@ -130,29 +130,29 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if is_data_pipe(self.dataset) or (is_iterable and not self.num_workers):
             return super().__iter__()
         if is_iterable:
-            return self._kept(StreamsIterator)
+            return self._kept(lambda: StreamsIterator(self), lambda kept: kept.restart(self))
         saved, self._saved = self._saved, None
         if not self.num_workers:
             return self._in_this_thread(saved)
-        iterator = self._kept(WorkersIterator, saved)
+        iterator = self._kept(lambda: WorkersIterator(self, saved), lambda kept: kept.restart(self, saved))
         self._epoch = iterator.epoch
         return iterator
 
-    def _kept(self, kind: Callable[..., _Iterator], *given: object) -> _Iterator:
+    def _kept(self, begin: Callable[[], _Iterator], restart: Callable[[_Iterator], object]) -> _Iterator:
         """Return an iterator at the start of an epoch: a new one, or the one with the persistent workers."""
         kept = cast("_Iterator | None", self._iterator)
         if kept is not None and self.persistent_workers:
-            kept.restart(self, *given)
+            restart(kept)
             return kept
         self.check_worker_number_rationality()
-        made = kind(self, *given)
+        made = begin()
         if self.persistent_workers:
             vars(self)["_iterator"] = made
         return made
 
     def _in_this_thread(self, saved: Saved | None) -> object:
         """Return torch's own iterator, over indices that are counted."""
-        self._epoch = epoch = Epoch(self._index_sampler, saved, counts_drawn=True)
+        self._epoch = epoch = Epoch(_sampler_of(self), saved, counts_drawn=True)
         with drawing_nothing(self) if saved is not None else nullcontext():
             iterator = super().__iter__()
         watch_indices(iterator, epoch.over)
@@ -171,8 +171,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self._saved is not None:
             return dict(self._saved.state)
         state = empty_state() if self._epoch is None else self._epoch.state()
-        if self.generator is not None:
-            state["generator"] = encoded(self.generator)
+        own = _generator_of(self)
+        if own is not None:
+            state["generator"] = encoded(own)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
@@ -184,9 +185,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks.
         """
         self._need_an_order()
-        saved = Saved(state_dict, self._index_sampler)
-        if saved.generator is not None and self.generator is not None:
-            set_generator(self.generator, saved.generator)
+        saved = Saved(state_dict, _sampler_of(self))
+        own = _generator_of(self)
+        if saved.generator is not None and own is not None:
+            set_generator(own, saved.generator)
         self._saved = saved if saved.is_inside else None
         self._epoch = None
 
@@ -198,6 +200,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             )
         if self.num_workers and not self.in_order:
             raise StateError("in_order=False hands batches out in no order; use in_order=True to save where it is")
+
+
+def _sampler_of(loader: object) -> object:
+    """Return what gives a loader's lists of indices, or its indices."""
+    parts: dict[str, Any] = vars(loader)
+    return parts["sampler"] if parts["batch_sampler"] is None else parts["batch_sampler"]
+
+
+def _generator_of(loader: object) -> "torch.Generator | None":
+    parts: dict[str, Any] = vars(loader)
+    own: torch.Generator | None = parts["generator"]
+    return own
 
 
 def _merging(count: object, older: object) -> int | None:

@@ -104,11 +104,10 @@ class Saved:
     """
 
     def __init__(self, state: object, sampler: object) -> None:
-        given = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
+        brief = _brief(state)
+        given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
         if given.get("of") != _NAME or given.get("version") != _VERSION:
-            raise StateError(
-                f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {_brief(state)}"
-            )
+            raise StateError(f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {brief}")
         self.state = dict(given)
         self.is_inside = "reached" in given
         self.generator: str | None = given.get("generator")

@@ -97,7 +97,7 @@ def _plain(value: object, types: list[type]) -> tuple[Any] | None:
     if kind is list:
         items = _plain_items(given, types)
         return None if items is None else (items,)
-    make: Callable[[Any], Any] | None = tuple if kind is tuple else getattr(kind, "_make", None)
+    make: Any = getattr(kind, "_make", tuple if kind is tuple else None)
     if issubclass(kind, tuple) and make is not None and kind.__base__ in (tuple, object):
         items = _plain_items(given, types)
         return None if items is None else (make(items),)

@@ -58,12 +58,6 @@ class Stateful(Protocol):
         ...
 
 
-class _Open(NamedTuple):
-    epoch: int
-    elements: Iterator[object]
-    number: list[int]  # of the next batch; negative after the end
-
-
 _MOST_KEPT: Final = 4
 _KEPT_BYTES: Final = 1 << 26  # batches from this size on may not fit the memory that they get, and be asked for again
 
