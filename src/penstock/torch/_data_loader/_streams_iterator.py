@@ -15,7 +15,7 @@ import torch
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._drawn import Drawn, Making
 from penstock.torch._data_loader._parts import begin, check_prefetch, pinned, told_length
-from penstock.torch._data_loader._team import Queue, Team, TimedOut, sealed
+from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
 from penstock.torch._data_loader._work._worker import Start, Work
@@ -160,7 +160,7 @@ class _Stream:
         assert self._queue is not None
         try:
             job = self._team.next_job(self._queue, self._drawn)
-        except TimedOut:
+        except TimedOutError:
             raise
         except Exception:
             self.is_over = True  # the worker can't work

@@ -80,7 +80,7 @@ class Team:
         while not queue.is_ready():
             left = until - monotonic()
             if left <= 0 or not Waiter().wait(self._crew.fileno(self._client), left):
-                raise TimedOut(f"DataLoader timed out after {self._timeout} seconds")
+                raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
 
     def batch(self, job: BatchJob) -> object:
         """Return what a complete job has made."""
@@ -115,7 +115,7 @@ class Team:
         self._closer()
 
 
-class TimedOut(RuntimeError):  # noqa: N818 - torch's words for it
+class TimedOutError(RuntimeError):
     """A batch took longer than `timeout`."""
 
 

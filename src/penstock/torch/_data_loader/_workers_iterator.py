@@ -15,7 +15,7 @@ from penstock._seeds import derive
 from penstock.torch._data_loader._drawn import Drawn, Making
 from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing
 from penstock.torch._data_loader._parts import begin, check_prefetch, collates_plainly, default_collate, pinned
-from penstock.torch._data_loader._team import Queue, Team, TimedOut, sealed
+from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._worker import Start, Work
 
@@ -99,7 +99,7 @@ class WorkersIterator:
     def _next_job(self, queue: Queue) -> BatchJob | None:
         try:
             return self._team.next_job(queue, self._drawn)
-        except TimedOut:
+        except TimedOutError:
             raise
         except Exception as error:
             if not self._drawn.is_at(error):
