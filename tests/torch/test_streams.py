@@ -1,5 +1,6 @@
 """Iterable datasets with workers: one stream each, in turns."""
 
+import json
 import os
 import signal
 import warnings
@@ -11,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
+from penstock.errors import StateError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Counting, Sized
 from tests.torch.conformance.outcome import Loader, described, going_on
@@ -140,3 +142,55 @@ def test_a_stateful_dataset_goes_on(tmp_path: Path) -> None:
     loader = DataLoader(Stateful(tmp_path), num_workers=1, batch_size=2)
     found: list[Any] = list(loader)
     assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+class Share(IterableDataset[int]):
+    """Each worker's share of some integers; can tell where it is."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        begin, self.given = self.given, 0
+        for number in range(worker, 13 - worker, workers)[begin:]:
+            begin += 1
+            self.given = begin
+            yield number
+        self.given = 0
+
+    def state_dict(self) -> int:
+        """Return where it is."""
+        return self.given
+
+    def load_state_dict(self, state: int) -> None:
+        """Go there."""
+        self.given = state
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_going_on_in_streams(workers: int) -> None:
+    """A new loader gives what was left, and then whole epochs."""
+    whole = described(list(DataLoader(Share(), batch_size=2, num_workers=workers)))
+    for reached in (0, 1, 4):
+        loader = DataLoader(Share(), batch_size=2, num_workers=workers)
+        batches: Iterator[Any] = iter(loader)
+        for _ in range(reached):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = described(list(batches))
+        resumed = DataLoader(Share(), batch_size=2, num_workers=workers)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        assert described(list(resumed)) == rest
+        assert described(list(resumed)) == whole
+
+
+def test_streams_need_as_many_workers() -> None:
+    """A stream is one worker's, so a state inside of some needs as many."""
+    loader = DataLoader(Share(), num_workers=2)
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    with pytest.raises(StateError, match="of 2 streams, one for each worker, and num_workers is 1"):
+        DataLoader(Share(), num_workers=1).load_state_dict(loader.state_dict())

@@ -121,6 +121,7 @@ def length_warning(loader: Loader) -> object:
 def pickled(loader: Loader) -> object:
     """Send a loader, and an iterator."""
     made = loader(Numbers(), batch_size=4)
+    list(made)
     return list(pickle.loads(pickle.dumps(made))), list(copy.copy(made)), tried(lambda: pickle.dumps(iter(made)))
 
 

@@ -8,9 +8,19 @@ import torch.utils.data
 
 from penstock._graph._verify import need_count
 from penstock.errors import StateError, UsageError
-from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, empty_state, encoded, set_generator
+from penstock.torch._data_loader._epoch import (
+    Epoch,
+    Saved,
+    check_origin,
+    drawing_nothing,
+    empty_state,
+    encoded,
+    set_generator,
+)
 from penstock.torch._data_loader._parts import is_data_pipe, watch_indices
+from penstock.torch._data_loader._places import Places, saved_places
 from penstock.torch._data_loader._streams_iterator import StreamsIterator
+from penstock.torch._data_loader._work._stream import is_stateful
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -120,9 +130,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
                 "num_workers=0. Leave it out, or let num_workers > 0"
             )
-
         self._epoch: Epoch | None = None  # the newest
         self._saved: Saved | None = None  # that the next iterator begins at
+        self._places: Places | None = None  # the newest, of an iterable dataset
+        self._saved_places: Places | None = None
 
     def __iter__(self) -> Any:
         """Return the batches of an epoch; after `load_state_dict`, of the rest of the one that was saved."""
@@ -130,7 +141,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if is_data_pipe(self.dataset) or (is_iterable and not self.num_workers):
             return super().__iter__()
         if is_iterable:
-            return self._kept(lambda: StreamsIterator(self), lambda kept: kept.restart(self))
+            places, self._saved_places = self._saved_places, None
+            streams = self._kept(lambda: StreamsIterator(self, places), lambda kept: kept.restart(self, places))
+            self._places = streams.places
+            return streams
         saved, self._saved = self._saved, None
         if not self.num_workers:
             return self._in_this_thread(saved)
@@ -162,12 +176,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Return where the loader is in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
 
         Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
-        again for the order, from the state in which torch's generator was, and what was handed out is skipped.
+        again for the order, from the state in which torch's generator was, and what was handed out is skipped. An
+        iterable dataset needs a `state_dict` and a `load_state_dict` of its own; the state is of what it told.
 
         Raises:
-            StateError: if the dataset is iterable, or batches come in no order.
+            StateError: if an iterable dataset can't tell its state, or batches come in no order.
         """
         self._need_an_order()
+        dataset: object = self.dataset
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            return _streams_state(dataset, self._saved_places or self._places, self.num_workers)
         if self._saved is not None:
             return dict(self._saved.state)
         state = empty_state() if self._epoch is None else self._epoch.state()
@@ -179,12 +197,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Go to where a state was saved: the next iterator gives the rest of that epoch, and draws no seeds.
 
-        The number of workers may differ; with workers, items draw what they would have drawn.
+        The number of workers may differ, but for an iterable dataset; with workers, the items of a map-style dataset
+        draw what they would have drawn.
 
         Raises:
             StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks.
         """
         self._need_an_order()
+        dataset: object = self.dataset
+        if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
+            if not self.num_workers and "dataset" in check_origin(state_dict):
+                dataset.load_state_dict(state_dict["dataset"])
+                return
+            self._saved_places = saved_places(state_dict, self.num_workers)
+            self._places = None
+            return
         saved = Saved(state_dict, _sampler_of(self))
         own = _generator_of(self)
         if saved.generator is not None and own is not None:
@@ -193,13 +220,22 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._epoch = None
 
     def _need_an_order(self) -> None:
-        if isinstance(self.dataset, torch.utils.data.IterableDataset):
+        if isinstance(self.dataset, torch.utils.data.IterableDataset) and not is_stateful(self.dataset):
             raise StateError(
-                "an iterable dataset has no order that can be gone on in; use a map-style dataset, or save the "
-                "dataset's own state"
+                f"an iterable dataset is gone on in from what it tells of itself; {type(self.dataset).__qualname__} "
+                "has no state_dict and load_state_dict. Give it both, or use a map-style dataset"
             )
         if self.num_workers and not self.in_order:
             raise StateError("in_order=False hands batches out in no order; use in_order=True to save where it is")
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_epoch": None}  # which belongs to an iterator of this process
+
+
+def _streams_state(dataset: object, places: Places | None, num_workers: int) -> dict[str, object]:
+    if not num_workers and is_stateful(dataset):
+        return {**empty_state(), "dataset": dataset.state_dict()}
+    return empty_state() if places is None else places.state()
 
 
 def _sampler_of(loader: object) -> object:

@@ -104,10 +104,7 @@ class Saved:
     """
 
     def __init__(self, state: object, sampler: object) -> None:
-        brief = _brief(state)
-        given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
-        if given.get("of") != _NAME or given.get("version") != _VERSION:
-            raise StateError(f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {brief}")
+        given = check_origin(state)
         self.state = dict(given)
         self.is_inside = "reached" in given
         self.generator: str | None = given.get("generator")
@@ -127,6 +124,19 @@ class Saved:
         epoch = self.made_from.get("epoch")
         if epoch is not None:
             cast("Any", _base(sampler)).set_epoch(epoch)
+
+
+def check_origin(state: object) -> Mapping[str, Any]:
+    """Return a state, if a loader has saved it.
+
+    Raises:
+        StateError: none has.
+    """
+    brief = _brief(state)
+    given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
+    if given.get("of") != _NAME or given.get("version") != _VERSION:
+        raise StateError(f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {brief}")
+    return given
 
 
 def empty_state() -> State:

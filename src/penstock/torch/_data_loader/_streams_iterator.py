@@ -7,6 +7,7 @@ Guarantees:
 """
 
 import warnings
+from contextlib import nullcontext
 from itertools import chain, repeat
 from typing import Any, NoReturn, Self, cast
 
@@ -14,7 +15,9 @@ import torch
 
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._drawn import Drawn, Making
+from penstock.torch._data_loader._epoch import drawing_nothing
 from penstock.torch._data_loader._parts import begin, check_prefetch, pinned, told_length
+from penstock.torch._data_loader._places import Place, Places
 from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
@@ -26,10 +29,15 @@ class StreamsIterator:
 
     Args:
         loader: whose arguments hold.
+        saved: where to begin; None begins an epoch.
+
+    Attributes:
+        places: where the streams are; the same object throughout an epoch.
     """
 
-    def __init__(self, loader: object) -> None:
-        self._begun = begin(loader)
+    def __init__(self, loader: object, saved: Places | None = None) -> None:
+        with drawing_nothing(loader) if saved is not None else nullcontext():
+            self._begun = begin(loader)
         given: Any = loader
         workers: int = given.num_workers
         ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
@@ -42,20 +50,21 @@ class StreamsIterator:
         for number in range(workers):
             start = Start(sent, workers, self._begun.base_seed, number)
             self._streams.append(_Stream(given, start, ahead))
-        self.restart(given)
+        self.restart(given, saved)
 
-    def restart(self, loader: object) -> None:
-        """Begin the next epoch, with the same workers."""
+    def restart(self, loader: object, saved: Places | None = None) -> None:
+        """Begin the next epoch, or where one was saved, with the same workers."""
         given: Any = loader
         self._epoch += 1
         self._yielded = 0
         self._dataset = given.dataset
         self._length = told_length(loader)
         wanted = Wanted(self._epoch, given.batch_size, given.drop_last)
-        self._active = list(self._streams)
-        self._turn = 0
-        for stream in self._active:
-            stream.restart(wanted)
+        places = self.places = Places([Place() for _ in self._streams], 0) if saved is None else saved
+        for stream, place in zip(self._streams, places.streams, strict=True):
+            stream.restart(wanted, place)
+        self._active = [stream for stream in self._streams if not stream.place.is_over]
+        self._turn = sum(not place.is_over for place in places.streams[: places.turn])
 
     def __iter__(self) -> Self:
         return self
@@ -75,10 +84,11 @@ class StreamsIterator:
             try:
                 streamed = stream.next()
             finally:
-                if stream.is_over:
+                if stream.place.is_over:
                     del self._active[self._turn]
                 else:
                     self._turn += 1
+                self.places.turn = self._streams.index(stream) + 1
             if streamed is not None:
                 return streamed.batch
         if not self._is_persistent:
@@ -111,8 +121,10 @@ class _Stream:
         ahead: how many batches are loaded ahead.
 
     Attributes:
-        is_over: whether there is no more of the stream.
+        place: where the stream is.
     """
+
+    place: Place
 
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
@@ -121,33 +133,32 @@ class _Stream:
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
-    def restart(self, wanted: Wanted) -> None:
-        """Begin an epoch's stream."""
+    def restart(self, wanted: Wanted, place: Place) -> None:
+        """Begin an epoch's stream, at some place in it."""
         self._wanted = wanted
-        self._state: object = None  # of the dataset, after the batch that was handed out last
-        self._number = 0
-        self.is_over = False
-        self._open()
+        self.place = place
+        if not place.is_over:
+            self._open()
 
     def _open(self) -> None:
         """Ask for what was not handed out."""
         if self._queue is not None:
             self._queue.close()
-        first = self._wanted._replace(state=self._state)
-        self._drawn = Drawn(chain([first], repeat(self._wanted)), self._making, 0, self._number)
+        first = self._wanted._replace(state=self.place.state)
+        self._drawn = Drawn(chain([first], repeat(self._wanted)), self._making, 0, self.place.number)
         self._queue = self._team.open(self._drawn)
 
     def next(self) -> Streamed | None:
         """Return the next batch; None at the end."""
-        while not self.is_over:
+        while not self.place.is_over:
             job = self._next_job()
             if not job.failed:
                 self._drawn.handed_out(job)
                 found = cast("Streamed", self._team.batch(job))
-                self._number, self._state = self._number + 1, found.state
+                self.place.number, self.place.state = self.place.number + 1, found.state
                 if not found.has_ended:
                     return found
-                self.is_over = True
+                self.place.is_over = True
             elif self._team.is_to_be_repeated(job):
                 self._open()
             else:
@@ -163,7 +174,7 @@ class _Stream:
         except TimedOutError:
             raise
         except Exception:
-            self.is_over = True  # the worker can't work
+            self.place.is_over = True  # the worker can't work
             raise
         assert job is not None
         return job
@@ -172,17 +183,17 @@ class _Stream:
         """Raise what went wrong; go on after a death where the dataset's state is known."""
         try:
             self._drawn.handed_out(job)
-            self._number += 1
+            self.place.number += 1
             self._team.raise_for(job)
         except LostError:
-            self._number -= 1
-            if self._is_stateful and (self._state is not None or not self._number):
+            self.place.number -= 1
+            if self._is_stateful and (self.place.state is not None or not self.place.number):
                 self._open()
                 return
-            self.is_over = True
+            self.place.is_over = True
             raise RuntimeError(f"DataLoader worker (pid(s) {self._team.last_death}) exited unexpectedly") from None
         except WorkerError:
-            self.is_over = True
+            self.place.is_over = True
             raise
 
     def close(self) -> None:

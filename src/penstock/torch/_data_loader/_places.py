@@ -1,0 +1,67 @@
+"""Where the streams of an iterable dataset are, so that another loader can go on in them.
+
+A state holds what the dataset told of itself in each worker, after the worker's last batch that was handed out.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.errors import StateError
+from penstock.torch._data_loader._epoch import State, check_origin, empty_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass
+class Place:
+    """Where one stream is.
+
+    Attributes:
+        number: of its next batch.
+        state: of the dataset, after the batch that was handed out last; None before there is one, or if it has none.
+        is_over: whether there is no more of it.
+    """
+
+    number: int = 0
+    state: object = None
+    is_over: bool = False
+
+
+@dataclass
+class Places:
+    """Where all streams of an epoch are.
+
+    Attributes:
+        streams: each worker's.
+        turn: the worker whose batch comes next, if its stream is not over.
+    """
+
+    streams: list[Place]
+    turn: int
+
+    def state(self) -> State:
+        """Return them as a JSON value, as far as the dataset's states are."""
+        if all(place.is_over for place in self.streams):
+            return empty_state()
+        streams = [[place.number, place.state, place.is_over] for place in self.streams]
+        return {**empty_state(), "streams": streams, "turn": self.turn}
+
+
+def saved_places(state: object, num_workers: int) -> Places | None:
+    """Return the places that were saved; None where an epoch's start was.
+
+    Raises:
+        StateError: it is no state, or of another number of workers.
+    """
+    given: Mapping[str, Any] = check_origin(state)
+    streams = cast("list[tuple[int, object, bool]] | None", given.get("streams"))
+    if streams is None and not {"dataset", "reached"} & given.keys():
+        return None
+    if streams is None or len(streams) != num_workers:
+        whose = "other than of streams" if streams is None else f"of {len(streams)} streams, one for each worker"
+        raise StateError(
+            f"a state inside an epoch of an iterable dataset goes on with as many workers; this one is {whose}, and "
+            f"num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
+        )
+    return Places([Place(*each) for each in streams], given["turn"])
