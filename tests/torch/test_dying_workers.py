@@ -1,19 +1,21 @@
 """Workers that die, hang, or can't be sent what they need."""
 
 import os
+import random
 import signal
 import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.utils.data import Dataset, get_worker_info
 
 from penstock.errors import WorkerError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Drawing, Numbers
-from tests.torch.conformance.outcome import described
+from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
 
 
@@ -182,3 +184,61 @@ class Large(Numbers):
 
     def __getitem__(self, index: int) -> Any:
         return torch.full((30_000,), index)
+
+
+class Late(Numbers):
+    """Draws from one generator after the other, each for the first time at another index, and fails in between."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index < 6:
+            return index, 0.0, 0.0
+        python, numpy = random.random(), float(np.random.rand()) if index >= 12 else 0.0
+        if index == 9:
+            raise ValueError(f"drew {python}")
+        return index, python, numpy
+
+
+def test_the_first_to_draw_is_seeded_too() -> None:
+    """Whichever worker meets the first items that draw, and in whatever order, they draw the same."""
+    found: list[object] = []
+    for workers in (1, 2):
+        torch.manual_seed(1)
+        loader = DataLoader(Late(18), batch_size=3, num_workers=workers)
+        found.append(described(going_on(iter(loader))))
+    assert found[0] == found[1]
+
+
+def test_batches_in_memory() -> None:
+    """No more batches are in memory than `prefetch_factor`, and the one in use, however many workers there are."""
+    loader: Any = DataLoader(Wide(), batch_size=8, num_workers=2)
+    most = 0
+    for batch in loader:
+        most = max(most, shared_bytes())
+        del batch
+    assert most <= 3.2 * 8 * Wide.size_bytes
+
+
+def shared_bytes() -> int:
+    """Return the bytes of shared memory that this process's descriptors hold."""
+    folder = Path("/proc/self/fd")
+    found: dict[int, int] = {}
+    for entry in folder.iterdir():
+        try:
+            if "memfd" in os.readlink(entry):
+                status = os.stat(entry)
+                found[status.st_ino] = status.st_blocks * 512
+        except OSError:  # the descriptor that listed the folder
+            continue
+    return sum(found.values())
+
+
+class Wide(Numbers):
+    """Items of a megabyte."""
+
+    size_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        super().__init__(96)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self.size_bytes // 4,), float(index))

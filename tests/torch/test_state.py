@@ -47,7 +47,8 @@ def own() -> Any:
 
 def distributed() -> Any:
     """Return a sampler in its third epoch."""
-    sampler: Any = DistributedSampler(Numbers(20), 2, 1, seed=5)
+    kind: Any = DistributedSampler
+    sampler = kind(Numbers(20), 2, 1, seed=5)
     sampler.set_epoch(2)
     return sampler
 

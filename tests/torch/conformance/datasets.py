@@ -94,7 +94,7 @@ class Told(Numbers):
     """What `get_worker_info` says, but for the seed."""
 
     def __getitem__(self, index: int) -> Any:
-        info = get_worker_info()
+        info: Any = get_worker_info()
         return (-1, False, -1) if info is None else (info.num_workers, info.dataset is self, info.id - info.id)
 
 

@@ -4,7 +4,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import DataLoader as TorchLoader
@@ -65,20 +65,21 @@ def essentials(words: str) -> str:
 
 def described(value: object) -> object:
     """Return a value with its types, in a form that compares."""
-    kind, given = type(value), cast("Any", value)
-    if issubclass(kind, torch.Tensor):
+    given: Any = value
+    if isinstance(value, torch.Tensor):
         parts = (given.dtype, tuple(given.shape), given.requires_grad, given.is_sparse)
-        return (kind.__name__, *parts, given.detach().to_dense().tolist())
-    if issubclass(kind, np.ndarray):
+        return (type(given).__name__, *parts, given.detach().to_dense().tolist())
+    if isinstance(value, np.ndarray):
         return ("ndarray", str(given.dtype), given.shape, given.tolist())
-    if kind is Raised:
+    if isinstance(value, Raised):
         return given
-    if issubclass(kind, Mapping):
-        return (kind, [(key, described(each)) for key, each in given.items()])
-    if issubclass(kind, list | tuple):
-        return (kind, [described(each) for each in given])
-    plain = issubclass(kind, str | bytes | int | float | np.generic) or not hasattr(given, "__dict__")
-    return (kind, repr(value) if plain else described(vars(given)))
+    name = type(given).__qualname__
+    if isinstance(value, Mapping):
+        return (name, [(key, described(each)) for key, each in given.items()])
+    if isinstance(value, list | tuple):
+        return (name, [described(each) for each in given])
+    plain = isinstance(value, str | bytes | int | float | np.generic) or not hasattr(given, "__dict__")
+    return (name, repr(given) if plain else described(vars(given)))
 
 
 def going_on(batches: Iterator[object], most: int = 500) -> list[object]:

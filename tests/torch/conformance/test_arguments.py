@@ -109,7 +109,7 @@ def attributes(loader: Loader) -> object:
     """Look at what a loader says of itself."""
     made = loader(Numbers(), batch_size=3, shuffle=True, drop_last=True)
     names = ["batch_size", "drop_last", "num_workers", "prefetch_factor", "pin_memory", "timeout", "persistent_workers"]
-    return [getattr(made, name) for name in names], repr(type(made.sampler)), repr(type(made.batch_sampler))
+    return [getattr(made, name) for name in names], made.sampler.__class__, made.batch_sampler.__class__
 
 
 def length_warning(loader: Loader) -> object:

@@ -39,6 +39,11 @@ class Making:
         self._stacks = stacks
 
     @property
+    def is_learning(self) -> bool:
+        """Whether nothing is known of the size of batches yet."""
+        return self.learned.row_layout is None and not self.learned.merged_row_bytes
+
+    @property
     def is_whole(self) -> bool:
         """Whether one worker makes all of a batch, so that each needs one of its own."""
         return self.at_once or not self.is_batched
@@ -116,7 +121,13 @@ class Drawn:
         if self._waiting:
             job = self._making.job(self._waiting[0], self._seed)
             ahead = 1 + sum(not each.is_taken for each in self._under_way)
-            if ahead > self._most and ahead * job.memory_bytes > _SMALL_BATCHES_BYTES:
+            if self._making.is_learning:
+                if ahead > 1 and not self._making.is_whole:
+                    raise _NotDrawnError  # the first batch lies in memory twice, so it is alone
+                is_small = False
+            else:
+                is_small = ahead * job.memory_bytes <= _SMALL_BATCHES_BYTES
+            if ahead > self._most and not is_small:
                 raise _NotDrawnError
             self._waiting.popleft()
             self._under_way.append(job)

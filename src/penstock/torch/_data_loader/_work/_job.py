@@ -5,6 +5,7 @@ memory; else one process collates them when all are there. A batch that the data
 isn't batched, is read and collated in one piece.
 """
 
+import operator
 import pickle
 import reprlib
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -19,7 +20,7 @@ from penstock._seeds import derive
 from penstock.errors import InternalError
 from penstock.torch._data_loader._parts import collates_plainly, default_collate
 from penstock.torch._data_loader._pickling import Arrived, Sealed
-from penstock.torch._data_loader._seeding import seed_item
+from penstock.torch._data_loader._seeding import seed_all, seeded
 from penstock.torch._data_loader._work._rows import RowLayout, row_layout
 from penstock.torch._data_loader._work._stream import Wanted, streamed
 from penstock.torch._data_loader._work._worker import Work, telling, work_of
@@ -146,16 +147,14 @@ class BatchJob:
 
     def _elements(self, start: int, stop: int, come_to: ComeTo | None) -> list[Any]:
         self._open()
-        dataset, indices = self._here.dataset, self._indices
+        dataset, indices, seed = self._here.dataset, self._indices, self._task.seed
         if self._here.reads_at_once:
-            self._seed(start)
-            return list(dataset.__getitems__(indices))
+            return list(seeded(derive(seed, start), dataset.__getitems__, indices))
         elements: list[Any] = []
         for row in range(start, stop):
             if come_to is not None:
                 come_to(0, row)
-            self._seed(row)
-            elements.append(dataset[indices[row]])
+            elements.append(seeded(derive(seed, row), operator.getitem, dataset, indices[row]))
         return elements
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
@@ -173,25 +172,22 @@ class BatchJob:
             elements: Any = self._whole() if self._task.way == "whole" else self._gathered()
             if collate is default_collate and collates_plainly() and len(elements):
                 self._learned.row_layout = row_layout(elements[0])
-            self._seed(_NO_ROW)
+            if collate is not default_collate:  # which draws nothing
+                seed_all(derive(self._task.seed, _NO_ROW))
             self._merged = Sealed(collate(elements))
 
     def _whole(self) -> object:
         work, indices = self._here, self._indices
+        seed = derive(self._task.seed, 0)
         if not work.is_batched:
-            self._seed(0)
-            return work.dataset[indices]
+            return seeded(seed, operator.getitem, work.dataset, indices)
         if work.reads_at_once:
-            self._seed(0)
-            return work.dataset.__getitems__(indices)
+            return seeded(seed, work.dataset.__getitems__, indices)
         return [work.dataset[index] for index in indices]
 
     def _gathered(self) -> list[Any]:
         parts, self._parts = self._parts, []
         return [element for part in parts for element in cast("list[object]", part.opened())]
-
-    def _seed(self, row: int) -> None:
-        seed_item(derive(self._task.seed, row))
 
     def _open(self) -> None:
         if self._indices is None:
