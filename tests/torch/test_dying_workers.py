@@ -209,7 +209,7 @@ def test_the_first_to_draw_is_seeded_too() -> None:
 
 
 def test_batches_in_memory() -> None:
-    """No more batches are in memory than `prefetch_factor`, and the one in use, however many workers there are."""
+    """No more batches are in memory than `prefetch_factor` and the one in use."""
     loader: Any = DataLoader(Wide(), batch_size=8, num_workers=2)
     most = 0
     for batch in loader:

@@ -14,7 +14,7 @@ class Trouble:
         row: of which row of that step, or which of the positions, if it was one.
         is_suspect: whether any process died of it, maybe of a row that comes after one that raises.
         complaint: what a process raised where it failed; empty where that isn't known.
-        note: what the first block to fail told by a `ToldError`; empty where none did, or where it wasn't that alone.
+        note: the complaint as bytes, a `ToldError`'s own where one was raised; empty where it wasn't that alone.
     """
 
     death: WorkerError | None = None

@@ -78,8 +78,9 @@ def described(value: object) -> object:
         return (name, [(key, described(each)) for key, each in given.items()])
     if isinstance(value, list | tuple):
         return (name, [described(each) for each in given])
-    plain = isinstance(value, str | bytes | int | float | np.generic) or not hasattr(given, "__dict__")
-    return (name, repr(given) if plain else described(vars(given)))
+    inner: object = getattr(given, "__dict__", None)
+    plain = issubclass(type(given), str | bytes | int | float | np.generic) or inner is None
+    return (name, repr(given) if plain else described(inner))
 
 
 def going_on(batches: Iterator[object], most: int = 500) -> list[object]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock._caught import Caught
+from penstock._runtime._client import Client
+from penstock._runtime._crew import Crew
 from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._threads import block_rows
 from penstock._seeds import derive
@@ -15,7 +17,7 @@ _SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take
 
 
 class _NotDrawnError(Exception):
-    """The next batch was not drawn yet, or enough is under way; told to a queue, which leaves it to the consumer."""
+    """The next batch was not drawn yet; told to a queue, which leaves it to the consumer."""
 
 
 class Making:
@@ -83,16 +85,9 @@ class Drawn:
         self._has_ended = False
         self._waiting: deque[Given] = deque()
         self._under_way: list[BatchJob] = []
-        self._most = 1
 
-    def draw(self, least: int, most: int) -> None:
-        """Have so many batches drawn that are not handed out.
-
-        Args:
-            least: how many are computed at once in any case.
-            most: how many are where they are small.
-        """
-        self._most = least
+    def draw(self, most: int) -> None:
+        """Have so many batches drawn that are not handed out."""
         while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
             with Caught() as caught:
                 self._waiting.append(self._given(next(self._sampler)))
@@ -119,17 +114,7 @@ class Drawn:
     def next_job(self) -> BatchJob | None:
         """Return the job of the next batch; None at the end."""
         if self._waiting:
-            job = self._making.job(self._waiting[0], self._seed)
-            ahead = 1 + sum(not each.is_taken for each in self._under_way)
-            if self._making.is_learning:
-                if ahead > 1 and not self._making.is_whole:
-                    raise _NotDrawnError  # the first batch lies in memory twice, so it is alone
-                is_small = False
-            else:
-                is_small = ahead * job.memory_bytes <= _SMALL_BATCHES_BYTES
-            if ahead > self._most and not is_small:
-                raise _NotDrawnError
-            self._waiting.popleft()
+            job = self._making.job(self._waiting.popleft(), self._seed)
             self._under_way.append(job)
             return job
         if self.error is not None:
@@ -156,18 +141,36 @@ class Drawn:
 
 
 class InOrder(JobQueue[BatchJob]):
-    """Jobs in order; each knows when it is taken out, from when on another may take its place."""
+    """The jobs of drawn batches, in order.
 
-    def _taken(self) -> tuple[int, BatchJob]:
-        slot, job = super()._taken()
-        job.is_taken = True
-        return slot, job
+    Args:
+        crew: who computes them.
+        client: whose they are.
+        drawn: what they are of.
+        making: how they are made.
+        bounds: how many are under way or ready in any case; and how many where they are small.
+    """
+
+    def __init__(self, crew: Crew, client: Client, drawn: Drawn, making: Making, bounds: tuple[int, int]) -> None:
+        self._making = making
+        self._least, most = bounds
+        self._allowed = self._least + 1  # in memory, with the one in use
+        super().__init__(crew, client, drawn.next_job, most)
+
+    def _fits(self, job: BatchJob) -> bool:
+        """Return whether a job may be under way too; bounds what large batches take."""
+        if not super()._fits(job):
+            return False
+        ahead, held = len(self._armed) + 1, self._crew.regions_in_use(self._client)
+        if ahead == 1:
+            if held >= self._allowed:  # the consumer keeps batches
+                self._allowed = held + self._least
+            return True
+        if self._making.is_learning and not self._making.is_whole:
+            return False  # the first batch lies in memory twice, so it is alone
+        is_small = not self._making.is_learning and (held + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
+        return is_small or (ahead <= self._least and held < self._allowed)
 
 
-class AsReady(ReadyQueue[BatchJob]):
-    """Jobs as they become complete; each knows when it is taken out."""
-
-    def _taken(self) -> tuple[int, BatchJob]:
-        slot, job = super()._taken()
-        job.is_taken = True
-        return slot, job
+class AsReady(InOrder, ReadyQueue[BatchJob]):
+    """The jobs of drawn batches, as they become complete."""

@@ -83,7 +83,8 @@ def _watched_numpy() -> _Watched | None:
     told: Any = np.random.get_state(legacy=False)
     if told["bit_generator"] != "MT19937":
         return None
-    twister: Any = np.random.get_bit_generator()
+    bits: Callable[[], Any] = vars(np.random)["get_bit_generator"]  # which NumPy's stubs lack
+    twister = bits()
     address: int = twister.ctypes.state_address
     found = _Watched(_seed_numpy, twister, address, address + _STATE_BYTES)
     return found if found.look() == (int(told["state"]["pos"]), int(told["state"]["key"][0])) else None

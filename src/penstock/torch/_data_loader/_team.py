@@ -39,6 +39,7 @@ class Team:
     def __init__(self, loader: object, making: Making, start: Start, *, least: int, most: int) -> None:
         given: Any = loader
         self.least = least
+        self._making = making
         self.most = most
         self._timeout: float = given.timeout
         self._is_ordered: bool = given.in_order
@@ -61,16 +62,16 @@ class Team:
 
     def open(self, drawn: Drawn) -> Queue:
         """Have batches computed that are drawn from now on."""
-        drawn.draw(self.least, self.most)
+        drawn.draw(self.most)
         kind = InOrder if self._is_ordered else AsReady
-        return kind(self._crew, self._client, drawn.next_job, self.most)
+        return kind(self._crew, self._client, drawn, self._making, (self.least, self.most))
 
     def next_job(self, queue: Queue, drawn: Drawn) -> BatchJob | None:
         """Return the next job, complete or failed; None at the end.
 
         Whatever else than the sampler's own error it raises, no worker can work.
         """
-        drawn.draw(self.least, self.most + 1)
+        drawn.draw(self.most + 1)
         if self._timeout:
             self._wait(queue)
         return queue.next_job()

@@ -10,13 +10,15 @@ import pickle
 import reprlib
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
+import numpy as np
+
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Read
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
-from penstock._seeds import derive
+from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.torch._data_loader._parts import collates_plainly, default_collate
 from penstock.torch._data_loader._pickling import Arrived, Sealed
@@ -86,7 +88,6 @@ class BatchJob:
         self.failed = False
         self.trouble: Trouble = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
-        self.is_taken = False
         self._task = task
         self._work = work
         self._learned = learned
@@ -151,10 +152,11 @@ class BatchJob:
         if self._here.reads_at_once:
             return list(seeded(derive(seed, start), dataset.__getitems__, indices))
         elements: list[Any] = []
-        for row in range(start, stop):
+        seeds: list[int] = derive_block(seed, np.arange(start, stop)).tolist()
+        for row, seed_of_row in enumerate(seeds, start):
             if come_to is not None:
                 come_to(0, row)
-            elements.append(seeded(derive(seed, row), operator.getitem, dataset, indices[row]))
+            elements.append(seeded(seed_of_row, operator.getitem, dataset, indices[row]))
         return elements
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
