@@ -157,6 +157,9 @@ class InOrder(JobQueue[BatchJob]):
         self._allowed = self._least + 1  # in memory, with the one in use
         super().__init__(crew, client, drawn.next_job, most)
 
+    def _window_now(self) -> int:
+        return self._window  # what is alone at the beginning is for `_fits` to say
+
     def _fits(self, job: BatchJob) -> bool:
         """Return whether a job may be under way too; bounds what large batches take."""
         if not super()._fits(job):
