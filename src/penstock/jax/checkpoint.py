@@ -48,7 +48,16 @@ class _Iterator(Protocol):
         ...
 
 
-class Handler(ocp.AsyncCheckpointHandler):
+if TYPE_CHECKING:  # whose types aren't known where Orbax isn't installed
+
+    class _AsyncHandler:
+        pass
+
+else:
+    _AsyncHandler = ocp.AsyncCheckpointHandler
+
+
+class Handler(_AsyncHandler):
     """What Orbax calls; `Save` and `Restore` name it, so it needn't be named elsewhere.
 
     Example:

@@ -124,7 +124,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             **newer,
         )
         self.in_order = in_order
-        self.num_batch_workers = self.num_workers_batches = _merging(num_batch_workers, num_workers_batches)
+        self.num_batch_workers: int | None = _merging(num_batch_workers, num_workers_batches)
+        self.num_workers_batches: int | None = self.num_batch_workers
         if self.num_batch_workers is not None and not num_workers:
             raise UsageError(
                 f"num_batch_workers needs workers that collate; got num_batch_workers={self.num_batch_workers} with "
