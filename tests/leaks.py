@@ -8,6 +8,7 @@ the one place where the tests look repeatedly.
 A test that failed isn't checked: its traceback still holds the frames, and with them what they own.
 """
 
+import contextlib
 import gc
 import multiprocessing.resource_tracker
 import os
@@ -39,7 +40,8 @@ def left_behind(before: Mapping[str, str], patience_seconds: float) -> list[str]
         if not left:
             return left
         never_set.wait(STEP_SECONDS)
-    return _beyond(before)
+    left = _beyond(before)
+    return [description for description in left if not _is_anothers(description)] if left else left
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,6 +155,19 @@ def _shared_memory() -> dict[str, str]:
         for entry in os.scandir(folder)
         if (size := _size_if_own(entry)) is not None
     }
+
+
+def _is_anothers(description: str) -> bool:
+    """Return whether it is shared memory of a program beside this one, such as another process that runs tests."""
+    _, found, path = description.partition("shared memory ")
+    if not found:
+        return False
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if pid not in own and path.partition(" ")[0] in Path(f"/proc/{pid}/maps").read_text():
+                return True
+    return False
 
 
 def _size_if_own(entry: os.DirEntry[str]) -> int | None:
