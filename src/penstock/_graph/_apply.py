@@ -219,7 +219,10 @@ def after_error(step: Map, error: Exception, place: Place, context: Context, ele
     match step.on_error:
         case "raise":
             error.add_note(whereabouts(step, place))
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else its traceback holds it, by this frame, and with it the loader
         case "skip":
             context.observe(Skipped(step.name, *_where(place), _text(error)))
             return DROPPED

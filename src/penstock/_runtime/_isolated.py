@@ -235,7 +235,10 @@ class IsolatedStream:
         self._helper.check()
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # else its traceback holds it, and this stream
         self._receive(None)
         if self._closed:
             raise EndOfEpoch
@@ -255,7 +258,10 @@ class IsolatedStream:
             raise EndOfEpoch
         self._last = self._life = None  # it is begun again by the next call
         error = unpack_error(told.error)
-        raise error
+        try:
+            raise error
+        finally:
+            del error
 
     def failing(self) -> Unit | None:
         return None

@@ -107,7 +107,10 @@ class ThreadBatchStream:
         at = None if row is None else coordinates_of(self._program, shard, unit, row)
         # What is there already was replaced; now what took its place kills.
         if at is None or at in self._client.deadly or not may_be_replaced(self._program.rows, *at):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else its traceback holds it, and this stream
         self._client.deadly[at] = error
         self._queue.close()
         self._job = None
