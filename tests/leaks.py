@@ -159,13 +159,18 @@ def _shared_memory() -> dict[str, str]:
 
 def _is_anothers(description: str) -> bool:
     """Return whether it is shared memory of a program beside this one, such as another process that runs tests."""
-    _, found, path = description.partition("shared memory ")
+    _, found, told = description.partition("shared memory ")
     if not found:
         return False
+    try:
+        inode = str(os.stat(told.partition(" ")[0]).st_ino)  # a semaphore is mapped under another name
+    except FileNotFoundError:
+        return True
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
-            if pid not in own and path.partition(" ")[0] in Path(f"/proc/{pid}/maps").read_text():
+            maps = [] if pid in own else Path(f"/proc/{pid}/maps").read_text().splitlines()
+            if any("/dev/shm/" in line and line.split()[4] == inode for line in maps):
                 return True
     return False
 
