@@ -1,10 +1,12 @@
 """Workers that die, hang, or can't be sent what they need."""
 
+import gc
 import os
 import random
 import signal
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from penstock.errors import WorkerError
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import Drawing, Numbers
+from tests.torch.conformance.datasets import Drawing, Failing, Numbers
 from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -242,3 +244,17 @@ class Wide(Numbers):
 
     def __getitem__(self, index: int) -> Any:
         return torch.full((self.size_bytes // 4,), float(index))
+
+
+def test_workers_end_with_an_iterator_that_is_dropped_after_an_error() -> None:
+    """At once: the error's traceback doesn't keep them until the garbage collector runs."""
+    gc.disable()
+    try:
+        batches = iter(DataLoader(Failing(), num_workers=1))
+        with pytest.raises(ValueError, match="Caught ValueError") as raised:
+            list(batches)
+        held = weakref.ref(batches)
+        del raised, batches
+        assert held() is None
+    finally:
+        gc.enable()

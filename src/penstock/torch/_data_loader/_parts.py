@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from penstock._caught import Caught
 from penstock.torch._data_loader._seeding import seed_worker
 
 _worker: Final[dict[str, Any]] = vars(importlib.import_module("torch.utils.data._utils.worker"))
@@ -89,7 +90,10 @@ class SentError(NamedTuple):
         """Raise it as torch does."""
         wrapper = _error_wrapper((self.kind, None, None), where=self.where)
         wrapper.exc_type, wrapper.exc_msg = self.kind, self.text
-        wrapper.reraise()
+        with Caught() as caught:
+            wrapper.reraise()
+        # Torch's frame keeps the exception, which by its traceback would keep that frame, and the iterator.
+        raise caught.taken().with_traceback(None)
 
 
 def become_worker(number: int, num_workers: int, base_seed: int, dataset: object) -> None:
