@@ -44,9 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if IS_LONG or any("::" in argument for argument in config.args):
         return
     seen: dict[tuple[str, str], set[int]] = {}
-    left_out = [item for item in items if _is_long(item) or _adds_nothing(item, seen)]
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (left_out if _is_long(item) or _adds_nothing(item, seen) else kept).append(item)
     if left_out:
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
 

@@ -1,8 +1,13 @@
 """The leak check itself: what is planted is found, in the test that planted it, and tidy tests pass."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests import leaks
 
 CHECKOUT = Path(__file__).parents[1]
 
@@ -85,6 +90,31 @@ def test_a_planted_leak_is_reported(inner: pytest.Pytester) -> None:
     for kind in sorted(planted):  # as the files are run
         _, message = planted[kind]
         result.stdout.fnmatch_lines(["*ERROR at teardown of test_plants*", "the test left behind:", message])
+
+
+SEMAPHORE = """
+import _multiprocessing, sys, time
+kept = _multiprocessing.SemLock(1, 1, 1, sys.argv[1], False)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="only Linux lists shared memory")
+@pytest.mark.parametrize("is_child", [True, False])
+def test_shared_memory_is_its_own_programs(*, is_child: bool) -> None:
+    """What a program beside this one has is not left behind; what a child of this one has is."""
+    name = f"/penstock-test-{os.getpid()}-{is_child}"
+    before = leaks.held()
+    script = SEMAPHORE if is_child else f"import os\nif os.fork(): os._exit(0)\n{SEMAPHORE}"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+        found = [left for left in leaks.left_behind(before, 0.1) if name[1:] in left and left.startswith("shared")]
+        os.unlink(f"/dev/shm/sem.{name[1:]}")
+    assert len(found) == int(is_child)
 
 
 def test_a_tidy_test_passes(inner: pytest.Pytester) -> None:
