@@ -216,8 +216,7 @@ class BatchJob:
         if self.layout is None:
             elements = evaluate_rows(self._program, spans, context)
             self._elements[block] += elements
-            if self._learned.layout is None and elements and isinstance(self._merge, Stack):
-                self._learned.layout = layout_of(elements[0])
+            self._learn(elements)
         elif read is not None and all(isinstance(column, np.ndarray) for column in self._columns):
             self._read_directly(read, self.layout, spans, start, stop)
         else:
@@ -226,6 +225,10 @@ class BatchJob:
             except LayoutMismatchError:
                 self._learned.is_irregular = True
                 raise
+
+    def _learn(self, elements: list[Element]) -> None:
+        if self._learned.layout is None and elements and isinstance(self._merge, Stack):
+            self._learned.layout = layout_of(elements[0])
 
     def _read_directly(
         self, read: Read, layout: Layout, spans: list[tuple[Rows, int, int]], start: int, stop: int
@@ -254,6 +257,7 @@ class BatchJob:
         rows = [rows_of(self._program, self._shard, unit) for unit in units]
         elements = [element for part in self._elements for element in part]
         self._elements = []
+        self._learn(elements)  # which may all be other processes'
         merge = Merger(self._program, context)
         results: list[Element] = []
         for index, unit in enumerate(units):
