@@ -20,6 +20,7 @@ from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._plan._plan import Plan
 from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
+from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
 from penstock._runtime._parcels import pack, pickler, read, write
@@ -33,7 +34,7 @@ from penstock.concurrency._children._forking._modules import modules_of, naming
 from penstock.concurrency._children._packed_error import error_text, pack_error
 from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import create_region, open_region
-from penstock.transport._encoding._pickles import dump, stream_of
+from penstock.transport._encoding._pickles import Pickled, dump, stream_of
 from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import SlotRing
 
@@ -90,7 +91,7 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
         UsageError: something of it can't be pickled.
     """
     with Caught() as caught:
-        parcel = dump(plan, pickler().dumps)
+        parcel = _packed(plan)
         region = create_region(parcel.nbytes)
         write(parcel, region, 0)
         return region
@@ -102,6 +103,21 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
         "that are defined in a module, or install cloudpickle (the extra `processes`), which takes lambdas and local "
         'functions too; or use workers="threads" alone'
     ) from error
+
+
+def _packed(plan: Plan) -> Pickled:
+    with Caught() as caught:
+        return dump(plan, pickler().dumps)
+    error = caught.taken()
+    if isinstance(error, Exception):
+        with Caught():  # what cloudpickle would copy, with all that its code might mean, may be found by its name
+            named = dump(plan)
+            if not not_found(bytes(named.pieces[0][1])):
+                return named
+    try:
+        raise error
+    finally:
+        del error  # else its traceback holds it, and the plan
 
 
 def needs_of(region: Region) -> bytes:

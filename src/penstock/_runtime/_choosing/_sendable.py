@@ -80,13 +80,18 @@ def _not_copied(plan: Plan) -> str:
         return f"the dataset holds more than {_MOST_BYTES // 1_000_000} MB, which would be copied"
     if caught.error is not None:
         return f"it can't be pickled ({_line(caught.taken())})"
-    copied = b"".join(copy.parts)
-    if b"__main__" not in copied:
+    missing = not_found(b"".join(copy.parts))
+    by_value = importlib.util.find_spec("cloudpickle") is not None
+    return "" if by_value and not _is_imported_again() else missing
+
+
+def not_found(pickled: bytes) -> str:
+    """Return why processes don't find what a pickle names of the main module; empty if they do."""
+    if b"__main__" not in pickled:
         return ""
     if not _is_imported_again():
-        by_value = importlib.util.find_spec("cloudpickle") is not None
-        return "" if by_value else "processes can't import what is defined in the main module; cloudpickle would do"
-    hidden = [name for name in _names_under_guards() if name.encode() in copied]
+        return "processes can't import what is defined in the main module; cloudpickle would do"
+    hidden = [name for name in _names_under_guards() if name.encode() in pickled]
     return f"{hidden[0]} is defined where processes don't, below `if __name__ == …`" if hidden else ""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
+from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._parcels import pickler
 from penstock.transport._encoding._torch_tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
@@ -37,13 +38,15 @@ class Sealed:
     Args:
         value: what is sent.
         shares: whether tensors that share memory still do so where they arrive, for which all of that memory is sent;
-            else what they show of it is.
+            else what they show of it is. It is then for processes that know no more than they can import.
     """
 
     def __init__(self, value: object, *, shares: bool = False) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
         with Caught() as caught:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
+            if shares and (missing := not_found(self._data)):
+                raise pickle.PicklingError(missing)
         if caught.error is not None:  # what a script or a notebook defines is known to it alone
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
@@ -118,7 +121,8 @@ def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.
     ours: dict[type, Callable[[Any], object]] = (
         {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage} if shares else {torch.Tensor: _reduced}
     )
-    theirs: Any = getattr(kind, "dispatch_table", copyreg.dispatch_table)
+    own: Any = kind
+    theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
     made: Any = type("TensorPickler", (kind,), {"dispatch_table": ChainMap(ours, theirs)})
     return cast("type[pickle.Pickler]", made)
 
