@@ -12,7 +12,9 @@ from penstock._runtime._threads import block_rows
 from penstock._seeds import derive
 from penstock.torch._data_loader._pickling import pickled
 from penstock.torch._data_loader._work._job import BatchJob, BatchTask, Given, RowsLearned, Way
+from penstock.transport._interrupts import HeldInterrupts
 
+_NOTHING = object()  # in the place of what a sampler gives, after its last
 _SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take no more, there are more of them
 
 
@@ -77,7 +79,7 @@ class Drawn:
     """
 
     def __init__(self, sampler: Iterator[Any], making: Making, seed: int, number: int) -> None:
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._sampler = sampler
         self._making = making
         self._seed = seed
@@ -90,11 +92,13 @@ class Drawn:
         """Have so many batches drawn that are not handed out."""
         while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
             with Caught() as caught:
-                self._waiting.append(self._given(next(self._sampler)))
-            if isinstance(caught.error, StopIteration):
-                self._has_ended = True
-            elif isinstance(caught.error, Exception):
-                self.error = caught.error  # raised in its place, after the batches before it
+                drawn = next(self._sampler, _NOTHING)  # an exception would keep its callers, and a batch, for a while
+                if drawn is _NOTHING:
+                    self._has_ended = True
+                else:
+                    self._waiting.append(self._given(drawn))
+            if isinstance(caught.error, Exception):
+                self.error = caught.taken()  # raised in its place, after the batches before it
             elif caught.error is not None:
                 raise caught.taken()
 
@@ -158,21 +162,20 @@ class InOrder(JobQueue[BatchJob]):
         super().__init__(crew, client, drawn.next_job, most)
 
     def _window_now(self) -> int:
-        return self._window  # what is alone at the beginning is for `_fits` to say
+        # The first batch lies in memory twice, so it is alone. What comes after it is made when its rows are known.
+        return 1 if self._making.is_learning and not self._making.is_whole else self._window
 
     def _fits(self, job: BatchJob) -> bool:
         """Return whether a job may be under way too; bounds what large batches take."""
         if not super()._fits(job):
             return False
         ahead, held = len(self._armed) + 1, self._crew.regions_in_use(self._client)
-        if ahead == 1:
-            if held >= self._allowed:  # the consumer keeps batches
-                self._allowed = held + self._least
-            return True
-        if self._making.is_learning and not self._making.is_whole:
-            return False  # the first batch lies in memory twice, so it is alone
         is_small = not self._making.is_learning and (held + 1) * job.memory_bytes <= _SMALL_BATCHES_BYTES
         return is_small or (ahead <= self._least and held < self._allowed)
+
+    def _grow(self, held: HeldInterrupts) -> None:
+        self._allowed = self._crew.regions_in_use(self._client) + self._least  # the consumer keeps batches
+        super()._grow(held)
 
 
 class AsReady(InOrder, ReadyQueue[BatchJob]):

@@ -92,9 +92,16 @@ class StreamsIterator:
             if streamed is not None:
                 return streamed.batch
         if not self._is_persistent:
-            for stream in self._streams:
-                stream.close()
+            self._close()
         raise StopIteration
+
+    def _close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
+        self._active = []
+        self._close()
 
     def _warn(self, length: int) -> None:
         warnings.warn(

@@ -115,6 +115,10 @@ class WorkersIterator:
         if not self._is_persistent:
             self._team.close()
 
+    def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
+        self._has_ended = True
+        self._team.close()
+
     def __len__(self) -> int:
         return len(self._sampler)
 
