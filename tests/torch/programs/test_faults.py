@@ -1,0 +1,139 @@
+"""What users of torch's DataLoader run into: a small /dev/shm, few descriptors, loaders in loaders, growing workers."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import Numbers
+from tests.torch.conformance.untyped import torch
+
+CHECKOUT = str(Path(__file__).parents[3])
+PATIENCE_SECONDS = 240.0
+SMALL = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+LARGE_BATCHES = """
+import os, warnings
+import torch
+from penstock.torch import DataLoader
+
+class Large:
+    def __len__(self):
+        return 1280
+
+    def __getitem__(self, index):
+        return torch.full((25_000,), index, dtype=torch.float32)
+
+def main():
+    warnings.simplefilter("ignore")  # of more workers than processors
+    status = os.statvfs("/dev/shm")
+    assert status.f_blocks * status.f_frsize == 64 << 20
+    total = 0
+    for collate in (None, lambda rows: torch.stack(rows)):
+        for batch in DataLoader(Large(), batch_size=320, num_workers=16, collate_fn=collate):
+            assert batch.nbytes == 32_000_000 and (batch[:, 0] == batch[:, -1]).all()
+            total += len(batch)
+    print(total)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_sixteen_workers_with_64_megabytes() -> None:
+    """Batches that together are larger than /dev/shm are there at once: no "bus error", however they are collated."""
+    unshare = shutil.which("unshare")
+    if (
+        unshare is None
+        or subprocess.run([unshare, "--mount", "sh", "-c", SMALL], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this system lets nobody here mount a small /dev/shm")
+    program = subprocess.run(
+        [unshare, "--mount", "sh", "-c", f'{SMALL} && exec "$0" -c "$1"', sys.executable, LARGE_BATCHES],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (program.returncode, program.stdout, program.stderr) == (0, "2560\n", "")
+
+
+@contextmanager
+def few_descriptors(more: int) -> Generator[None]:
+    """Let this process open only so many files more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_all_batches_kept_with_few_descriptors() -> None:
+    """`list(loader)` needs no descriptor for each batch, where torch's loader has "too many open files"."""
+    with few_descriptors(150):
+        kept = list(DataLoader(Rows(400), batch_size=1, num_workers=2))
+    assert [int(batch[0, 0]) for batch in kept] == list(range(400))
+
+
+class Rows(Numbers):
+    """Items of more than is copied in any case."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((30_000,), index)
+
+
+def test_loaders_in_loaders() -> None:
+    """A loop over one loader inside that over another, of the same dataset and class."""
+    outer, inner = (DataLoader(Numbers(6), batch_size=2, num_workers=2) for _ in range(2))
+    found = [(first.tolist(), [second.tolist() for second in inner]) for first in outer]
+    assert found == [([at, at + 1], [[0, 1], [2, 3], [4, 5]]) for at in (0, 2, 4)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_in_workers(workers: int) -> None:
+    """A dataset that itself loads by a DataLoader, in its worker or with a worker of its own."""
+    assert [batch.tolist() for batch in DataLoader(Loading(workers), batch_size=2, num_workers=2)] == [[3, 3], [3, 3]]
+
+
+class Loading(Numbers):
+    """Items that are sums of another loader's."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(4)
+        self.workers = workers
+
+    def __getitem__(self, index: int) -> int:
+        return sum(int(batch.sum()) for batch in DataLoader(Numbers(3), batch_size=2, num_workers=self.workers))
+
+
+def test_workers_do_not_grow() -> None:
+    """Going through a dataset of Python objects touches each one's count; nothing is copied by that: none is shared.
+
+    Torch's workers are forks, which share the objects, and copy page after page as they come to them.
+    """
+    loader = DataLoader(Objects(400_000), batch_size=1000, num_workers=2, persistent_workers=True)
+    sizes: list[int] = []
+    for _ in range(3):
+        assert sum(len(batch) for batch in loader) == 400_000
+        sizes.append(sum(each.memory_full_info().uss for each in psutil.Process().children(recursive=True)))
+    assert sizes[2] - sizes[0] < 4_000_000
+
+
+class Objects(Numbers):
+    """Holds an object for each index."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.texts = [f"a caption of some length, number {number}" for number in range(count)]
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.texts[index])
