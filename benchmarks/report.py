@@ -52,17 +52,22 @@ def _busy() -> list[str]:
 def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
     contestant = result.contestant
     comparison = compare(result, results)
-    is_limit = any(contestant.name in other.contestant.against for other in results)
     return (
         contestant.name,
         contestant.role,
         _median(result),
-        _interval(comparison.share) if comparison and not is_limit else "",
+        _share(comparison, results) if comparison else "",
         _beyond(contestant.goal, comparison, contestant.unit),
         _goal(contestant.goal, contestant.unit),
         _verdict(result, comparison),
         ", ".join(f"{name} {_number(value)}" for name, value in result.facts.items()),
     )
+
+
+def _share(comparison: Comparison, results: tuple[Result, ...]) -> str:
+    """Return the share of the limit, or of a rival, which is then named."""
+    is_rival = any(other.contestant.role == "rival" for other in results if other.contestant.name == comparison.limit)
+    return _interval(comparison.share) + (f" of {comparison.limit}" if is_rival else "")
 
 
 def _verdict(result: Result, comparison: Comparison | None) -> str:

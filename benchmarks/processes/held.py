@@ -10,6 +10,7 @@ from pathlib import Path
 
 PROCESSES = Path("/proc")
 KILOBYTE = 1024
+BLOCK_BYTES = 512  # in which the system counts what a file takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,13 @@ class Held:
     Attributes:
         processes: how many are running.
         resident_bytes: their memory, where a page that several have mapped counts once (the sum of their PSS).
-        mapped_bytes: what of it is in memory files.
+        open_bytes: memory of the memfds and files in /dev/shm that they have open; each counts once.
         shared_bytes: memory of memfds and of /dev/shm, of the whole machine, mapped or not.
     """
 
     processes: int
     resident_bytes: int
-    mapped_bytes: int
+    open_bytes: int
     shared_bytes: int
 
     def at_most(self, other: "Held") -> "Held":
@@ -33,15 +34,18 @@ class Held:
         return Held(
             max(self.processes, other.processes),
             max(self.resident_bytes, other.resident_bytes),
-            max(self.mapped_bytes, other.mapped_bytes),
+            max(self.open_bytes, other.open_bytes),
             max(self.shared_bytes, other.shared_bytes),
         )
 
 
 def held(session: int) -> Held:
     """Return what a session's processes hold now."""
-    memory = [_memory(process) for process in running(session)]
-    return Held(len(memory), sum(one for one, _ in memory), sum(shared for _, shared in memory), shared_bytes())
+    processes = tuple(running(session))
+    files: dict[int, int] = {}
+    for process in processes:
+        files |= _open_files(process)
+    return Held(len(processes), sum(map(_resident_bytes, processes)), sum(files.values()), shared_bytes())
 
 
 def running(session: int) -> Iterator[int]:
@@ -60,12 +64,23 @@ def shared_bytes() -> int:
     return _field((PROCESSES / "meminfo").read_text(), "Shmem:")
 
 
-def _memory(process: int) -> tuple[int, int]:
-    """Return a process's share of the memory that it has mapped, and what of it is shared."""
+def _resident_bytes(process: int) -> int:
+    """Return a process's share of the memory that it has mapped."""
     with suppress(OSError):  # it has ended meanwhile
-        lines = (PROCESSES / str(process) / "smaps_rollup").read_text()
-        return _field(lines, "Pss:"), _field(lines, "Pss_Shmem:")
-    return 0, 0
+        return _field((PROCESSES / str(process) / "smaps_rollup").read_text(), "Pss:")
+    return 0
+
+
+def _open_files(process: int) -> dict[int, int]:
+    """Return how many bytes the files take, by their number, that a process has open and are kept in memory."""
+    found: dict[int, int] = {}
+    with suppress(OSError):  # it has ended meanwhile
+        for descriptor in (PROCESSES / str(process) / "fd").iterdir():
+            with suppress(OSError):  # it was closed meanwhile
+                if str(descriptor.readlink()).startswith(("/memfd:", "/dev/shm/")):
+                    status = descriptor.stat()
+                    found[status.st_ino] = BLOCK_BYTES * status.st_blocks
+    return found
 
 
 def _field(lines: str, name: str) -> int:

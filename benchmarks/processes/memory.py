@@ -2,7 +2,7 @@
 
 Each contestant is a program of its own, looked at from outside. To find the most that is in flight, it takes one batch,
 and keeps it until nothing grows any more, as a trainer does that is slower than its data; then it goes on to the end.
-In flight is what the machine's memory files grow by (memfds, /dev/shm), and at least what the program has mapped of
+In flight is what the machine's memory files grow by (memfds, /dev/shm), and at least what the program has open of
 them; what all its processes hold together, their own memory included, is told beside it. Rates are taken apart, without
 looking.
 """
@@ -45,6 +45,11 @@ class Work:
     widths: tuple[int, ...] = (2, 4, 8, 16)
     items_each: int = 64  # for each worker, in a pass: four times what a queue of two batches each holds
 
+    def bound(self, workers: int, prefetch: int = PREFETCH) -> float:
+        """Return how many bytes may be in flight: `prefetch` batches or two rows a worker, and the batch in use."""
+        rows = max(prefetch * self.batch_size, 2 * workers)
+        return SLACK * self.batch_bytes * (1 + -(-rows // self.batch_size))
+
     @property
     def batch_bytes(self) -> int:
         """How many bytes a batch has."""
@@ -74,11 +79,11 @@ def build(bench: Bench) -> Scenario:
     ours: list[Contestant] = []
     for workers in work.widths:
         way = Way("penstock", "ours", workers, partial(open_ours, work, workers, PREFETCH))
-        ours += contestants(way, limit=_bound(work, PREFETCH, workers), beside=rated)
+        ours += contestants(way, limit=work.bound(workers), beside=rated)
     widest = work.widths[-1]
     if not bench.smoke:
         way = Way("penstock, prefetch=4", "ours", widest, partial(open_ours, work, widest, 4))
-        ours += contestants(way, limit=_bound(work, 4, widest), beside=rated)
+        ours += contestants(way, limit=work.bound(widest, 4), beside=rated)
     return Scenario(
         "memory",
         f"float32 items of {work.batch_bytes / work.batch_size / 1e6:.1f} MB and {1e3 * work.seconds:g} ms, batches of "
@@ -91,12 +96,6 @@ def build(bench: Bench) -> Scenario:
 def named(workers: int, name: str) -> str:
     """Return the name of the contestant that loads in some way with so many workers."""
     return f"{workers} workers: {name}"
-
-
-def _bound(work: Work, prefetch: int, workers: int) -> float:
-    """Return how many bytes may be in flight: `prefetch` batches or two rows a worker, and the batch in use."""
-    rows = max(prefetch * work.batch_size, 2 * workers)
-    return SLACK * work.batch_bytes * (1 + -(-rows // work.batch_size))
 
 
 @contextmanager
@@ -145,7 +144,7 @@ def contestants(way: Way, *, limit: float | None = None, beside: Iterable[str] =
             way.role,
             run,
             MEGABYTES,
-            goal=None if limit is None else Goal("value", limit / 1e6),
+            goal=Goal("value", limit / 1e6) if way.role == "ours" and limit is not None else None,
             facts=facts,
             max_rounds=3,
             repeats=1,
@@ -206,7 +205,7 @@ def most_held(opened: Open) -> tuple[int, Held]:
                 grew = time.perf_counter()
         trainer.commands.send(None)
         most = _most_until_told(trainer, most)
-    return max(most.shared_bytes - before, most.mapped_bytes), most
+    return max(most.shared_bytes - before, most.open_bytes), most
 
 
 def _most_until_told(trainer: Trainer, most: Held) -> Held:

@@ -12,7 +12,14 @@ import venv
 from pathlib import Path
 
 # torch is the build for CPUs where pip finds one; --extra-index-url or --find-links in PIP_* variables can name it.
-PACKAGES = ("torch==2.13.0", "grain==0.2.18", "torchdata==0.11.0", "spdl==0.8.0", "webdataset==1.0.2")
+PACKAGES = (
+    "torch==2.13.0",
+    "grain==0.2.18",
+    "torchdata==0.11.0",
+    "spdl==0.8.0",
+    "webdataset==1.0.2",
+    "simplejpeg==1.9.0",  # the decoder of all contestants
+)
 
 
 def python_of(folder: Path) -> Path:

@@ -6,9 +6,10 @@ Between processes, the queue of torch.multiprocessing, which moves a tensor into
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
 from benchmarks.macro import import_time, tiny, tokens, transport
 from benchmarks.rivals import Contestants, torch_processes, torch_stack
-from benchmarks.scenario import Contestant, Output
+from benchmarks.rivals.torch_processes import KINDS, Kind
+from benchmarks.scenario import Contestant, Output, Role
 from benchmarks.streams import passes
 
-NAME = "torch, __getitems__"
 PLACES = ((0, "inline"), (2, "2 processes"))
 
 
@@ -62,49 +63,60 @@ class Windows:
 
 
 def _tiny(work: tiny.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    contestants: list[Contestant] = []
-    numbers: Any = Numbers(work.count)  # torch needs no base class, though its types say so
-    for num_workers, place in PLACES:
-        loader: DataLoader[Any] = DataLoader(
-            numbers,
-            batch_size=work.batch_size,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-        )
-        _start(loader, scope)
-        run, output = passes(partial(_same, loader)), Output(tiny.CLAIM, partial(_same, loader))
-        contestants.append(Contestant(f"{NAME} {place}", "rival", run, tiny.UNIT, against=tiny.LIMITS, output=output))
-    return tuple(contestants)
+    numbers = Numbers(work.count)
+    return _each(
+        partial(_open, scope, numbers, batch_size=work.batch_size),
+        lambda name, role, batches: Contestant(
+            name, role, passes(batches), tiny.UNIT, against=tiny.LIMITS, output=Output(tiny.CLAIM, batches)
+        ),
+    )
 
 
 def _tokens(work: tokens.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    contestants: list[Contestant] = []
-    windows: Any = Windows(work)
-    for num_workers, place in PLACES:
-        loader: DataLoader[Any] = DataLoader(
-            windows,
-            batch_size=work.batch_size,
-            shuffle=True,
-            collate_fn=torch.from_numpy,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-        )
-        _start(loader, scope)
-        run, output = passes(partial(_same, loader)), Output(tokens.CLAIM, partial(_same, loader), ordered=False)
-        against = (tokens.LIMIT,)
-        contestants.append(Contestant(f"{NAME} {place}", "rival", run, tokens.UNIT, against=against, output=output))
-    return tuple(contestants)
+    windows = Windows(work)
+    return _each(
+        partial(_open, scope, windows, batch_size=work.batch_size, shuffle=True, collate_fn=torch.from_numpy),
+        lambda name, role, batches: Contestant(
+            name,
+            role,
+            passes(batches),
+            tokens.UNIT,
+            against=(tokens.LIMIT,),
+            output=Output(tokens.CLAIM, batches, ordered=False),
+        ),
+    )
+
+
+def _each(
+    opened: Callable[[Kind, int], DataLoader[Any]],
+    contestant: Callable[[str, Role, Callable[[], DataLoader[Any]]], Contestant],
+) -> tuple[Contestant, ...]:
+    """Return the contestants of both kinds of loader, in every place."""
+    made: list[Contestant] = []
+    for kind, (num_workers, place) in product(KINDS, PLACES):
+        loader = opened(kind, num_workers)
+        named = f"{kind.name}, __getitems__ {place}"
+        made.append(kind.beside(contestant(named, kind.role, partial(_same, loader))))
+    return tuple(made)
 
 
 def _same(loader: DataLoader[Any]) -> DataLoader[Any]:
     return loader
 
 
-def _start(loader: DataLoader[Any], scope: ExitStack) -> None:
-    """Start the loader's workers now, by fork, before contestants have started threads; end them with the scope."""
+def _open(
+    scope: ExitStack,
+    dataset: Any,  # noqa: ANN401 - torch needs no base class, though its types say so
+    kind: Kind,
+    num_workers: int,
+    **options: Any,  # noqa: ANN401 - torch's own
+) -> DataLoader[Any]:
+    """Open a loader whose workers start now, by fork, before contestants have started threads; the scope ends them."""
+    loader = kind.made(dataset, num_workers=num_workers, persistent_workers=num_workers > 0, **options)
     for _ in zip(range(1), loader, strict=False):
         pass
     scope.callback(torch_processes.stop, loader)
+    return loader
 
 
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:

@@ -1,19 +1,43 @@
-"""torch's DataLoader with worker processes, on the work of the scenarios about these."""
+"""torch's DataLoader with worker processes, and ours that takes its place, on the work of the scenarios about these."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+import penstock.torch
 from benchmarks.bench import Bench
 from benchmarks.macro import images
 from benchmarks.processes import big_batches, busy_trainer, memory, start_stop
-from benchmarks.scenario import Batch, Contestant
+from benchmarks.scenario import Batch, Contestant, Goal, Role
+
+MANY_WORKERS = 8  # that are started anew
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of loaders: its name in reports, whose it is, and what makes one."""
+
+    name: str
+    role: Role
+    made: type[DataLoader[Any]]
+
+    def beside(self, contestant: Contestant) -> Contestant:
+        """Return a contestant of this kind; ours should be no slower than torch's that is named like it."""
+        if self.role == "rival":
+            return contestant
+        return replace(contestant, against=(contestant.name.replace(self.name, TORCH.name),), goal=Goal("share", 1))
+
+
+TORCH = Kind("torch", "rival", DataLoader)
+KINDS = (TORCH, Kind("penstock.torch", "ours", penstock.torch.DataLoader))
 
 
 class Items:
@@ -31,10 +55,16 @@ class Items:
 
 
 @contextmanager
-def open_loader(items: Items, batch_size: int, num_workers: int, **options: Any) -> Generator[DataLoader[Any]]:  # noqa: ANN401 - torch's own
+def open_loader(
+    kind: Kind,
+    items: Items,
+    batch_size: int,
+    num_workers: int,
+    **options: Any,  # noqa: ANN401 - torch's own
+) -> Generator[DataLoader[Any]]:
     """Open a loader that keeps its workers from pass to pass, and ends them with the context."""
     dataset: Any = items  # torch needs no base class, though its types say so
-    loader: DataLoader[Any] = DataLoader(
+    loader = kind.made(
         dataset, batch_size=batch_size, num_workers=num_workers, persistent_workers=num_workers > 0, **options
     )
     try:
@@ -54,65 +84,90 @@ def in_memory(work: memory.Work, _: ExitStack) -> tuple[Contestant, ...]:
     """Return the contestants of `memory`: rate and memory at every width."""
     made: list[Contestant] = []
     for workers in work.widths:
-        opened = partial(open_memory, work, workers)
-        made += memory.contestants(memory.Way("torch", "rival", workers, opened))
+        for kind in KINDS:
+            way = memory.Way(kind.name, kind.role, workers, partial(open_memory, kind, work, workers))
+            made += memory.contestants(way, limit=work.bound(workers), beside=(memory.named(workers, TORCH.name),))
     return tuple(made)
 
 
 @contextmanager
-def open_memory(work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
+def open_memory(kind: Kind, work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
     """Open a loader of the large items."""
-    with open_loader(Items(work.items_each * workers, work.item), work.batch_size, workers) as loader:
+    with open_loader(kind, Items(work.items_each * workers, work.item), work.batch_size, workers) as loader:
         yield loader
 
 
 def big(work: big_batches.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     """Return the contestants of `big-batches`: two workers, and what receiving from them costs."""
     items = Items(work.num_batches * work.batch_size, work.item)
-    loader = cache(lambda: scope.enter_context(open_loader(items, work.batch_size, 2)))
-    name = "torch, 2 processes"
-    return (
-        big_batches.contestant(work, name, "rival", loader),
-        big_batches.receiving(work, name, "rival", loader),
-    )
+    made: list[Contestant] = []
+    for kind in KINDS:
+        loader = cache(partial(_entered, scope, partial(open_loader, kind, items, work.batch_size, 2)))
+        name = f"{kind.name}, 2 processes"
+        made.append(kind.beside(big_batches.contestant(work, name, kind.role, loader)))
+        made.append(big_batches.receiving(work, name, kind.role, loader))
+    return tuple(made)
+
+
+def _entered(scope: ExitStack, opened: Callable[[], AbstractContextManager[DataLoader[Any]]]) -> DataLoader[Any]:
+    return scope.enter_context(opened())
 
 
 def started(given: tuple[Bench, start_stop.Work], _: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestants of `start-stop`: by fork, the default on Linux until Python 3.14, and a fork server."""
+    """Return the contestants of `start-stop`.
+
+    By fork, the default on Linux until Python 3.14, by a fork server, and by spawn, which is the default elsewhere;
+    ours forks a clean process. With many workers the first batch of a program alone: torch's by spawn takes seconds.
+    """
     bench, work = given
+    torch, ours = KINDS
     made: list[Contestant] = []
     for method in ("fork", "forkserver"):
-        opened = partial(open_started, work, method)
+        opened = partial(open_started, torch, work, start_stop.NUM_WORKERS, method)
         made += start_stop.contestants(bench, f"torch, {method}", "rival", opened)
+    opened = partial(open_started, ours, work, start_stop.NUM_WORKERS, None)
+    made += start_stop.contestants(bench, ours.name, "ours", opened)
+    workers = start_stop.NUM_WORKERS if bench.smoke else MANY_WORKERS
+    many = {
+        kind.name: start_stop.contestants(
+            bench, f"{kind.name}, {workers} workers", kind.role, partial(open_started, kind, work, workers, method)
+        )[0]
+        for kind, method in ((torch, "spawn"), (ours, None))
+    }
+    goal = Goal("share", 2)
+    made += [many[torch.name], replace(many[ours.name], against=(many[torch.name].name,), goal=goal)]
     return tuple(made)
 
 
 @contextmanager
-def open_started(work: start_stop.Work, method: str) -> Generator[Iterable[Batch]]:
+def open_started(kind: Kind, work: start_stop.Work, workers: int, method: str | None) -> Generator[Iterable[Batch]]:
     """Make a loader whose workers are started in some way."""
     items = Items(work.count, work.item)
-    with open_loader(items, work.batch_size, start_stop.NUM_WORKERS, multiprocessing_context=method) as loader:
+    with open_loader(kind, items, work.batch_size, workers, multiprocessing_context=method) as loader:
         yield loader
 
 
 def beside_busy(work: busy_trainer.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     """Return the contestants of `busy-trainer`: one worker, and two."""
     made: list[Contestant] = []
-    for workers in (1, 2):
-        opened = partial(_open_endless, work, workers)
+    for kind, workers in product(KINDS, (1, 2)):
+        opened = partial(_open_endless, kind, work, workers)
         processes = "process" if workers == 1 else "processes"
-        made.append(busy_trainer.contestant(scope, work, f"torch, {workers} {processes}", "rival", opened))
+        made.append(busy_trainer.contestant(scope, work, f"{kind.name}, {workers} {processes}", kind.role, opened))
     return tuple(made)
 
 
-def _open_endless(work: busy_trainer.Work, workers: int, scope: ExitStack) -> Iterator[Batch]:
+def _open_endless(kind: Kind, work: busy_trainer.Work, workers: int, scope: ExitStack) -> Iterator[Batch]:
     items = Items(busy_trainer.ENDLESS, work.item)
-    return iter(scope.enter_context(open_loader(items, busy_trainer.BATCH_SIZE, workers)))
+    return iter(scope.enter_context(open_loader(kind, items, busy_trainer.BATCH_SIZE, workers)))
 
 
 def of_images(work: images.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestant of `images`: two workers."""
-    loader = scope.enter_context(
-        open_loader(Items(work.count, work.contiguous), work.batch_size, images.NUM_WORKERS, shuffle=True)
-    )
-    return (images.contestant(work, "torch, 2 processes", "rival", lambda: loader),)
+    """Return the contestants of `images`: two workers."""
+    made: list[Contestant] = []
+    for kind in KINDS:
+        items = Items(work.count, work.contiguous)
+        opened = partial(open_loader, kind, items, work.batch_size, images.NUM_WORKERS, shuffle=True)
+        loader = cache(partial(_entered, scope, opened))
+        made.append(kind.beside(images.contestant(work, f"{kind.name}, 2 processes", kind.role, loader)))
+    return tuple(made)
