@@ -155,7 +155,127 @@ def test_other_orders_are_refused() -> None:
         made("in order").load_state_dict(state)
     with pytest.raises(StateError, match=r"a state is what state_dict\(\) of a penstock.torch.DataLoader returned"):
         made("in order").load_state_dict({"epoch": 3})
-    with pytest.raises(StateError, match="Counting has no state_dict and load_state_dict"):
-        DataLoader(Counting()).state_dict()
+
+
+def test_a_generator_is_needed_again() -> None:
+    """An order that a generator of the sampler's own gave can be made again by one that has its own."""
+    loader = made("own generator")
+    next(iter(loader))
+    with pytest.raises(StateError, match="a RandomSampler drew from a generator of its own; here it has none"):
+        made("shuffled").load_state_dict(loader.state_dict())
+
+
+LOST: dict[str, tuple[Callable[[], DataLoader[Any]], str]] = {
+    "no state": (lambda: DataLoader(Counting(), num_workers=1), "Counting has no state_dict and load_state_dict"),
+    "no state, no workers": (lambda: DataLoader(Counting()), "Counting has no state_dict and load_state_dict"),
+    "no order": (
+        lambda: DataLoader(Numbers(), num_workers=1, in_order=False),
+        "in_order=False hands batches out in no order",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_where_nothing_tells_the_place(name: str) -> None:
+    """A state is saved and loaded with a warning, and the epoch begins anew: a checkpoint ends no training."""
+    making, reason = LOST[name]
+    loader = making()
+    whole = sorted(batch.tolist() for batch in loader)
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    with pytest.warns(UserWarning, match=f"{reason}.* begins the epoch anew") as caught:
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert caught[0].filename == __file__
+    resumed = making()
+    with pytest.warns(UserWarning, match=f"{reason}.* in which this was saved begins anew"):
+        resumed.load_state_dict(state)
+    assert sorted(batch.tolist() for batch in resumed) == whole
+
+
+def test_nothing_is_lost_between_epochs() -> None:
+    """Before and after an epoch a state is complete, whatever the loader."""
+    for making in (LOST["no state"][0], LOST["no order"][0]):
+        loader = making()
+        before = loader.state_dict()
+        assert list(loader)
+        assert loader.state_dict() == before
+        making().load_state_dict(before)
+
+
+def test_a_place_where_nothing_tells_one_is_refused() -> None:
+    """A state inside an epoch can't be gone on in by a loader without an order."""
+    loader = made("in order")
+    next(iter(loader))
     with pytest.raises(StateError, match="in_order=False hands batches out in no order"):
-        DataLoader(Numbers(), num_workers=1, in_order=False).state_dict()
+        DataLoader(Numbers(20), 3, num_workers=1, in_order=False).load_state_dict(loader.state_dict())
+
+
+class Dealt:
+    """Every second batch of a sampler of batches, as frameworks deal them to ranks."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(iter(self.batch_sampler), 0, None, 2)
+
+    def __len__(self) -> int:
+        return -(-len(self.batch_sampler) // 2)
+
+
+@pytest.mark.parametrize("generator", [None, own], ids=["global", "own"])
+def test_going_on_with_a_sampler_over_others(generator: Callable[[], Any] | None) -> None:
+    """The order is made again from what the samplers below it drew from."""
+
+    def dealt() -> DataLoader[Any]:
+        below = RandomSampler(range(40), generator=None if generator is None else generator())
+        return DataLoader(Numbers(40), batch_sampler=Dealt(BatchSampler(below, 3, drop_last=False)))
+
+    torch.manual_seed(8)
+    loader = dealt()
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = described(list(batches))
+    torch.manual_seed(99)
+    resumed = dealt()
+    resumed.load_state_dict(state)
+    assert described(list(resumed)) == rest
+
+
+def test_a_rank_goes_on_from_the_state_of_another() -> None:
+    """Frameworks save the state of one rank; each goes on in its own part, and draws as it would have drawn."""
+
+    def part(rank: int) -> DataLoader[Any]:
+        kind: Any = DistributedSampler
+        return DataLoader(Drawing(24), 3, sampler=kind(Drawing(24), 2, rank, seed=5), num_workers=1)
+
+    states: list[Any] = []
+    rests: list[Any] = []
+    for rank in range(2):
+        torch.manual_seed(8)
+        loader = part(rank)
+        batches = iter(loader)
+        next(batches)
+        states.append(loader.state_dict())
+        rests.append(list(batches))
+    resumed = part(1)
+    resumed.load_state_dict(states[0])
+    assert described(list(resumed)) == described(rests[1])
+    drawn = [{float(number) for batch in rest for number in batch[1]} for rest in rests]
+    assert not drawn[0] & drawn[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_may_be_told_late(workers: int) -> None:
+    """After a load between epochs, nothing is drawn before the first batch is asked for, whatever was made before."""
+    sampler = distributed()
+    loader = DataLoader(Numbers(20), 3, sampler=sampler, num_workers=workers)
+    sampler.set_epoch(4)
+    expected = described(list(loader))
+    sampler.set_epoch(0)
+    loader.load_state_dict(loader.state_dict())
+    batches = iter(loader)
+    sampler.set_epoch(4)
+    assert described(list(batches)) == expected

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -19,6 +19,12 @@ from penstock.torch._tensors import as_tensors
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
     from penstock._plan._choose import Workers
+
+
+_NO_PARTS: Final = (
+    "a penstock.torch.Loader takes its rank's part by itself, as shard= says, and goes on inside an epoch by "
+    "load_state_dict, so a framework need not skip batches"
+)
 
 
 class Loader(PlacedLoader):
@@ -100,6 +106,17 @@ class Loader(PlacedLoader):
         )
         if shard is None:
             _warn_of_ranks()
+
+    if not TYPE_CHECKING:  # or all names would be taken for there
+
+        def __getattr__(self, name: str) -> object:
+            """Say why there is nothing of what frameworks look for in order to deal, or to skip, batches.
+
+            Raises:
+                AttributeError: always.
+            """
+            why = f"; {_NO_PARTS}" if name in {"dataset", "sampler", "batch_sampler"} else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}", name=name, obj=self)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
         tensors = as_tensors(batch)

@@ -1,8 +1,9 @@
 """The class that takes the place of torch's: it has its arguments, and its errors, warnings and results."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch.utils.data
 
@@ -12,6 +13,7 @@ from penstock.torch._data_loader._epoch import (
     Epoch,
     Saved,
     check_origin,
+    dealers,
     drawing_nothing,
     empty_state,
     encoded,
@@ -24,6 +26,7 @@ from penstock.torch._data_loader._work._stream import is_stateful
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
+_Batch = TypeVar("_Batch")
 _Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
 
@@ -38,8 +41,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
       memory for any number of workers, and none is copied. A `collate_fn` runs in one of the workers when its rows are
       there. A dataset with `__getitems__` is asked for whole batches.
     - `random`, NumPy's and torch's global generators are seeded for each item, from the base seed that torch would
-      draw, the batch and the row. So an item is the same for any number of workers; which numbers it draws differs from
-      torch, where that depends on the worker.
+      draw, the batch, the row, and the rank that a sampler takes its indices for. So an item is the same for any number
+      of workers; which numbers it draws differs from torch, where that depends on the worker.
     - A worker that dies is replaced, and its rows are computed by others. The third that dies of the same row is an
       error that names its index.
     - Workers are no forks of this process, so the dataset and the functions are pickled; a script must guard what it
@@ -133,6 +136,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             )
         self._epoch: Epoch | None = None  # the newest
         self._saved: Saved | None = None  # that the next iterator begins at
+        self._is_polled = False  # whether a program asks for the state at every batch, wanted or not
+        self._is_early = False  # whether that may be made before samplers are told their epoch, as Lightning makes it
         self._places: Places | None = None  # the newest, of an iterable dataset
         self._saved_places: Places | None = None
 
@@ -149,7 +154,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         saved, self._saved = self._saved, None
         if not self.num_workers:
             return self._in_this_thread(saved)
-        iterator = self._kept(lambda: WorkersIterator(self, saved), lambda kept: kept.restart(self, saved))
+        early, self._is_early = self._is_early, False
+        iterator = self._kept(
+            lambda: WorkersIterator(self, saved, is_early=early),
+            lambda kept: kept.restart(self, saved, is_early=early),
+        )
         self._epoch = iterator.epoch
         return iterator
 
@@ -173,25 +182,78 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         watch_indices(iterator, epoch.over)
         return iterator
 
+    @classmethod
+    def in_place_of(cls, loader: "torch.utils.data.DataLoader[_Batch]") -> "torch.utils.data.DataLoader[_Batch]":
+        """Return a loader of this class with the arguments of one of torch's, for frameworks that make loaders.
+
+        Of a loader that Accelerate has prepared, which gives each rank its part and moves batches to the device, only
+        the torch loader inside is replaced, and it is returned itself. So this one line belongs after
+        `Accelerator.prepare`, and into `get_train_dataloader` of a Hugging Face `Trainer`.
+
+        Args:
+            loader: torch's, or a prepared one; not iterated yet.
+
+        Raises:
+            UsageError: if it is none, rank 0 loads for all ranks, or ranks are given a part of their part.
+
+        Example:
+            >>> import torch
+            >>> from penstock.torch import DataLoader
+            >>> theirs = torch.utils.data.DataLoader(range(5), batch_size=2)
+            >>> [batch.tolist() for batch in DataLoader.in_place_of(theirs)]
+            [[0, 1], [2, 3], [4]]
+        """
+        prepared: Any = loader
+        given: Any = getattr(prepared, "base_dataloader", prepared)
+        is_loader = issubclass(type(given), torch.utils.data.DataLoader)
+        if not is_loader or type(prepared).__name__ == "DataLoaderDispatcher":
+            raise UsageError(
+                "in_place_of takes one of torch's loaders, or one that Accelerate has prepared for each rank to load "
+                f"its own part; got a {type(prepared).__name__}. With Accelerate, say "
+                "DataLoaderConfiguration(dispatch_batches=False): each rank then keeps its part of an iterable dataset"
+            )
+        dealing = dealers(_sampler_of(given))
+        if len(dealing) > 1:
+            raise UsageError(
+                f"each rank's part of the data is taken once; here by {' and by '.join(dealing)}, so that ranks would "
+                "leave out most of it. Prepare a loader without a sampler for ranks"
+            )
+        making: Any = cls
+        own: DataLoader[Any] = given if issubclass(type(given), cls) else making(**_arguments(given))
+        if given is prepared:
+            return own
+        prepared.base_dataloader = own
+        prepared.dl_state_dict = own.state_dict()
+        vars(own)["_is_polled"] = True
+        return loader
+
     def state_dict(self) -> dict[str, object]:
         """Return where the loader is in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
 
         Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
-        again for the order, from the state in which torch's generator was, and what was handed out is skipped. An
-        iterable dataset needs a `state_dict` and a `load_state_dict` of its own; the state is of what it told.
-
-        Raises:
-            StateError: if an iterable dataset can't tell its state, or batches come in no order.
+        again for the order, from the state in which torch's generator was, and what was handed out is skipped. All
+        ranks that have had as many batches may go on from the state of one. An iterable dataset needs a `state_dict`
+        and a `load_state_dict` of its own; the state is of what it told. Where it has none, or with `in_order=False`,
+        a state inside an epoch is of the epoch's start, which is warned of.
         """
-        self._need_an_order()
+        state = self._state()
+        if "lost" in state and not self._is_polled:
+            warnings.warn(f"{state['lost']}. Who goes on from this state begins the epoch anew.", stacklevel=2)
+        return state
+
+    def _state(self) -> dict[str, object]:
         dataset: object = self.dataset
         if isinstance(dataset, torch.utils.data.IterableDataset):
-            return _streams_state(dataset, self._saved_places or self._places, self.num_workers)
-        if self._saved is not None:
+            state = _streams_state(dataset, self._saved_places or self._places, self.num_workers)
+        elif self._saved is not None:
             return dict(self._saved.state)
-        state = empty_state() if self._epoch is None else self._epoch.state()
+        else:
+            state = empty_state() if self._epoch is None else self._epoch.state()
+        reason = self._why_lost()
+        if reason is not None:
+            return empty_state() if state == empty_state() else {**empty_state(), "lost": reason}
         own = _generator_of(self)
-        if own is not None:
+        if own is not None and not isinstance(dataset, torch.utils.data.IterableDataset):
             state["generator"] = encoded(own)
         return state
 
@@ -204,7 +266,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         Raises:
             StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks.
         """
-        self._need_an_order()
+        if "lost" in check_origin(state_dict):
+            warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved begins anew.", stacklevel=2)
+            state_dict = empty_state()
         dataset: object = self.dataset
         if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
             if not self.num_workers and "dataset" in check_origin(state_dict):
@@ -213,30 +277,68 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self._saved_places = saved_places(state_dict, self.num_workers)
             self._places = None
             return
+        reason = self._why_lost()
+        if reason is not None and state_dict.keys() & {"reached", "streams", "dataset"}:
+            raise StateError(f"{reason}; got a state inside an epoch of a loader that has an order")
         saved = Saved(state_dict, _sampler_of(self))
         own = _generator_of(self)
         if saved.generator is not None and own is not None:
             set_generator(own, saved.generator)
         self._saved = saved if saved.is_inside else None
-        self._epoch = None
+        self._is_early = not saved.is_inside
+        self._epoch = self._places = None
 
-    def _need_an_order(self) -> None:
-        if isinstance(self.dataset, torch.utils.data.IterableDataset) and not is_stateful(self.dataset):
-            raise StateError(
-                f"an iterable dataset is gone on in from what it tells of itself; {type(self.dataset).__qualname__} "
+    def _why_lost(self) -> str | None:
+        """Return why nothing tells where the loader is inside an epoch; None if something does."""
+        dataset: object = self.dataset
+        if isinstance(dataset, torch.utils.data.IterableDataset) and not is_stateful(dataset):
+            return (
+                f"an iterable dataset is gone on in from what it tells of itself; {type(dataset).__qualname__} "
                 "has no state_dict and load_state_dict. Give it both, or use a map-style dataset"
             )
         if self.num_workers and not self.in_order:
-            raise StateError("in_order=False hands batches out in no order; use in_order=True to save where it is")
+            return "in_order=False hands batches out in no order; use in_order=True to save where it is"
+        return None
+
+    if not TYPE_CHECKING:  # or all names would be taken for there
+
+        def __getattr__(self, name: str) -> object:
+            """Tell those whom Accelerate asks whether it has made this loader, which it is about to replace."""
+            if name == "_is_accelerate_prepared":
+                warnings.warn(
+                    "Accelerate makes torch's own loader of what it prepares, and this one's workers aren't used. Have "
+                    "it prepare a torch.utils.data.DataLoader, and then say "
+                    "loader = penstock.torch.DataLoader.in_place_of(loader)",
+                    stacklevel=3,
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_epoch": None}  # which belongs to an iterator of this process
 
 
 def _streams_state(dataset: object, places: Places | None, num_workers: int) -> dict[str, object]:
-    if not num_workers and is_stateful(dataset):
-        return {**empty_state(), "dataset": dataset.state_dict()}
+    if not num_workers:
+        return {**empty_state(), "dataset": dataset.state_dict() if is_stateful(dataset) else None}
     return empty_state() if places is None else places.state()
+
+
+def _arguments(loader: object) -> dict[str, Any]:
+    """Return the arguments that make a loader like one of torch's."""
+    given: Any = loader
+    names = ["dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"]
+    if given.num_workers:
+        names += ["multiprocessing_context", "prefetch_factor", "persistent_workers"]
+    found = {name: getattr(given, name) for name in names}
+    found["in_order"] = getattr(given, "in_order", True)
+    if isinstance(given.dataset, torch.utils.data.IterableDataset):
+        return {**found, "batch_size": given.batch_size, "drop_last": given.drop_last}
+    if type(given.batch_sampler) is torch.utils.data.BatchSampler and given.batch_size is not None:
+        own: Any = given.batch_sampler
+        return {**found, "sampler": own.sampler, "batch_size": own.batch_size, "drop_last": own.drop_last}
+    if given.batch_sampler is not None:
+        return {**found, "batch_sampler": given.batch_sampler}
+    return {**found, "sampler": given.sampler, "batch_size": None}
 
 
 def _sampler_of(loader: object) -> object:

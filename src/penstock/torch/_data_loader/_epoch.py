@@ -1,24 +1,30 @@
 """Where a loader is in an epoch, so that another can go on from there without reading what came before.
 
 A state holds how many batches were handed out, and what the order of the epoch was made from: the state of a generator
-when the sampler first drew from it. So an epoch's order is made again as it was made, and what was handed out is
-skipped in it, which takes no longer than making it.
+when the sampler first drew from it, its epoch. So an epoch's order is made again as it was made, and what was handed
+out is skipped in it, which takes no longer than making it. Samplers stand one above the other, as torch's of batches
+above one of indices, or a framework's that takes its rank's part; each may have a generator or an epoch of its own.
 """
 
 import base64
 import copy
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, Final, Self, cast
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from penstock.errors import StateError
 
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
+_MOST_NESTED: Final = 8  # samplers, should one say that it is below itself
+_SHAPE: Final = (  # torch's names, and Accelerate's
+    *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
+    *("num_processes", "split_batches", "even_batches", "initial_seed"),
+)
 
 State = dict[str, object]
 
@@ -121,9 +127,8 @@ class Saved:
                     f"{own!r}, so that the order would be another. Load it into a loader like that, or one that was "
                     "saved at an epoch's end"
                 )
-        epoch = self.made_from.get("epoch")
-        if epoch is not None:
-            cast("Any", _base(sampler)).set_epoch(epoch)
+        _need_generators(sampler, self.made_from)
+        _set_epochs(sampler, self.made_from)
 
 
 def check_origin(state: object) -> Mapping[str, Any]:
@@ -169,6 +174,23 @@ def set_generator(generator: "torch.Generator", text: str) -> None:
     generator.set_state(torch.frombuffer(words, dtype=torch.uint8))
 
 
+def parts(sampler: object) -> tuple[int, ...]:
+    """Return which part of the indices a sampler takes, as torch and Accelerate name it: ranks draw differently by it.
+
+    Ranks that take the same part, since they share a replica of the model, draw the same.
+    """
+    named = (getattr(each, name, None) for each in _nest(sampler) for name in ("rank", "process_index"))
+    return tuple(part for part in named if isinstance(part, int))
+
+
+def dealers(sampler: object) -> list[str]:
+    """Return the names of the samplers that take a part of the indices, of several."""
+    counted = [
+        (each, getattr(each, name, None)) for each in _nest(sampler) for name in ("num_replicas", "num_processes")
+    ]
+    return [type(each).__name__ for each, count in counted if isinstance(count, int) and count > 1]
+
+
 def _length(sampler: object) -> int | None:
     try:
         return len(cast("Sized", sampler))
@@ -181,12 +203,28 @@ def _base(sampler: object) -> object:
     return sampler.sampler if type(sampler) is BatchSampler else sampler
 
 
+def _nest(sampler: object) -> list[Any]:
+    """Return a sampler, and those below that it takes indices from, as torch, Accelerate or Lightning names them."""
+    nest: list[Any] = []
+    below: object = sampler
+    while below is not None and len(nest) < _MOST_NESTED:
+        nest.append(below)
+        named = (getattr(below, "batch_sampler", None), getattr(below, "sampler", None), _wrapped(below))
+        below = next((each for each in named if each is not None), None)
+    return nest
+
+
+def _wrapped(sampler: object) -> object:
+    """Return the sampler that Lightning has given to torch's sampler of ranks as a dataset."""
+    given: object = getattr(sampler, "dataset", None)
+    return getattr(given, "_sampler", None)
+
+
 def _is_known(sampler: object) -> bool:
     """Return whether it is known what a sampler makes its order from: its own generator, or its epoch, or nothing."""
     base: Any = _base(sampler)
-    kept = hasattr(base, "set_epoch") and isinstance(getattr(base, "epoch", None), int)
-    own = isinstance(getattr(base, "generator", None), torch.Generator)
-    return kept or own or type(base) in (RandomSampler, SequentialSampler)
+    own = _own(base) is not None and len(_nest(base)) == 1
+    return own or type(base) in (RandomSampler, SequentialSampler, DistributedSampler)
 
 
 def _opaque(sampler: object, name: str) -> State:
@@ -195,15 +233,43 @@ def _opaque(sampler: object, name: str) -> State:
 
 def _made_from(sampler: object) -> State:
     """Return what the order that a sampler is about to make will be made from."""
-    base: Any = _base(sampler)
     found = _opaque(sampler, "global_at_next")
-    if hasattr(base, "set_epoch") and isinstance(getattr(base, "epoch", None), int):
-        found["epoch"] = base.epoch
-    if isinstance(getattr(base, "generator", None), torch.Generator):
-        found["own"] = encoded(base.generator)
-    elif type(base) is RandomSampler:
+    nest = _nest(sampler)
+    epochs = [each.epoch if _has_epoch(each) else None for each in nest]
+    if any(epoch is not None for epoch in epochs):
+        found["epochs"] = epochs
+    own = [None if generator is None else encoded(generator) for generator in map(_own, nest)]
+    if any(own):
+        found["own"] = own
+    elif type(_base(sampler)) is RandomSampler:
         found["seed"] = _next_seed()
     return found
+
+
+def _own(sampler: object) -> "torch.Generator | None":
+    """Return a sampler's own generator."""
+    generator: object = getattr(sampler, "generator", None)
+    return generator if isinstance(generator, torch.Generator) else None
+
+
+def _has_epoch(sampler: object) -> bool:
+    return hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int)
+
+
+def _set_epochs(sampler: object, made_from: Mapping[str, Any]) -> None:
+    """Have samplers make the order of the epoch that was saved."""
+    for each, epoch in zip(_nest(sampler), made_from.get("epochs", ()), strict=False):
+        if epoch is not None:
+            each.set_epoch(epoch)
+
+
+def _need_generators(sampler: object, made_from: Mapping[str, Any]) -> None:
+    for each, text in zip(_nest(sampler), made_from.get("own", ()), strict=False):
+        if text is not None and _own(each) is None and not _has_epoch(each):
+            raise StateError(
+                f"this state was saved inside an epoch whose order a {type(each).__qualname__} drew from a generator "
+                "of its own; here it has none. Give it one, as in generator=torch.Generator()"
+            )
 
 
 def _next_seed() -> int:
@@ -221,8 +287,11 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
     if "seed" in made_from:
         base = copy.copy(base)
         base.generator = torch.Generator().manual_seed(made_from["seed"])
-    elif "own" in made_from:
-        set_generator(base.generator, made_from["own"])
+    _set_epochs(sampler, made_from)  # again: a framework has told samplers which epoch it takes this for
+    for each, text in zip(_nest(sampler), made_from.get("own", ()), strict=False):
+        own = _own(each)
+        if text is not None and own is not None:
+            set_generator(own, text)
     now = torch.get_rng_state()
     try:
         if "global_at_iter" in made_from:
@@ -254,13 +323,12 @@ def _after(sampler: Iterable[Any], count: int) -> Iterator[Any]:
 
 
 def _shape(sampler: object) -> State:
-    """Return what must be the same for an order to be the same."""
-    base: Any = _base(sampler)
-    shape: State = {"sampler": type(base).__qualname__}
-    if type(sampler) is BatchSampler:
-        shape |= {"batch_size": sampler.batch_size, "drop_last": sampler.drop_last}
-    for name in ("num_samples", "num_replicas", "rank", "seed", "replacement"):
-        value: object = getattr(base, name, None)
+    """Return what must be the same for an order to be the same; but for the rank, whose part is taken from it here."""
+    nest = _nest(sampler)
+    inner = nest[1:] if type(sampler) is BatchSampler else nest
+    shape: State = {"sampler": " of ".join(type(each).__qualname__ for each in inner)}
+    for each, name in product(reversed(nest), _SHAPE):  # the outermost says it last
+        value: object = getattr(each, name, None)
         if isinstance(value, int):
             shape[name] = value
     return shape

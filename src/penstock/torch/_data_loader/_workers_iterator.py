@@ -13,7 +13,7 @@ import torch
 
 from penstock._seeds import derive
 from penstock.torch._data_loader._drawn import Drawn, Making
-from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing
+from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, parts
 from penstock.torch._data_loader._parts import begin, check_prefetch, collates_plainly, default_collate, pinned
 from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
@@ -26,12 +26,14 @@ class WorkersIterator:
     Args:
         loader: whose arguments hold.
         saved: where to begin; None begins an epoch.
+        is_early: whether a program may tell the sampler its epoch only after it has made this. Then nothing is drawn
+            before the first batch is asked for.
 
     Attributes:
         epoch: that the batches are of.
     """
 
-    def __init__(self, loader: object, saved: Saved | None = None) -> None:
+    def __init__(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
         with drawing_nothing(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader
@@ -52,12 +54,13 @@ class WorkersIterator:
         self._number = -1
         self._sampler: Any = None
         self._queue: Queue | None = None
-        self.restart(given, saved)
+        self.restart(given, saved, is_early=is_early)
 
-    def restart(self, loader: object, saved: Saved | None = None) -> None:
+    def restart(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
         """Begin the next epoch, or where one was saved, with the same workers."""
         if self._queue is not None:
             self._queue.close()
+            self._queue = None
         given: Any = loader
         self._has_ended = False
         self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
@@ -66,8 +69,10 @@ class WorkersIterator:
         if saved is None:
             epoch.base_seed, epoch.number = self._begun.base_seed, self._number
             epoch.over(iter(self._sampler))
-        self._drawn = Drawn(epoch, self._making, derive(epoch.base_seed, epoch.number), epoch.reached)
-        self._queue = self._team.open(self._drawn)
+        seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
+        self._drawn = Drawn(epoch, self._making, seed, epoch.reached)
+        if not is_early:
+            self._queue = self._team.open(self._drawn)
 
     def __iter__(self) -> Self:
         return self
@@ -79,6 +84,8 @@ class WorkersIterator:
 
     def _next(self) -> object:
         queue = self._queue
+        if queue is None and not self._has_ended:
+            queue = self._queue = self._team.open(self._drawn)
         while queue is not None and not self._has_ended:
             job = self._next_job(queue)
             if job is None:

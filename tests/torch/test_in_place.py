@@ -1,0 +1,67 @@
+"""Taking the place of loaders that a framework has made of torch's class."""
+
+from typing import Any
+
+import pytest
+import torch.utils.data
+
+import penstock as ps
+import penstock.torch
+from penstock.errors import UsageError
+from tests.torch.conformance.datasets import Counting, Numbers
+from tests.torch.conformance.outcome import described
+
+TorchLoader: Any = torch.utils.data.DataLoader
+OurLoader: Any = penstock.torch.DataLoader
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "batches": {"batch_size": 3},
+    "full batches": {"batch_size": 3, "drop_last": True},
+    "elements": {"batch_size": None},
+    "lists": {"batch_sampler": [[1, 2], [3]]},
+    "stream": {"dataset": Counting(20), "batch_size": 3},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_taking_the_place_of_torchs_loader(name: str) -> None:
+    """A loader in place of torch's has its arguments, and gives what that gives."""
+    theirs = TorchLoader(**{"dataset": Numbers(20), **ARGUMENTS[name]})
+    ours = OurLoader.in_place_of(theirs)
+    assert ours.__class__ is OurLoader
+    assert (ours.batch_size, ours.drop_last) == (theirs.batch_size, theirs.drop_last)
+    assert described(list(ours)) == described(list(theirs))
+    assert OurLoader.in_place_of(ours) is ours
+
+
+def test_workers_are_taken_over() -> None:
+    """So are the arguments for workers, as far as they have the meaning that torch gives them."""
+    theirs = TorchLoader(Numbers(20), 3, num_workers=1, prefetch_factor=4, persistent_workers=True, timeout=60)
+    ours = OurLoader.in_place_of(theirs)
+    named = ("num_workers", "prefetch_factor", "persistent_workers", "timeout", "collate_fn")
+    assert [getattr(ours, name) for name in named] == [getattr(theirs, name) for name in named]
+
+
+def test_what_is_no_loader_is_refused() -> None:
+    """The error says what it takes."""
+    nothing: Any = []
+    with pytest.raises(UsageError, match=r"in_place_of takes one of torch's loaders.*got a list"):
+        OurLoader.in_place_of(nothing)
+
+
+def test_who_is_about_to_make_torchs_loader_is_warned() -> None:
+    """Accelerate asks every loader for a mark of its own before it makes torch's of it."""
+    with pytest.warns(UserWarning, match=r"in_place_of\(loader\)"):
+        assert not getattr(OurLoader(Numbers()), "_is_accelerate_prepared", False)
+    with pytest.raises(AttributeError, match="no attribute 'unknown'"):
+        vars(OurLoader)["__getattr__"](OurLoader(Numbers()), "unknown")
+
+
+def test_a_loader_of_our_datasets_says_why_nothing_is_to_be_dealt() -> None:
+    """What frameworks look for in order to deal or skip batches isn't there, with a reason; other names are plain."""
+    loader: Any = penstock.torch.Loader(ps.range(4).batch(2))
+    for name in ("dataset", "sampler", "batch_sampler"):
+        assert not hasattr(loader, name)
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; .* goes on .* by load_state_dict"):
+            getattr(loader, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'unknown'$"):
+        _ = loader.unknown
