@@ -1,0 +1,71 @@
+"""Accelerate: what it prepares gives each rank its part, and one line has our workers load it.
+
+Tried on two ranks, where Accelerate is installed; each test looks at some of the runs of one job.
+"""
+
+import pytest
+
+from tests.torch.frameworks.ranks import Told, counted, indices, run_ranks
+
+pytest.importorskip("accelerate")
+
+STEPS, EPOCHS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """What the two ranks of the job saw."""
+    return run_ranks("accelerate", tmp_path_factory.mktemp("accelerate"))
+
+
+def test_indices_are_those_of_torchs_loader(told: list[Told]) -> None:
+    """Each rank reads what it reads by torch's loader: each index once an epoch, on one rank."""
+    for rank in told:
+        assert indices(rank["ours"]["trained"]) == indices(rank["torch"]["trained"])
+    for epoch in range(EPOCHS):
+        for run in ("ours", "seeded", "stream", "own"):
+            assert counted(told, run, "trained", epoch) == list(range(32))
+
+
+def test_our_workers_load(told: list[Told]) -> None:
+    """The one line has our workers load, of a prepared loader and of one that skips its first batches."""
+    for rank in told:
+        for run in ("ours", "ours, resumed", "seeded", "seeded, resumed", "seeded, skipped"):
+            assert rank[run]["engines"] == ["WorkersIterator"]
+        assert rank["stream"]["engines"] == ["StreamsIterator"]
+
+
+@pytest.mark.parametrize("name", ["ours", "seeded", "own"])
+def test_going_on_inside_an_epoch(told: list[Told], name: str) -> None:
+    """From a checkpoint of Accelerate's, each rank goes on with the rows that were left, as they drew."""
+    for rank in told:
+        left = rank[name]["trained"][STEPS + STEPS // 2 :]
+        assert len(left) == STEPS // 2
+        assert rank[f"{name}, resumed"]["trained"] == left
+
+
+def test_skipping_first_batches(told: list[Told]) -> None:
+    """Accelerate's own way of going on reads the rows that were left."""
+    for rank in told:
+        assert indices(rank["seeded, skipped"]["trained"]) == indices(rank["seeded"]["trained"][STEPS + STEPS // 2 :])
+
+
+def test_what_can_not_be_replaced_is_refused(told: list[Told]) -> None:
+    """Where rank 0 reads for all, the error says what to do."""
+    for rank in told:
+        assert "DataLoaderDispatcher" in rank["refused"]["trained"]
+        assert "dispatch_batches=False" in rank["refused"]["trained"]
+
+
+def test_parts_are_taken_once(told: list[Told]) -> None:
+    """A loader with a sampler for ranks, which Accelerate deals to ranks again, is refused."""
+    for rank in told:
+        assert "by BatchSamplerShard and by DistributedSampler" in rank["dealt twice"]["trained"]
+
+
+def test_a_loader_of_ours_that_is_made_torchs_warns(told: list[Told]) -> None:
+    """Accelerate makes torch's own loader of ours; the warning gives the line that helps."""
+    for rank in told:
+        (warning,) = rank["warned"]["trained"]
+        assert "loader = penstock.torch.DataLoader.in_place_of(loader)" in warning
+        assert rank["warned"]["engines"] == ["_MultiProcessingDataLoaderIter"]

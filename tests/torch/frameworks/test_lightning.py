@@ -1,0 +1,83 @@
+"""Lightning: its trainer makes loaders of ours anew for its ranks, and its checkpoints hold where they are.
+
+Tried on two ranks, where Lightning is installed; each test looks at some of the runs of one job.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.torch.frameworks.ranks import Told, counted, indices, run_ranks
+
+pytest.importorskip("lightning")
+
+STEPS, EPOCHS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """What the two ranks of the job saw."""
+    return run_ranks("lightning", tmp_path_factory.mktemp("lightning"))
+
+
+def test_indices_are_those_of_torchs_loader(told: list[Told]) -> None:
+    """Each rank trains on, and is checked with, what it reads by torch's loader: each index once, on one rank."""
+    for rank in told:
+        for part in ("trained", "sanity", "checked"):
+            assert indices(rank["ours"][part]) == indices(rank["torch"][part])
+    for epoch in range(EPOCHS):
+        for part in ("trained", "checked"):
+            assert counted(told, "ours", part, epoch) == list(range(32))
+
+
+def test_our_workers_load(told: list[Told]) -> None:
+    """The loader is made again as one of ours, with its arguments, whether it came from a hook or was passed."""
+    for rank in told:
+        assert rank["ours"]["loader"] == rank["passed"]["loader"] == "penstock DataLoader"
+        assert rank["ours"]["engines"] == rank["passed"]["engines"] == ["WorkersIterator"]
+        assert (rank["passed"]["num_batch_workers"], rank["passed"]["prefetch_factor"]) == (1, 3)
+        assert rank["passed"]["trained"] == rank["ours"]["trained"]
+
+
+@pytest.mark.parametrize("name", ["ours", "weighted", "own"])
+def test_going_on_inside_an_epoch(told: list[Told], name: str) -> None:
+    """From a checkpoint inside an epoch each rank goes on with the rows that were left; with workers, as they drew."""
+    for rank in told:
+        resumed, left = rank[f"{name}, resumed"]["trained"], rank[name]["trained"][STEPS + STEPS // 2 :]
+        assert indices(resumed) == indices(left)
+        assert len(left) == STEPS // 2
+        assert resumed == left or name == "weighted"  # whose elements draw from the trainer's generator
+
+
+def test_ranks_draw_differently(told: list[Told]) -> None:
+    """What ranks read by our workers draws other numbers, though all seed alike."""
+    first, second = (rank["ours"]["trained"][0]["drawn"] for rank in told)
+    assert not set(first) & set(second)
+
+
+def test_going_on_after_an_epoch(told: list[Told]) -> None:
+    """From a checkpoint at an epoch's end comes the next."""
+    for rank in told:
+        assert indices(rank["ours, resumed after an epoch"]["trained"]) == indices(rank["ours"]["trained"][STEPS:])
+
+
+def test_a_stream_without_a_state_is_trained_on(told: list[Told]) -> None:
+    """A checkpoint where nothing tells how far a stream was read is saved and loaded all the same, with a warning."""
+    for rank in told:
+        assert indices(rank["stream"]["trained"]) == 2 * indices(rank["stream"]["trained"][:STEPS])
+        assert rank["stream"]["engines"] == ["StreamsIterator"]
+        assert warned(rank["stream"], "Streamed has no state_dict", "begins the epoch anew")
+        assert indices(rank["stream, resumed"]["trained"][:1]) == indices(rank["stream"]["trained"][:1])
+        assert warned(rank["stream, resumed"], "Streamed has no state_dict", "in which this was saved begins anew")
+    assert counted(told, "stream", "trained", 0) == list(range(32))
+
+
+def test_a_loader_of_our_datasets_takes_its_own_part(told: list[Told]) -> None:
+    """Lightning leaves it alone, so each element comes once, to one rank."""
+    for epoch in range(EPOCHS):
+        assert counted(told, "own", "trained", epoch) == counted(told, "own", "checked", epoch) == list(range(32))
+
+
+def warned(run: dict[str, Any], *words: str) -> bool:
+    """Return whether a run warned of something in these words."""
+    return any(all(word in each for word in words) for each in run["warnings"])
