@@ -35,6 +35,7 @@ def per_second(noun: str) -> Unit:
 
 
 NANOSECONDS = Unit("ns", lambda measurement: 1e9 * measurement.seconds / measurement.amount, more_is_better=False)
+MICROSECONDS = Unit("us", lambda measurement: 1e6 * measurement.seconds / measurement.amount, more_is_better=False)
 MILLISECONDS = Unit("ms", lambda measurement: 1e3 * measurement.seconds / measurement.amount, more_is_better=False)
 MEGABYTES = Unit("MB", lambda measurement: measurement.amount / 1e6, more_is_better=False)
 BYTES = Unit("bytes", lambda measurement: float(measurement.amount), more_is_better=False)

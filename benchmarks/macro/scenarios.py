@@ -6,6 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.macro import (
     images,
     import_time,
+    jax_feed,
     mix,
     native_pool,
     ordered,
@@ -41,6 +42,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "start-stop": start_stop.build,
     "busy-trainer": busy_trainer.build,
     "images": images.build,
+    "jax-feed": jax_feed.build,
     "kill": kill.build,
     "import": import_time.build,
 }

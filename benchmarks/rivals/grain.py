@@ -3,6 +3,7 @@
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
+import importlib.util
 import json
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -13,10 +14,22 @@ from typing import Any
 import grain
 import numpy as np
 from absl import flags
-from grain.experimental import FirstFitPackIterDataset, index_shuffle
+from grain.experimental import FirstFitPackIterDataset, device_put, index_shuffle
 from numpy.typing import NDArray
 
-from benchmarks.macro import images, import_time, mix, packing, random_map, resume, resume_kinds, shuffle, tiny, tokens
+from benchmarks.macro import (
+    images,
+    import_time,
+    jax_feed,
+    mix,
+    packing,
+    random_map,
+    resume,
+    resume_kinds,
+    shuffle,
+    tiny,
+    tokens,
+)
 from benchmarks.processes import memory
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import MILLISECONDS, NANOSECONDS, Batch, Contestant, Measurement, Output
@@ -221,6 +234,44 @@ def open_memory(work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
         passes.close()
 
 
+class Rows:
+    """The rows of `jax_feed`, one view each."""
+
+    def __init__(self, work: jax_feed.Work) -> None:
+        self.columns = work.columns
+
+    def __len__(self) -> int:
+        return len(self.columns["x"])
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {name: column[key] for name, column in self.columns.items()}
+
+
+def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:
+    """Batches placed in the training thread, and by Grain's own threads; both need JAX."""
+    if importlib.util.find_spec("jax") is None:
+        return ()
+    feed: Any = importlib.import_module("benchmarks.rivals.jax")
+    rows: Any = Rows(work)  # its parameter is a key, whatever Grain calls it
+    batches = grain.MapDataset.source(rows).shuffle(seed=7).repeat().batch(work.batch_size).to_iter_dataset(INLINE)
+    put: Any = feed.jax.device_put
+
+    def by_hand(_: ExitStack) -> Iterator[Any]:
+        return map(put, batches)
+
+    def by_threads(scope: ExitStack) -> Iterator[Any]:
+        iterator: Iterator[Any] = iter(device_put(batches, feed.jax.devices()[0]))
+        scope.callback(iterator.close)  # type: ignore[attr-defined] # Grain's has it
+        return iterator
+
+    step = feed.step_of(work)
+    ways = (
+        jax_feed.Way(feed.GRAIN, "rival", by_hand, step, ordered=False),
+        jax_feed.Way(feed.GRAIN_PUT, "rival", by_threads, step, ordered=False),
+    )
+    return tuple(jax_feed.contestant(scope, work, way) for way in ways)
+
+
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
     return (import_time.importing(work, "import grain", "rival"),)
 
@@ -234,6 +285,7 @@ CONTESTANTS: dict[str, Contestants] = {
     "mix": _mix,
     "resume": _resume,
     "images": _images,
+    "jax-feed": _jax_feed,
     "memory": _memory,
     "import": _import,
 }
