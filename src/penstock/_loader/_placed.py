@@ -49,7 +49,8 @@ class PlacedStream:
         hand_over, token = self._placed[0]
         batch = hand_over()
         self._placed.popleft()
-        self._place_ahead()
+        if self._ahead:
+            self._place_ahead()
         return batch, token
 
     def _place_ahead(self) -> None:
