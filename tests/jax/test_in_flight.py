@@ -1,0 +1,58 @@
+"""Batches that are dropped while JAX is still copying them: what arrives is what they held."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+jax = pytest.importorskip("jax")
+door = pytest.importorskip("penstock.jax")
+
+ROWS, WIDTH = 8, 100_003  # a device's two rows begin where JAX takes no memory as it is, and are copied by its threads
+ROUNDS, AT_ONCE = 25, 8
+
+
+def row(number: int) -> Any:
+    """Return a row whose numbers tell which it is, and where it was cut out of."""
+    return np.full(WIDTH, number * 37 % 251, np.uint8)
+
+
+def occupy(devices: Any) -> Any:
+    """Return a function that gives the threads of JAX, those that copy as well, something else to do for a while."""
+
+    def multiply(_: Any, matrix: Any) -> Any:
+        return matrix @ matrix
+
+    compiled = jax.jit(lambda matrix: jax.lax.fori_loop(0, 200, multiply, matrix))
+    matrices = [jax.device_put(np.eye(128, dtype=np.float32), device) for device in devices]
+    jax.block_until_ready([compiled(matrix) for matrix in matrices])
+    return lambda: [compiled(matrix) for matrix in matrices]
+
+
+@pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_dropped_in_flight(devices: Any, workers: Any) -> None:
+    """A batch that is dropped at once, its transfer delayed, is nowhere overwritten by those that follow."""
+    mesh = jax.sharding.Mesh(np.array(devices), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    dataset = ps.range(ROUNDS * AT_ONCE * ROWS).map(row).batch(ROWS)
+    ends = jax.jit(lambda batch: (batch.min(1), batch.max(1)))
+    busy = occupy(devices)
+    found: list[Any] = []
+    in_flight = 0
+    with door.Loader(dataset, sharding, num_workers=1, workers=workers, prefetch=2) as loader:
+        batches = iter(loader)
+        for _ in range(ROUNDS):
+            others = busy()
+            for _ in range(AT_ONCE):  # more than have memory: those that are dropped make room for the next
+                batch = next(batches)
+                in_flight += not batch.is_ready()
+                found.append(ends(batch))
+                del batch
+            jax.block_until_ready(others)
+    numbers = np.arange(len(dataset) * ROWS).reshape(-1, ROWS) * 37 % 251
+    assert in_flight > ROUNDS
+    for (low, high), expected in zip(found, numbers, strict=True):
+        assert np.asarray(low).tolist() == np.asarray(high).tolist() == expected.tolist()
