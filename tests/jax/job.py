@@ -3,7 +3,7 @@
     python job.py PROCESS PROCESSES PORT FOLDER STEPS [STATE]
 
 The rows that its devices hold go to FOLDER/PROCESS.npz, with the losses; the state after the last step to
-FOLDER/PROCESS.json. With two processes it also looks at a mesh on which both hold the same rows.
+FOLDER/PROCESS.json. With several processes it also looks at a mesh on which two at a time hold the same rows.
 """
 
 import json
@@ -38,14 +38,6 @@ def seen(arrays: Any) -> dict[str, Any]:
         for part in array.addressable_shards:
             found[f"{name} {part.index[0].start or 0}"] = np.asarray(part.data)
     return found
-
-
-def same_rows(arrays: Any, expected: Any) -> bool:
-    """Return whether this process's devices hold the rows of a global batch that they should."""
-    return all(
-        rows.tobytes() == expected[name.split()[0]][int(name.split()[1]) :][: len(rows)].tobytes()
-        for name, rows in seen(arrays).items()
-    )
 
 
 def train(loader: Any, steps: int) -> tuple[list[dict[str, Any]], list[float]]:
@@ -89,23 +81,46 @@ def main() -> None:
         Path(folder, f"{process}.json").write_text(json.dumps(loader.state_dict()))
     arrays = {f"{step} {name}": value for step, found in enumerate(rows) for name, value in found.items()}
     np.savez(Path(folder, f"{process}.npz"), losses=losses, **arrays)
+    if processes > 1:
+        shared_replicas(devices, process, processes)
     if processes == 2:
-        replicas(devices, shard)
+        refusals(devices, shard)
 
 
-def replicas(devices: Any, shard: ps.Shard) -> None:
-    """Look at a mesh on which both processes hold all rows; and at a loader that wasn't told of the processes."""
+def shared_replicas(devices: Any, process: int, processes: int) -> None:
+    """Look at a mesh of two axes, on which two processes share a replica: the same rows, half of the columns each."""
+    pairs = processes // 2
+    mesh = devices.reshape(pairs, 2, PER_PROCESS).transpose(0, 2, 1).reshape(pairs * PER_PROCESS, 2)
+    mesh = jax.sharding.Mesh(mesh, ("data", "model"))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    both = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "model"))
+    shard = ps.Shard.from_jax(both, (ROWS, 8, 3))
+    assert shard == ps.Shard(process // 2, pairs) == ps.Shard.from_jax(rows, (ROWS,))
+    for sharding in (rows, {"x": both, "y": rows, "id": rows}):
+        with penstock.jax.Loader(dataset(), sharding, shard=shard, num_workers=1, workers="threads") as loader:
+            for arrays, expected in zip(loader, ps.Loader(dataset()), strict=True):
+                assert all(arrays[name].shape == expected[name].shape for name in expected)
+                assert holds_parts_of(arrays, expected)
+
+
+def holds_parts_of(arrays: Any, expected: Any) -> bool:
+    """Return whether this process's devices hold the parts of a global batch that they should."""
+    return all(
+        np.asarray(part.data).tobytes() == expected[name][part.index].tobytes()
+        for name, array in arrays.items()
+        for part in array.addressable_shards
+    )
+
+
+def refusals(devices: Any, shard: ps.Shard) -> None:
+    """Look at a loader whose shard isn't the sharding's, and at one that wasn't told of the processes."""
     mesh = jax.sharding.Mesh(devices.reshape(2, PER_PROCESS).T, ("data", "model"))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    assert ps.Shard.from_jax(sharding, (ROWS,)) == ps.Shard(0, 1)
-    first = next(iter(penstock.jax.Loader(dataset(), sharding, shard=ps.Shard(0, 1))))
-    expected = next(iter(ps.Loader(dataset())))
-    assert same_rows(first, expected)
     with pytest.raises(ps.errors.UsageError, match="part 0 of 1"):
         next(iter(penstock.jax.Loader(dataset(), sharding, shard=shard)))
     with pytest.warns(UserWarning, match="this job has 2 processes"):
         untold = penstock.jax.Loader(dataset(), sharding)
-    assert same_rows(next(iter(untold)), expected)
+    assert holds_parts_of(next(iter(untold)), next(iter(ps.Loader(dataset()))))
 
 
 if __name__ == "__main__":
