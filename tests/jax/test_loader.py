@@ -148,6 +148,22 @@ def test_pytrees_of_the_user(devices: Any) -> None:
         assert (first.name, second.x.tolist()) == ("numbers", [4, 5, 6, 7])
 
 
+def test_elements_that_are_pytrees_of_the_user() -> None:
+    """Below `batch` they are told to be none of ours, with the remedy; merged so, they are pytrees of arrays."""
+    elements = ps.range(8).map(lambda number: Registered(np.full(3, number, np.float32), "numbers"))
+    with pytest.raises(UsageError, match=r"row 0 is a .*Registered\. .*batch\(n, merge="):
+        next(iter(door.Loader(elements.batch(4))))
+
+    def merged(parts: list[Registered]) -> Any:
+        return jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *parts)
+
+    with door.Loader(elements.batch(4, merge=merged), num_workers=1, workers="threads") as loader:
+        batches = list(loader)
+    assert [type(batch) for batch in batches] == [Registered] * 2
+    assert [batch.x.tolist() for batch in batches] == [[[row] * 3 for row in rows] for rows in (range(4), range(4, 8))]
+    assert isinstance(batches[0].x, jax.Array)
+
+
 @pytest.mark.parametrize(
     "value",
     [
