@@ -5,9 +5,10 @@ What is timed is the wall time of `next`, which gives a batch of JAX's arrays: w
 waits for another one or for the interpreter, the devices have nothing to do. A step is long enough for a thread to make
 a batch meanwhile; what that takes of the whole step shows beside, with the training thread's own processor time.
 
-Rows are gathered from arrays in memory by a shuffled order, as a hand-written loop would, with NumPy. Small batches
-tell what a loader costs at all; large ones, who copies. The contestants that have JAX are in `rivals/jax.py` and
-`rivals/grain.py`; here are ours that leave batches on the host, for what is left without the placing.
+Rows are gathered from arrays in memory by a shuffled order, as a hand-written loop would with NumPy, and all place them
+by the same sharding, over all devices. Small batches tell what a loader costs at all; large ones, who copies. The
+contestants that have JAX are in `rivals/jax.py` and `rivals/grain.py`; here are ours that leave batches on the host,
+for what is left without the placing.
 """
 
 import itertools

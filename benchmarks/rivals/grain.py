@@ -254,13 +254,12 @@ def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     feed: Any = importlib.import_module("benchmarks.rivals.jax")
     rows: Any = Rows(work)  # its parameter is a key, whatever Grain calls it
     batches = grain.MapDataset.source(rows).shuffle(seed=7).repeat().batch(work.batch_size).to_iter_dataset(INLINE)
-    put: Any = feed.jax.device_put
 
     def by_hand(_: ExitStack) -> Iterator[Any]:
-        return map(put, batches)
+        return map(feed.put, batches)
 
     def by_threads(scope: ExitStack) -> Iterator[Any]:
-        iterator: Iterator[Any] = iter(device_put(batches, feed.jax.devices()[0]))
+        iterator: Iterator[Any] = iter(device_put(batches, feed.sharding()))
         scope.callback(iterator.close)  # type: ignore[attr-defined] # Grain's has it
         return iterator
 

@@ -44,6 +44,18 @@ def _compiled(turns: int) -> Callable[[Any, Any], Any]:
     return compiled
 
 
+@cache
+def sharding() -> Any:  # noqa: ANN401 - of a package that may be absent
+    """Return where all contestants place their batches: the rows over all devices."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+
+
+def put(batch: Any) -> Any:  # noqa: ANN401 - see above
+    """Return a batch of NumPy's arrays as a batch of JAX's."""
+    return jax.device_put(batch, sharding())
+
+
 def _gathered(work: jax_feed.Work, order: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
     while True:
         for first in range(0, len(order), work.batch_size):
@@ -52,7 +64,7 @@ def _gathered(work: jax_feed.Work, order: NDArray[np.int64]) -> Iterator[dict[st
 
 
 def _by_hand(work: jax_feed.Work, order: NDArray[np.int64], _: ExitStack) -> Iterator[Any]:
-    return map(jax.device_put, _gathered(work, order))
+    return map(put, _gathered(work, order))
 
 
 def _by_thread(work: jax_feed.Work, order: NDArray[np.int64], scope: ExitStack) -> Iterator[Any]:
@@ -63,14 +75,16 @@ def _by_thread(work: jax_feed.Work, order: NDArray[np.int64], scope: ExitStack) 
     def place() -> None:
         for batch in _gathered(work, order):
             if stopped.is_set():
-                return
-            placed.put(jax.device_put(batch))
+                break
+            placed.put(put(batch))
+        placed.put(None)
 
     thread = threading.Thread(target=place)
 
     def stop() -> None:
         stopped.set()
-        placed.get()  # it may wait for room
+        for _ in iter(placed.get, None):  # it may wait for room
+            pass
         thread.join()
 
     thread.start()
@@ -79,7 +93,7 @@ def _by_thread(work: jax_feed.Work, order: NDArray[np.int64], scope: ExitStack) 
 
 
 def _ours(work: jax_feed.Work, options: dict[str, Any], scope: ExitStack) -> Iterator[Any]:
-    return iter(scope.enter_context(penstock.jax.Loader(work.dataset(), **options)))
+    return iter(scope.enter_context(penstock.jax.Loader(work.dataset(), sharding(), **options)))
 
 
 def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:

@@ -19,13 +19,21 @@ def row(number: int) -> Any:
     return np.full(WIDTH, number * 37 % 251, np.uint8)
 
 
+def ends(batch: Any) -> Any:
+    """Return the least and the greatest number of each row."""
+    return batch.min(1), batch.max(1)
+
+
 def occupy(devices: Any) -> Any:
     """Return a function that gives the threads of JAX, those that copy as well, something else to do for a while."""
 
     def multiply(_: Any, matrix: Any) -> Any:
         return matrix @ matrix
 
-    compiled = jax.jit(lambda matrix: jax.lax.fori_loop(0, 200, multiply, matrix))
+    def repeatedly(matrix: Any) -> Any:
+        return jax.lax.fori_loop(0, 200, multiply, matrix)
+
+    compiled = jax.jit(repeatedly)
     matrices = [jax.device_put(np.eye(128, dtype=np.float32), device) for device in devices]
     jax.block_until_ready([compiled(matrix) for matrix in matrices])
     return lambda: [compiled(matrix) for matrix in matrices]
@@ -38,7 +46,7 @@ def test_dropped_in_flight(devices: Any, workers: Any) -> None:
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     dataset = ps.range(ROUNDS * AT_ONCE * ROWS).map(row).batch(ROWS)
-    ends = jax.jit(lambda batch: (batch.min(1), batch.max(1)))
+    reduced = jax.jit(ends)
     busy = occupy(devices)
     found: list[Any] = []
     in_flight = 0
@@ -49,7 +57,7 @@ def test_dropped_in_flight(devices: Any, workers: Any) -> None:
             for _ in range(AT_ONCE):  # more than have memory: those that are dropped make room for the next
                 batch = next(batches)
                 in_flight += not batch.is_ready()
-                found.append(ends(batch))
+                found.append(reduced(batch))
                 del batch
             jax.block_until_ready(others)
     numbers = np.arange(len(dataset) * ROWS).reshape(-1, ROWS) * 37 % 251

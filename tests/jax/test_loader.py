@@ -154,8 +154,11 @@ def test_elements_that_are_pytrees_of_the_user() -> None:
     with pytest.raises(UsageError, match=r"row 0 is a .*Registered\. .*batch\(n, merge="):
         next(iter(door.Loader(elements.batch(4))))
 
+    def stacked(*leaves: Any) -> Any:
+        return np.stack(leaves)
+
     def merged(parts: list[Registered]) -> Any:
-        return jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *parts)
+        return jax.tree_util.tree_map(stacked, *parts)
 
     with door.Loader(elements.batch(4, merge=merged), num_workers=1, workers="threads") as loader:
         batches = list(loader)
