@@ -11,7 +11,7 @@ jax = pytest.importorskip("jax")
 door = pytest.importorskip("penstock.jax")
 
 ROWS, WIDTH = 8, 100_003  # a device's two rows begin where JAX takes no memory as it is, and are copied by its threads
-ROUNDS, AT_ONCE = 25, 8
+AT_ONCE = 8  # batches, more than have memory
 
 
 def row(number: int) -> Any:
@@ -40,27 +40,27 @@ def occupy(devices: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_dropped_in_flight(devices: Any, workers: Any) -> None:
+@pytest.mark.parametrize(("workers", "rounds"), [("threads", 25), ("processes", 8)])
+def test_dropped_in_flight(devices: Any, workers: Any, rounds: int) -> None:
     """A batch that is dropped at once, its transfer delayed, is nowhere overwritten by those that follow."""
     mesh = jax.sharding.Mesh(np.array(devices), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    dataset = ps.range(ROUNDS * AT_ONCE * ROWS).map(row).batch(ROWS)
+    dataset = ps.range(rounds * AT_ONCE * ROWS).map(row).batch(ROWS)
     reduced = jax.jit(ends)
     busy = occupy(devices)
     found: list[Any] = []
     in_flight = 0
     with door.Loader(dataset, sharding, num_workers=1, workers=workers, prefetch=2) as loader:
         batches = iter(loader)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             others = busy()
-            for _ in range(AT_ONCE):  # more than have memory: those that are dropped make room for the next
+            for _ in range(AT_ONCE):  # those that are dropped make room for the next
                 batch = next(batches)
                 in_flight += not batch.is_ready()
                 found.append(reduced(batch))
                 del batch
             jax.block_until_ready(others)
     numbers = np.arange(len(dataset) * ROWS).reshape(-1, ROWS) * 37 % 251
-    assert in_flight > ROUNDS
+    assert in_flight > rounds
     for (low, high), expected in zip(found, numbers, strict=True):
         assert np.asarray(low).tolist() == np.asarray(high).tolist() == expected.tolist()
