@@ -99,7 +99,7 @@ class Placing:
             return put
         return [self._put_one(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
 
-    def _put_one(self, array: Any, sharding: Sharding) -> Any:  # noqa: ANN401 - arrays of JAX's
+    def _put_one(self, array: Element, sharding: Sharding) -> Element:
         """Return a global array; `device_put` would make one of a process's own arrays too, in twice the time."""
         if isinstance(array, jax.Array):  # which a function of the dataset made
             if not self._several:

@@ -13,7 +13,7 @@ import pytest
 
 import penstock as ps
 
-job = pytest.importorskip("tests.jax.job")
+job = pytest.importorskip("tests.jax.jobs.job")
 JOB = Path(__file__).with_name("job.py")
 PATIENCE_SECONDS = 300.0
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
