@@ -137,6 +137,10 @@ class Board:
         self._places[slot, block, 2:_DEATHS] = start, len(text)
         return True
 
+    def forget(self, slot: int, block: int) -> None:
+        """Forget what was written about a block."""
+        self._places[slot, block, 2:_DEATHS] = 0
+
     def notes(self, slot: int, outcome: int = FINE) -> list[bytes]:
         """Return what was written about those of a slot's blocks of which an outcome was told."""
         if int(self._words[slot, _END]) == self._description_start + int(self._words[slot, _DESCRIBED]):

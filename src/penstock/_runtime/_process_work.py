@@ -204,8 +204,11 @@ class _Worker:
             self._board.begin(self._number, slot, claim.number, block)
             self._events.clear()
             self._is_elsewhere = False
-            # What has killed a process is gone through with care, so that it is known what kills the next one.
-            come_to = partial(self._board.come_to, self._number) if self._board.deaths(slot, block) else None
+            come_to: ComeTo | None = None
+            if self._board.deaths(slot, block):
+                # What has killed a process is gone through with care, so that it is known what kills the next one.
+                come_to = partial(self._board.come_to, self._number)
+                self._board.forget(slot, block)  # what the dead one has told
             with Caught() as caught:
                 described, job = self._job(slot, claim.number)
                 if not claim.merge:

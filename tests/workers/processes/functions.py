@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from penstock._runtime._board import Board
+
 DEADLY = 37
 LATE = 3_000
 
@@ -257,3 +259,24 @@ def stopped() -> None:
 def killed() -> None:
     """Be killed."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailsAndDies:
+    """Fails at one number in the first worker process that comes to it, which is killed once it has written so."""
+
+    def __init__(self, path: str) -> None:
+        self._once = Once(path, _die_when_told)
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, or raise."""
+        if self._once(number) == DEADLY and Board.tell is _killed_telling:
+            raise ValueError("very wrong")
+        return number
+
+
+def _die_when_told() -> None:
+    setattr(Board, "tell", _killed_telling)  # noqa: B010 - what type checkers know as a method
+
+
+def _killed_telling(*_: object) -> None:
+    killed()

@@ -40,6 +40,15 @@ def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert any("takes the place of one that died" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
+def test_what_the_dead_have_told_is_forgotten(tmp_path: Path, merge: Any) -> None:
+    """A process that dies when it has told of an error leaves nothing to who computes its rows again."""
+    failing = functions.FailsAndDies(str(tmp_path / "died"))
+    with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
+        assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
+        assert len(loader.deaths()) == 1
+
+
 def test_every_death_is_counted() -> None:
     """What kills processes again and again is as many events, all of the same batch."""
     with processes(ps.range(40).map(functions.kills_itself).batch(40), limits=MARKED) as loader:
