@@ -143,11 +143,8 @@ class BatchJob:
         self.arriving: list[BlockRecords] | None = None
         self.trouble = NO_TROUBLE
         self.layout: Layout | None = row_layout(self._program, learned)
-        if (
-            shared
-            and self.layout is not None
-            and not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds)
-        ):
+        kinds = () if self.layout is None else self.layout.kinds
+        if shared and not all(isinstance(kind, LeafSpec | None) for kind in kinds):
             self.layout = None  # lists of texts lie in no shared memory
         self.row_bytes = 0 if self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
         self.has_merge = self.layout is None or bool(self._program.above)

@@ -83,6 +83,7 @@ def test_ctrl_c_ends_a_program(tmp_path: Path, dataset: str) -> None:
     assert psutil.wait_procs(children, timeout=PATIENCE_SECONDS)[1] == []
 
 
+@pytest.mark.long
 def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
     """Workers whose program the system has killed end by themselves."""
     with start(tmp_path, "for batch in batches: pass") as program:

@@ -48,6 +48,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_sixteen_workers_with_64_megabytes() -> None:
     """Batches that together are larger than /dev/shm are there at once: no "bus error", however they are collated."""
     unshare = shutil.which("unshare")

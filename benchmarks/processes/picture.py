@@ -1,6 +1,6 @@
 """Draws memory in flight over the number of workers, from what `scripts/bench memory --rivals --json FILE` has written.
 
-python -m benchmarks.picture FILE docs/images/memory.svg
+python -m benchmarks.processes.picture FILE docs/images/memory.svg
 """
 
 import argparse
