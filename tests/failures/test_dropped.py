@@ -53,3 +53,31 @@ def test_gone_after_an_error(function: Any, options: dict[str, Any]) -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+def refuses_most(number: int) -> int:
+    """Raise for seven numbers of eight."""
+    if number % 8:
+        raise KeyError(number)
+    return number
+
+
+@pytest.mark.parametrize("budget", [None, 3])
+def test_gone_after_errors_that_were_replaced(budget: int | None) -> None:
+    """Substitutes that fail too keep nothing either, whether one is found or the budget is used up."""
+    replacing = ps.Substitute(attempts=1000, budget=budget)
+    gc.disable()
+    try:
+        loader = ps.Loader(ps.range(32).map(refuses_most, on_error=replacing).batch(4))
+        batches = iter(loader)
+        if budget is None:
+            assert all(number % 8 == 0 for batch in batches for number in batch)
+        else:
+            with pytest.raises(KeyError) as raised:
+                list(batches)
+            del raised
+        held = weakref.ref(loader)
+        del batches, loader
+        assert held() is None
+    finally:
+        gc.enable()

@@ -229,31 +229,34 @@ def after_error(step: Map, error: Exception, place: Place, context: Context, ele
         case Substitute(attempts=attempts, budget=budget):
             if budget is not None and context.substituted(step.name, *place.seed[:2]) >= budget:
                 error.add_note(f"{whereabouts(step, place)}; the budget of {budget} substitutions is used up")
-                raise error
-            return _substitute(step, attempts, error, place, context, element_at)
+                try:
+                    raise error
+                finally:
+                    del error  # likewise
+            return _substitute(step, attempts, _text(error), place, context, element_at)
         case _:
             assert_never(step.on_error)
 
 
 def _substitute(
-    step: Map, attempts: int, error: Exception, place: Place, context: Context, element_at: ElementAt
+    step: Map, attempts: int, reason: str, place: Place, context: Context, element_at: ElementAt
 ) -> Element:
     """Return the step's element of another position of the epoch, chosen by hash of the seed position."""
     # The parent is indexable: verified when the step was described.
     count = length(step.parent) or 0
     bare = Map(step.parent, step.function, step.name, step.seed, step.form)
-    last = error
     for attempt in range(attempts):
         position = derive(step.seed, "substitute", *place.seed, attempt) % count
         try:
             element = element_at(bare, place.epoch, position, context)
-        except Exception as another:  # noqa: BLE001 - the next attempt, or the last error is raised
-            last = another
-            continue
-        context.observe(Substituted(step.name, *_where(place), _text(error), position))
+        except Exception as error:
+            if attempt + 1 < attempts:
+                continue
+            error.add_note(f"{whereabouts(step, place)}; {attempts} substitutes failed too")
+            raise
+        context.observe(Substituted(step.name, *_where(place), reason, position))
         return element
-    last.add_note(f"{whereabouts(step, place)}; {attempts} substitutes failed too")
-    raise last
+    raise InternalError("a substitute is tried for once at least")
 
 
 def whereabouts(step: Map | Filter | FlatMap, place: Place) -> str:
