@@ -171,8 +171,8 @@ class _Journey:
         self._batches = iter(self._loader)
         self._in_order = self._in_order and self._place.ordered
 
-    def _take(self) -> bool:
-        """Take the next batch; return whether there was one."""
+    def _take(self, *, is_error_enough: bool = False) -> bool:
+        """Take the next batch, or an error that was injected; return whether there was one."""
         for _ in range(_MOST_ERRORS):
             try:
                 batch = next(self._batches)
@@ -180,6 +180,8 @@ class _Journey:
                 return False
             except (InjectedError, MemoryError, WorkerError) as error:
                 self._accept(error)
+                if is_error_enough:
+                    return True
             else:
                 if self._last is not None and digest(self._last[0]) != self._last[1]:
                     raise AssertionError("a batch changed after it was handed out")
@@ -214,8 +216,9 @@ class _Journey:
                 self._restart()
                 self._count(RESTART)
         elif fault == KILL_SERVER:
-            if not self._has_killed_server:  # making another takes long
+            if not self._has_killed_server and self._deaths < self._most_deaths:  # making another takes long
                 self._has_killed_server = self._strike(self._family.servers(), signal.SIGKILL, KILL_SERVER)
+                self._deaths += self._has_killed_server  # a helper that it was about to fork counts as one that died
         else:
             self._strike_worker(fault)
 
@@ -246,7 +249,8 @@ class _Journey:
             return
         try:
             for _ in range(self._chance.between(1, 4)):
-                if not self._is_ready() or not self._take():
+                # After an error the next batch is begun anew, maybe by who is stopped.
+                if not self._is_ready() or not self._take(is_error_enough=True):
                     break
         finally:
             if then is None:
