@@ -6,27 +6,17 @@ import threading
 from collections.abc import Generator
 
 import penstock as ps
-from penstock._plan._lower import lower
-from penstock._plan._plan import Limits
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._recorder import Recorder
 from tests.loader.gates import PATIENCE_SECONDS
+from tests.runtime.plans import plan_of
 
 
 @contextlib.contextmanager
 def made() -> Generator[Crew]:
     """Give a crew of one worker without work."""
-    plan = lower(
-        ps.range(1).node,
-        place="threads",
-        num_workers=1,
-        shard=None,
-        prefetch=1,
-        memory=None,
-        copy=False,
-        limits=Limits(),
-    )
+    plan = plan_of(ps.range(1), "threads", 1)
     crew = Crew(Client(plan, Recorder()))
     try:
         yield crew

@@ -20,6 +20,7 @@ from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Drawing, Failing, Numbers
 from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
+from tests.workers.processes.shared_memory import shared_bytes
 
 
 class DyingOnce(Drawing):
@@ -226,18 +227,17 @@ def test_batches_in_memory() -> None:
     assert most <= 3.05 * 8 * Wide.size_bytes
 
 
-def shared_bytes() -> int:
-    """Return the bytes of shared memory that this process's descriptors hold."""
-    folder = Path("/proc/self/fd")
-    found: dict[int, int] = {}
-    for entry in folder.iterdir():
-        try:
-            if "memfd" in os.readlink(entry):
-                status = os.stat(entry)
-                found[status.st_ino] = status.st_blocks * 512
-        except OSError:  # the descriptor that listed the folder
-            continue
-    return sum(found.values())
+def test_batches_that_are_dropped_are_gone() -> None:
+    """At once, also that which was handed out when the sampler came to its end: no traceback keeps it for a while."""
+    gc.disable()
+    try:
+        given: list[weakref.ref[Any]] = []
+        for batch in DataLoader(Wide(), batch_size=8, num_workers=2):
+            given.append(weakref.ref(batch))
+            assert [each() is not None for each in given] == [False] * (len(given) - 1) + [True]
+        assert len(given) == 12
+    finally:
+        gc.enable()
 
 
 class Wide(Numbers):

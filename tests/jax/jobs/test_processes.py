@@ -2,9 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.programs.together import free_port, run_together
 
 job = pytest.importorskip("tests.jax.jobs.job")
 JOB = Path(__file__).with_name("job.py")
@@ -22,34 +20,16 @@ SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 def run(folder: Path, processes: int, steps: int, state: Path | None = None) -> tuple[list[Any], list[float]]:
     """Run a job, and return each step's global batch, put together from what each process saw, and the losses."""
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    started = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "error::UserWarning:penstock",
-                str(JOB),
-                *map(str, (process, processes, port, folder, steps)),
-                *([] if state is None else [str(state)]),
-            ],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for process in range(processes)
-    ]
-    try:
-        printed = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0] * processes, "\n".join(printed)
+    warned, rest = ["-W", "error::UserWarning:penstock", str(JOB)], [] if state is None else [str(state)]
+    port = free_port()
+    run_together(
+        [
+            ([*warned, *map(str, (process, processes, port, folder, steps)), *rest], environment)
+            for process in range(processes)
+        ],
+        PATIENCE_SECONDS,
+    )
     seen = [dict(np.load(folder / f"{process}.npz")) for process in range(processes)]
     losses = seen[0]["losses"].tolist()
     return [put_together(seen, step) for step in range(steps)], losses

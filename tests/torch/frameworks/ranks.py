@@ -3,11 +3,10 @@
 import faulthandler
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.programs.together import free_port, run_together
 
 CHECKOUT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 500.0
@@ -23,37 +22,19 @@ def run_ranks(framework: str, folder: Path) -> list[Told]:
     Each is told its place by the variables that `torchrun` sets, and writes to FOLDER/RANK.json.
     """
     faulthandler.cancel_dump_traceback_later()  # frameworks alone take long to import; the patience here is its own
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     shared = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "CUDA_VISIBLE_DEVICES": "",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(RANKS),
         "LOCAL_WORLD_SIZE": str(RANKS),
         "OMP_NUM_THREADS": "1",
     }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.torch.frameworks.job", framework, str(folder)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        printed = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0] * RANKS, "\n".join(printed)
+    job = ["-m", "tests.torch.frameworks.job", framework, str(folder)]
+    ranks = [(job, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(RANKS)]
+    run_together(ranks, PATIENCE_SECONDS, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

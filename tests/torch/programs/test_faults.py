@@ -2,24 +2,19 @@
 
 import os
 import resource
-import shutil
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from penstock.torch import DataLoader
+from tests.programs.small_shm import run_with_small_shm
 from tests.torch.conformance.datasets import Numbers
 from tests.torch.conformance.untyped import torch
 
-CHECKOUT = str(Path(__file__).parents[3])
 PATIENCE_SECONDS = 240.0
-SMALL = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
 LARGE_BATCHES = """
 import os, warnings
 import torch
@@ -51,20 +46,7 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_sixteen_workers_with_64_megabytes() -> None:
     """Batches that together are larger than /dev/shm are there at once: no "bus error", however they are collated."""
-    unshare = shutil.which("unshare")
-    if (
-        unshare is None
-        or subprocess.run([unshare, "--mount", "sh", "-c", SMALL], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("this system lets nobody here mount a small /dev/shm")
-    program = subprocess.run(
-        [unshare, "--mount", "sh", "-c", f'{SMALL} && exec "$0" -c "$1"', sys.executable, LARGE_BATCHES],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert (program.returncode, program.stdout, program.stderr) == (0, "2560\n", "")
+    assert run_with_small_shm(LARGE_BATCHES, PATIENCE_SECONDS) == (0, "2560\n", "")
 
 
 @contextmanager
