@@ -86,6 +86,7 @@ def build(bench: Bench) -> Scenario:
             _bare_processes(bench, work),
             _ours(bench, work, "threads"),
             _ours(bench, work, "processes"),
+            _ours(bench, work, "isolated"),
         ),
     )
 

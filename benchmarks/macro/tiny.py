@@ -47,6 +47,7 @@ def build(bench: Bench) -> Scenario:
             _ours(bench, work, "inline", goal=Goal("share", 0.9)),
             _ours(bench, work, "threads", goal=None),
             _ours(bench, work, "processes", goal=Goal("share", 1.2)),
+            _ours(bench, work, "isolated", goal=Goal("share", 1.2)),
         ),
     )
 

@@ -56,6 +56,7 @@ def build(bench: Bench) -> Scenario:
             _ours(bench, work, "inline", Goal("share", 0.9)),
             _ours(bench, work, "threads", Goal("share", 0.9)),
             _ours(bench, work, "processes", Goal("share", 0.8)),
+            _ours(bench, work, "isolated", Goal("share", 0.8)),
         ),
     )
 

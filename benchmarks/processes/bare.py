@@ -9,7 +9,7 @@ import mmap
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -70,7 +70,7 @@ class BareProcesses:
             self._scope.callback(pipe.close)
             pipe.recv_bytes()  # it is ready
 
-    def batches(self, count: int) -> Iterator[Array]:
+    def batches(self, count: int) -> Generator[Array]:
         """Have `count` batches made and yield them in order; each must be dropped before the next is asked for."""
         processes = len(self._pipes)
         window = processes * SLOTS_EACH

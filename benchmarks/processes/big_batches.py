@@ -74,6 +74,7 @@ def build(bench: Bench) -> Scenario:
             *(_limit(bench, work, number, name) for number, name in enumerate(LIMITS, 1)),
             *_ours(bench, work, 2),
             *(() if bench.smoke else _ours(bench, work, 4)),
+            *_ours(bench, work, 2, isolated=True),
         ),
     )
 
@@ -88,13 +89,15 @@ def _limit(bench: Bench, work: Work, processes: int, name: str) -> Contestant:
     return contestant(work, name, "limit", lambda: opened().batches(work.num_batches))
 
 
-def _ours(bench: Bench, work: Work, workers: int) -> tuple[Contestant, ...]:
+def _ours(bench: Bench, work: Work, workers: int, *, isolated: bool = False) -> tuple[Contestant, ...]:
     dataset = ps.range(work.num_batches * work.batch_size).map(work.item).batch(work.batch_size)
     most = 0.0
 
     @cache
     def opened() -> ps.Loader[NDArray[np.float32]]:
-        return bench.scope.enter_context(ps.Loader(dataset, num_workers=workers, workers="processes"))
+        return bench.scope.enter_context(
+            ps.Loader(dataset, num_workers=workers, workers="processes", isolated=isolated)
+        )
 
     def watched() -> Iterator[NDArray[np.float32]]:
         nonlocal most
@@ -102,7 +105,7 @@ def _ours(bench: Bench, work: Work, workers: int) -> tuple[Contestant, ...]:
             most = max(most, opened().stats()["bytes_in_flight"])
             yield batch
 
-    name = f"penstock, {workers} processes"
+    name = f"penstock, {'isolated, ' * isolated}{workers} processes"
     return (
         contestant(work, name, "ours", watched, goal=Goal("share", 0.97), facts=lambda: {"MB in flight": most / 1e6}),
         receiving(work, name, "ours", opened, goal=Goal("value", 1)),

@@ -232,14 +232,19 @@ def holding(opened: Open, commands: Connection) -> None:
 
 
 def chart(work: Work, medians: Mapping[str, float]) -> str:
-    """Return bars of text: memory in flight over the number of workers, ours beside the rivals'."""
+    """Return bars of text: memory in flight over the number of workers, ours beside the rivals', and idle time.
+
+    A worker counts as idle in all the time that it doesn't spend on an item's own wait, also while it fills rows.
+    """
     suffix = ", in flight"
     shown = [name.removesuffix(suffix) for name in medians if name.endswith(suffix)]
     most = max(medians[name + suffix] for name in shown)
     width = max(map(len, shown))
-    lines = [f"memory in flight, MB ({PREFETCH + 1} batches are {(PREFETCH + 1) * work.batch_bytes / 1e6:,.0f})"]
+    batches = f"{PREFETCH + 1} batches are {(PREFETCH + 1) * work.batch_bytes / 1e6:,.0f}"
+    lines = [f"memory in flight, MB ({batches}), and the workers' time outside of items"]
     for name in shown:
         value = medians[name + suffix]
         bar = "█" * round(CHART_WIDTH * value / most)
-        lines.append(f"  {name.ljust(width)}  {bar} {value:,.0f}")
+        idle = 1 - medians[name] * work.seconds / int(name.split()[0])
+        lines.append(f"  {name.ljust(width)}  {bar} {value:,.0f}, {idle:.0%} idle")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from benchmarks.processes.held import running
 
 Main = Callable[[Connection], None]  # is pickled
 END_SECONDS = 20
+QUIET = "ignore:This DataLoader will create"  # torch advises against more workers than cores, each time
 
 
 class Trainer:
@@ -42,7 +43,7 @@ class Trainer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.processes.trainer", str(theirs.fileno())],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, **(variables or {})},
+                env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": QUIET, **(variables or {})},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

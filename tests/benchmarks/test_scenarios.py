@@ -32,6 +32,6 @@ def test_ours_is_compared_with_a_limit_of_the_same_output(name: str, tmp_path: P
     (measured,) = json.loads(report.read_text())
     contestants = {contestant["name"]: contestant for contestant in measured["contestants"]}
     ours = [contestant for contestant in contestants.values() if contestant["role"] == "ours"]
-    assert len(ours) == 3
+    assert len(ours) == 4  # inline, threads, processes, isolated
     for contestant in ours:
         assert contestant["digest"] == contestants[contestant["limit"]]["digest"]
