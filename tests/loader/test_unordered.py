@@ -100,6 +100,22 @@ def test_a_slow_batch_holds_nothing_up() -> None:
         assert sorted(steps_of(loader)) == list(range(20))
 
 
+@pytest.mark.parametrize("remainder", ["drop", "keep", "pad"])
+def test_batches_that_are_chosen_among(remainder: Any) -> None:
+    """A state saved with batches handed out early is gone on from, where a step above the batch takes some of them."""
+    gate = Gate(0)
+    dataset = ps.range(41).map(gate).batch(2, remainder=remainder)[:18]
+    with loader_of(dataset, num_workers=2) as loader:
+        batches = iter(loader)
+        early = [steps_of([next(batches)])[0] for _ in range(5)]
+        state = loader.state_dict()
+        gate.open()
+    assert state["ahead"]
+    resumed = loader_of(dataset, num_workers=0)
+    resumed.load_state_dict(state)
+    assert sorted(early + steps_of(resumed)) == list(range(18))
+
+
 def test_states_of_the_last_steps_are_known() -> None:
     """As if fewer batches had been handed out: for wrappers that look ahead."""
     gate = Gate(0)

@@ -268,7 +268,7 @@ class IndexedProgress:
                 f"{state.shape.ranks}; got batches of {self._batch} on rank {rank} of {count}. Load each rank's own "
                 "state there, or one that was saved at an epoch's end."
             )
-        drops = state.shape.remainder == "drop"
+        drops = self._recuts and state.shape.remainder == "drop"
         steps = self._timeline._replace(drops_remainder=drops).steps_from(state.position, self._stride)
         if drops != self._timeline.drops_remainder or (state.ahead and state.ahead[-1][1] > steps):
             raise StateError(

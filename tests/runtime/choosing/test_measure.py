@@ -197,6 +197,13 @@ def test_the_choice_is_told(caplog: pytest.LogCaptureFixture) -> None:
             assert f"{who} ({why})" in repr(loader)
 
 
+@pytest.mark.parametrize("number", ["auto", 2])
+def test_a_step_above_the_batch_may_leave_nothing(number: Any) -> None:
+    """There is nothing to measure then, and nothing to load."""
+    with loader_of(ps.range(8).batch(2)[:0], num_workers=number) as loader:
+        assert list(loader) == []
+
+
 @settings(max_examples=EXAMPLES)
 @given(batched() | indexable(), st.sampled_from(["auto", "threads"]))
 def test_any_choice_loads_the_same(dataset: ps.Dataset, workers: str) -> None:

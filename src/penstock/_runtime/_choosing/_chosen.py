@@ -73,8 +73,10 @@ def _room(plan: Plan, why_not: str = "") -> Room:
     if not isinstance(program, Batches):
         rows = sum(map(count_positions, worker_leaves(plan.node))) // plan.shard.count
         return Room(max(plan.batch_size // plan.shard.count, 1), rows, processors, why_not)
+    if not plan.length:  # a step above the batch may leave nothing of what there is
+        return Room(1, 0, processors, why_not)
     first = Course(Unit(0, 0, 0, plan.batch_size), 1, 1).first
-    rows = rows_of(program, plan.shard, first).total if program.total else 0
+    rows = rows_of(program, plan.shard, first).total
     return Room(max(rows, 1), program.total // plan.shard.count, processors, why_not)
 
 
