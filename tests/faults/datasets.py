@@ -189,6 +189,10 @@ def _stacked(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Datase
     return numbers.map(partial(row, folder, size), name="row").batch(chance.between(1, 12))
 
 
+def _large(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    return numbers.map(partial(row, folder, 300_000), name="row").batch(chance.between(4, 12))
+
+
 def _merged(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     rows = numbers.map(partial(same, folder), name="same")
     return rows.batch(chance.between(1, 12), merge=partial(merged, folder))
@@ -233,6 +237,7 @@ def _mixed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[
 
 _MAKERS: Final = {
     "stacked": _stacked,
+    "large": _large,
     "merged": _merged,
     "above": _above,
     "strings": _strings,

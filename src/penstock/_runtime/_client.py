@@ -13,7 +13,7 @@ from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._stock import Stock
+from penstock._runtime._stock import Lender, Stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,7 @@ class Client:
     Attributes:
         plan: what it computes.
         recorder: told of events.
+        lender: whose memory its crew's jobs are computed in; None for the crew's own.
         learned: what is known of its rows.
         deadly: what no worker shall compute, as in `Context`.
         stock: its memory. It may outlive the client, as batches that were handed out do.
@@ -39,16 +40,17 @@ class Client:
         listener: woken when one of its jobs may be complete; there when it has joined a crew.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, lender: Lender | None = None) -> None:
         self.plan = plan
         self.recorder = recorder
+        self.lender = lender
         self.learned = Learned()
         self.deadly: dict[tuple[int, int], Exception] = {}
         self.stock = Stock()
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing
-        self.told_of_kept_batches = False
+        self.told_of_kept_batches = lender is not None  # the lender knows who keeps them
         self.listener: Listener | None = None
         self._told_of: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread

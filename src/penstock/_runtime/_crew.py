@@ -88,8 +88,15 @@ class Crew:
     def _allocate(self, size_bytes: int) -> Region:
         return self._memory.allocate(size_bytes)
 
+    def _share(self, region: Region) -> None:
+        """Have the workers know memory that was allocated elsewhere."""
+
     def _discard(self, regions: list[Region]) -> None:
         """Let go of memory that is not used any more."""
+        lender = self._owner.lender
+        if lender is not None:
+            for region in regions:
+                lender.discard(region)
 
     def _region_bytes(self, job: Job) -> int:
         return job.memory_bytes
@@ -184,6 +191,10 @@ class Crew:
         if self._worker_error is not None:
             raise self._worker_error
 
+    def arm_more(self, client: Client) -> None:
+        """Arm what memory that has come back has room for; any thread may call it, and never waits."""
+        self.when_free(lambda: client.arm_more())
+
     def count_bytes(self, client: Client) -> int:
         """Return the bytes of a client's memory that is being written, ready or viewed now."""
         if os.getpid() != self._process:
@@ -237,7 +248,15 @@ class Crew:
         region = stock.take(size_bytes)
         if region is None:
             self._discard(stock.oldest())  # the new one takes its place
-            region = self._allocate(size_bytes)
+            region = self._new_region(size_bytes)
+        return region
+
+    def _new_region(self, size_bytes: int) -> Region:
+        lender = self._owner.lender
+        region = None if lender is None else lender.allocate(size_bytes)
+        if region is None:
+            return self._allocate(size_bytes)
+        self._share(region)
         return region
 
     def retire(self, slot: int) -> None:

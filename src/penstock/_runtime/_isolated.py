@@ -22,6 +22,7 @@ import pickle
 import threading
 import warnings
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, Final, cast
@@ -305,7 +306,7 @@ class IsolatedStream:
                 continue
             self._warn_of_kept(life)
             try:
-                self._take_in(life.reader.receive(timeout_seconds=timeout_seconds))
+                self._take_in(self._message(life, timeout_seconds))
             except (PeerError, EndOfPipeError):
                 self._lost = True
             except TimeoutError:
@@ -316,6 +317,13 @@ class IsolatedStream:
             except UsageError as error:
                 raise UsageError(self._starved_text(error)) from None
         return True
+
+    def _message(self, life: Life, timeout_seconds: float | None) -> object:
+        if life.reader.slots:  # perhaps all that there are
+            with suppress(TimeoutError):
+                return life.reader.receive(timeout_seconds=0.0)
+            life.starve()
+        return life.reader.receive(timeout_seconds=timeout_seconds)
 
     def _bury(self, life: Life) -> None:
         death = self._helper.bury(life)

@@ -4,7 +4,8 @@ Guarantees:
   - One run at a time, each the rest of an epoch. A newer one, or the end, is looked for after each batch.
   - What was computed before an error is sent before it. A run has ended with its error, or at the end of the epoch.
   - What is counted of elements travels with the batch before which it was counted.
-  - A batch is asked for when there is room for one on its way, and copied once, into shared memory used before.
+  - A batch is asked for when there is room for one on its way. A large one is computed where the trainer's process
+    reads it; a small one is copied once, into shared memory used before.
 
 Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight)`.
 Commands come through the process's own pipe, pickled; an empty one means the end.
@@ -14,21 +15,21 @@ import os
 import pickle
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock._graph._jax_keys import leave_accelerators
-from penstock._graph._nodes import Element, Node, walk
+from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course
+from penstock._runtime._lent_memory import LEAST_BYTES, LentMemory
 from penstock._runtime._parcels import read
-from penstock._runtime._recorder import Recorder, Remembered
+from penstock._runtime._recorder import Remembered, TellingRecorder
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._tree import flatten
@@ -40,13 +41,16 @@ from penstock.events import Event
 from penstock.transport._arena import Arena
 from penstock.transport._arena._table import open_region
 from penstock.transport._daemon_thread import DaemonThread
+from penstock.transport._pipe._operations import Steps
 from penstock.transport._pipe._sender import Sender
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+ResultT = TypeVar("ResultT")
+
 _CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
-_CHUNK_BYTES: Final = 1_000_000
+_CHUNK_BYTES: Final = LEAST_BYTES  # what is sent where it lies goes alone
 _MOST_BATCHES: Final = 64
 
 
@@ -88,6 +92,12 @@ class Begin(NamedTuple):
     remembered: Remembered = Remembered((), ())
 
 
+class Starved(NamedTuple):
+    """The trainer's process waits for more than so many messages, and keeps memory of some of them."""
+
+    messages: int
+
+
 class Told(NamedTuple):
     """What comes with a batch, and with what ends a run.
 
@@ -122,11 +132,13 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
             capacity=setup.capacity,
             allow_pickle=True,
             owns_arena=True,
+            least_shared_bytes=LEAST_BYTES,
         )
-        commands = _Commands(pipe, sender)
+        memory = LentMemory(sender)
+        commands = _Commands(pipe, sender, memory)
         helper: _Helper | None = None
         with Caught() as caught:
-            helper = _Helper(cast("Plan", read(region, slice(None), 0)), commands, sender)
+            helper = _Helper(cast("Plan", read(region, slice(None), 0)), commands, sender, memory)
         with suppress(OSError):
             pipe.send_bytes(b"started")
         if helper is not None:
@@ -148,9 +160,11 @@ def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None
 class _Commands:
     """What the trainer's process says, of which the latest counts."""
 
-    def __init__(self, pipe: "Connection[Any, Any]", sender: Sender) -> None:
+    def __init__(self, pipe: "Connection[Any, Any]", sender: Sender, memory: LentMemory) -> None:
         self._pipe = pipe
         self._sender = sender
+        self._memory = memory
+        memory.is_over = lambda: self.waiting
         self._changed = threading.Condition()  # protects both below
         self._latest: Begin | None = None
         self._has_ended = False
@@ -160,13 +174,18 @@ class _Commands:
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while message := self._pipe.recv_bytes():
-                begin: Begin = pickle.loads(message)
+                command: Begin | Starved = pickle.loads(message)
+                if isinstance(command, Starved):
+                    self._memory.starve(command.messages)
+                    continue
                 with self._changed:
-                    self._latest = begin
+                    self._latest = command
                     self._changed.notify_all()
+                self._memory.wake()
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
+        self._memory.wake()
         with suppress(PenstockError):
             self._sender.operations.close()  # whoever waits for room is told
 
@@ -191,11 +210,14 @@ class _Commands:
 class _Helper:
     """Does what it is told; the runtime is closed at the end."""
 
-    def __init__(self, plan: Plan, commands: _Commands, sender: Sender) -> None:
+    def __init__(self, plan: Plan, commands: _Commands, sender: Sender, memory: LentMemory) -> None:
         self._commands = commands
         self._sender = sender
-        self._recorder = _TellingRecorder(plan.node)
-        self._runtime = Runtime(plan, self._recorder)
+        self._recorder = TellingRecorder(plan.node)
+        self._memory = memory
+        # Who bounds the memory has batches copied: what they take there is known.
+        self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
+        memory.returned = self._runtime.arm_more
         self._plan = plan
 
     def serve(self) -> None:
@@ -207,6 +229,7 @@ class _Helper:
                         self._run(begin, begin.course)
         finally:
             self._runtime.close()
+            self._memory.close()
 
     def _run(self, begin: Begin, course: Course) -> None:
         self._recorder.recall(begin.remembered)
@@ -259,11 +282,12 @@ class _Helper:
     def _send(self, run: int, word: Word, batches: list[Element], told: list[Told]) -> None:
         packed = b"" if all(each == NOTHING_TOLD for each in told) else pickle.dumps(tuple(told))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
-        self._do(lambda: self._sender.sending((run, int(word), batches, packed, in_flight)))
+        slots = self._do(lambda: self._sender.sending((run, int(word), batches, packed, in_flight)))
+        self._memory.keep(slots, batches)
 
-    def _do(self, make_steps: Callable[[], Any]) -> None:
+    def _do(self, make_steps: Callable[[], Steps[ResultT]]) -> ResultT:
         try:
-            self._sender.operations.run(make_steps(), None)
+            return self._sender.operations.run(make_steps(), None)
         except (ClosedError, PeerError) as error:
             raise _TrainerGoneError from error
 
@@ -279,7 +303,10 @@ class _Outbox:
     """
 
     def __init__(
-        self, recorder: "_TellingRecorder", run: int, send: Callable[[int, Word, list[Element], list[Told]], None]
+        self,
+        recorder: TellingRecorder,
+        run: int,
+        send: Callable[[int, Word, list[Element], list[Told]], None],
     ) -> None:
         self._recorder = recorder
         self._run = run
@@ -350,38 +377,16 @@ class _Outbox:
         self._batches, self._told, self._bytes = [], [], 0
 
 
-class _TellingRecorder(Recorder):
-    """A recorder that also keeps what it is told, to be sent."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__()
-        self._numbers = {id(step): number for number, step in enumerate(walk(node))}
-        self._new: deque[Event] = deque()  # any thread's
-        self._filtered: list[tuple[int, int, int]] = []
-
-    def observe(self, event: Event) -> None:
-        super().observe(event)
-        self._new.append(event)
-
-    def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
-        self._filtered.append((self._numbers[id(node)], kept, dropped))
-
-    def taken(self) -> tuple[tuple[Event, ...], tuple[tuple[int, int, int], ...]]:
-        """Return what was told since the last call."""
-        events = tuple(self._new.popleft() for _ in range(len(self._new)))
-        filtered, self._filtered = tuple(self._filtered), []
-        return events, filtered
-
-
 def inner_plan(plan: Plan) -> Plan:
     """Return the plan that the helper runs.
 
-    One batch waits in the pipe, the others of `prefetch` in the crew; but two there, without which workers would wait
+    A large batch that waits in the pipe is one of those that the crew has memory for. Where memory is bounded, all are
+    copied: one waits in the pipe, the others of `prefetch` in the crew; but two there, without which workers would wait
     for each other's last rows.
     """
-    if plan.place == "inline":
+    if plan.place == "inline" or plan.memory is None:
         return replace(plan, isolated=False)
-    memory = None if plan.memory is None else max(plan.memory // 2, 1)
+    memory = max(plan.memory // 2, 1)
     return replace(plan, isolated=False, prefetch=max(plan.prefetch - 1, min(plan.prefetch, 2)), memory=memory)
 
 

@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock._runtime._isolated_helper import Begin, Setup, serve
+from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.transport._bell import Bell
@@ -30,6 +30,12 @@ class BatchReader(TensorPipeReader):
     def was_joined(self) -> bool:
         """Whether the process has been let in."""
         return bool(self._seen)
+
+    @property
+    def slots(self) -> int:
+        """How many slots of the helper's memory this process holds, with what is on its way."""
+        last = self._last
+        return 0 if last is None or last.ended else last.slots
 
     @property
     def kept(self) -> int:
@@ -58,6 +64,7 @@ class Life:
         self.successor: Life | None = None
         self.has_begun = self.is_hopeless = False
         self.watch: DaemonThread | None = None
+        self._starved_at = -1  # messages
         self._ending = threading.RLock()
         self.reader = BatchReader(allow_pickle=True, copy=copy)
         try:
@@ -69,10 +76,16 @@ class Life:
             self.reader.close()
             raise
 
-    def tell(self, begin: Begin) -> None:
+    def tell(self, command: Begin | Starved) -> None:
         """Send a command."""
         with suppress(OSError):  # it has died: whoever receives is told
-            self.process.pipe.send_bytes(pickle.dumps(begin, pickle.HIGHEST_PROTOCOL))
+            self.process.pipe.send_bytes(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
+
+    def starve(self) -> None:
+        """Say, once for each message, that this process waits for it, and keeps memory of some before it."""
+        if self._starved_at != self.reader.messages:
+            self._starved_at = self.reader.messages
+            self.tell(Starved(self._starved_at))
 
     def end(self) -> None:
         """End the process, if it lives, and close what belongs to it; may be called again, and anywhere."""

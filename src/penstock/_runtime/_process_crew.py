@@ -92,6 +92,7 @@ class ProcessCrew(Crew):
         self._regions[id(region)] = self._newest, region
 
     def _discard(self, regions: list[Region]) -> None:
+        super()._discard(regions)
         for region in regions:
             number, _ = self._regions.pop(id(region))
             self._processes.unshare(number)

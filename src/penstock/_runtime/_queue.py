@@ -173,6 +173,10 @@ class JobQueue(Generic[AnyJob]):
                 f"{client.stock.used_bytes} are held by batches that are still referenced. Raise memory=, keep fewer "
                 "batches, or use copy=True, which hands out copies."
             )
+        while client.lender is not None and client.lender.await_return():
+            self._arm()
+            if self._armed or self._ended:
+                return
         if not client.told_of_kept_batches:
             client.told_of_kept_batches = True
             kept = crew.regions_in_use(client)

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple, assert_never
 
 from penstock._graph._length import is_indexable
-from penstock._graph._nodes import Filter, Map, Node
+from penstock._graph._nodes import Filter, Map, Node, walk
 from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
 
 _MOST_EVENTS = 1000
@@ -124,3 +124,26 @@ def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
         f"thrown away. {remedy}: the predicate is then called once for each element, and what it leaves out is not "
         "read again."
     )
+
+
+class TellingRecorder(Recorder):
+    """A recorder that also keeps what it is told, to be sent."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._numbers = {id(step): number for number, step in enumerate(walk(node))}
+        self._new: deque[Event] = deque()  # any thread's
+        self._filtered: list[tuple[int, int, int]] = []
+
+    def observe(self, event: Event) -> None:
+        super().observe(event)
+        self._new.append(event)
+
+    def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
+        self._filtered.append((self._numbers[id(node)], kept, dropped))
+
+    def taken(self) -> tuple[tuple[Event, ...], tuple[tuple[int, int, int], ...]]:
+        """Return what was told since the last call."""
+        events = tuple(self._new.popleft() for _ in range(len(self._new)))
+        filtered, self._filtered = tuple(self._filtered), []
+        return events, filtered

@@ -13,6 +13,7 @@ from penstock._runtime._crew import Crew
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._ordered import OrderedStream, can_read_ahead
 from penstock._runtime._recorder import Recorder
+from penstock._runtime._stock import Lender
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock.errors import ClosedError, StateError
@@ -26,12 +27,20 @@ class Runtime:
         plan: what is computed, and by whom.
         recorder: told of events; None makes one.
         owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
+        lender: whose memory its workers compute in; None for their own.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder | None = None, *, owner: "Runtime | None" = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        recorder: Recorder | None = None,
+        *,
+        owner: "Runtime | None" = None,
+        lender: Lender | None = None,
+    ) -> None:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
-        self._client = Client(plan, self.recorder)
+        self._client = Client(plan, self.recorder, lender)
         self._owner = owner
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
@@ -108,6 +117,11 @@ class Runtime:
         except EndOfEpoch:
             step, epoch = course.first.step, course.first.epoch
             raise StateError(f"epoch {epoch} has ended before step {step}; ask again when it was handed out") from None
+
+    def arm_more(self) -> None:
+        """Have workers begin what memory that has come back has room for; any thread may call it."""
+        if self._crew is not None:
+            self._crew.arm_more(self._client)
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""

@@ -3,7 +3,25 @@
 Changed with the crew owned.
 """
 
+from typing import Protocol
+
 from penstock.transport._memory import Region
+
+
+class Lender(Protocol):
+    """Has memory of its own for jobs."""
+
+    def allocate(self, size_bytes: int) -> Region | None:
+        """Return memory for a job, or None if it is to be allocated as usual."""
+        ...
+
+    def discard(self, region: Region) -> None:
+        """Take back memory, if it is of this."""
+        ...
+
+    def await_return(self) -> bool:
+        """Wait until memory may have come back, or won't: what is lent is kept by who waits for more; False then."""
+        ...
 
 
 class Stock:

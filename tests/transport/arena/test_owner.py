@@ -266,6 +266,39 @@ def test_an_address_is_located() -> None:
     assert arena.locate(first, 1) is None
 
 
+def test_a_whole_region_is_lent() -> None:
+    """It begins with its lease, whose memory is found; it serves again once it came back, and is counted elsewhere."""
+    with Arena() as arena:
+        arena.empty((PAGE,), np.uint8)[...] = 1  # a slot that is idle, and too small
+        region, lease = arena.lease_region(3 * PAGE + 1)
+        assert (len(region), len(lease)) == (4 * PAGE, 3 * PAGE + 1)
+        assert arena.locate(region.address, 3 * PAGE + 1) == Located(lease.slot, 0)
+        assert arena.locate(region.address, 3 * PAGE + 2) is None
+        place = arena.place_of(lease.slot)
+        assert arena.region_descriptor(place.region) == region.descriptor
+        assert arena.counters.bytes == PAGE
+        assert arena.lease_region(4 * PAGE)[1].slot != lease.slot
+        array_over(lease, (PAGE,), np.uint8)[...] = 7
+        number = lease.slot
+        del lease
+        arena.discard_idle()
+        assert touched_bytes(arena) == 0
+        leases = [arena.lease_region(4 * PAGE)[1] for _ in range(2)]
+        assert number in {lease.slot for lease in leases}
+
+
+def test_idle_memory_can_be_given_back() -> None:
+    """What nobody holds takes no memory then, and can be lent again."""
+    with Arena() as arena:
+        held, idle = arena.empty((PAGE,), np.uint8), arena.empty((8 * PAGE,), np.uint8)
+        held[...] = idle[...] = 7
+        del idle
+        arena.discard_idle()
+        assert touched_bytes(arena) == arena.counters.bytes == PAGE
+        assert (held == 7).all()
+        assert not arena.empty((8 * PAGE,), np.uint8).any()
+
+
 def test_arrays_outlive_the_arena() -> None:
     """After close nothing is lent, arrays stay valid, and their memory goes with the last of them."""
     arena = Arena()

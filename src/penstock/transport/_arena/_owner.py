@@ -19,7 +19,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from penstock.transport._arena._stock import Stock
 from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
 from penstock.transport._bell import Bell
-from penstock.transport._memory import Lease, array_over
+from penstock.transport._memory import Lease, Region, array_over
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
@@ -85,7 +85,7 @@ class Arena:
         stock = Stock(table, participant, max_bytes=max_bytes, headroom=headroom)
         self._parts: _Parts | None = _Parts(table, participant, stock, Guests(table))
         self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)
-        self._max_bytes = max_bytes
+        self.max_bytes: Final = max_bytes
         self._listeners: tuple[Bell, ...] = ()  # replaced as a whole, since others read it
         self._lock = threading.Lock()  # around choosing a slot and changing who is invited
 
@@ -127,10 +127,10 @@ class Arena:
         """
         if size_bytes < 0:
             raise UsageError(f"size_bytes must not be negative; got {size_bytes!r}")
-        if self._max_bytes is not None and size_bytes > self._max_bytes:
+        if self.max_bytes is not None and size_bytes > self.max_bytes:
             raise UsageError(
                 f"what is asked for must fit into the arena: {size_bytes} bytes are more than "
-                f"max_bytes={self._max_bytes}; raise max_bytes, or use smaller parts"
+                f"max_bytes={self.max_bytes}; raise max_bytes, or use smaller parts"
             )
         stock = self._open().stock
         with self._lock:
@@ -141,6 +141,21 @@ class Arena:
         if lease is not None:
             stock.warm(lease.slot)  # it may take milliseconds, and concerns the holder alone
         return lease
+
+    def lease_region(self, size_bytes: int) -> tuple[Region, Lease]:
+        """Return a region of at least that size, and a lease of so many bytes from its start.
+
+        It is for who hands its descriptor on and lends its memory again; what is used of it counts there, not here.
+        """
+        stock = self._open().stock
+        with self._lock:
+            return stock.lease_region(size_bytes)
+
+    def discard_idle(self) -> None:
+        """Give the memory of idle slots back to the system, since it won't be needed again soon."""
+        stock = self._open().stock
+        with self._lock:
+            stock.discard_idle()
 
     def empty(
         self, shape: Sequence[int], dtype: type[ScalarT] | np.dtype[ScalarT], *, timeout_seconds: float | None = None
@@ -232,6 +247,10 @@ class Arena:
         if not self._check_hold(slot, participant).give_back(slot, participant):
             raise UsageError(f"only a hold that was given can be taken back; participant {participant} has none")
 
+    def holds(self, slot: int, participant: int) -> int:
+        """Return how many holds a participant has on a slot now; 0 is the owner."""
+        return self._table_of(participant).holds(slot, participant)
+
     def held_by(self, participant: int) -> int:
         """Return how many holds a participant has now; 0 is the owner."""
         table = self._table_of(participant)
@@ -289,9 +308,7 @@ class Arena:
 
     def acknowledged(self, participant: int) -> int:
         """Return how often a participant has acknowledged something, since it was invited."""
-        parts = self._open()
-        parts.guests.check(participant)
-        return parts.table.acknowledged(participant)
+        return self._table_of(participant).acknowledged(participant)
 
     def want(self, size_bytes: int) -> None:
         """Tell the participants how many bytes the owner waits for; 0 for none."""
@@ -342,15 +359,7 @@ class Arena:
             UsageError: there is no such region.
             ClosedError: the arena was closed.
         """
-        regions = self._open().stock.regions
-        if not 0 <= region < len(regions):
-            raise UsageError(f"region must be one of the arena's {len(regions)}; got {region!r}")
-        return regions[region].descriptor
-
-    @property
-    def max_bytes(self) -> int | None:
-        """How much memory may be touched at once; None for no limit."""
-        return self._max_bytes
+        return self._open().stock.region(region).descriptor
 
     @property
     def counters(self) -> ArenaCounters:
@@ -359,17 +368,8 @@ class Arena:
             return self._last_counters
         returned = parts.table.all_returned  # first: what comes and goes in between shows as held
         leased = parts.table.all_leased
-        stock = parts.stock
         with self._lock:
-            return ArenaCounters(
-                leased=leased,
-                returned=returned,
-                slots=len(stock.slots),
-                regions=len(stock.regions),
-                bytes=stock.touched_bytes,
-                address_bytes=sum(len(region) for region in stock.regions),
-                discarded_bytes=stock.discarded_bytes,
-            )
+            return parts.stock.counters(leased, returned)
 
     def _open(self) -> _Parts:
         parts = self._parts

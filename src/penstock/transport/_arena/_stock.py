@@ -3,13 +3,13 @@
 One thread at a time calls `lease`; `warm` is called by who got the lease, and all else by anyone.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 
 from penstock.errors import UsageError
-from penstock.transport._arena._plan import Need, discarded, fitting, in_pages, need_of, new_region
+from penstock.transport._arena._plan import Need, NewRegion, discarded, fitting, in_pages, need_of, new_region
 from penstock.transport._arena._table import MOST_SLOTS, ArenaParticipant, ArenaTable, create_region
-from penstock.transport._arena._values import Located, SlotPlace
+from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
 from penstock.transport._memory import Lease, Region
 
 
@@ -25,6 +25,7 @@ class _Slot:
     touched_bytes: int = 0
     warm_bytes: int = 0
     last_lease: int = 0
+    is_region: bool = False  # lent as a region, whose pages count elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ class Stock:
 
     def lease(self, size_bytes: int) -> Lease | None:
         """Return a new lease of this process, or None if what is held leaves no room under the limit."""
-        for number in self._participant.take_idle():
-            self._put_idle(self.slots[number])
+        self._collect()
         need = need_of(size_bytes, self._headroom)
         size = fitting(self._idle_sizes, need)
         slot = None if size is None else self._idle[size][-1]
@@ -86,6 +86,28 @@ class Stock:
         slot.last_lease = self._leases
         return lease
 
+    def lease_region(self, size_bytes: int) -> tuple[Region, Lease]:
+        """Return a region that is one slot, and a new lease of this process over what was asked for of it."""
+        self._collect()
+        slot = self._idle_region(size_bytes)
+        if slot is None:
+            (slot,) = self._add_region(NewRegion(in_pages(size_bytes), 1))
+        else:
+            self._idle[slot.size_bytes].remove(slot)
+            self._forget_size(slot.size_bytes)
+            self.touched_bytes -= slot.touched_bytes
+            slot.touched_bytes = slot.warm_bytes = 0
+        region = self.regions[slot.region]
+        slot.leased, slot.is_region = SlotPlace(slot.number, slot.region, 0, size_bytes), True
+        return region, self._participant.lease(region, 0, size_bytes, slot.number)
+
+    def discard_idle(self) -> None:
+        """Give the memory of idle slots back to the system."""
+        self._collect()
+        for idle in self._idle.values():
+            for slot in idle:
+                self._discard(slot)
+
     def warm(self, number: int) -> None:
         """Make all pages that were lent of a slot be there, so that writing meets no fault; by who holds it."""
         slot = self.slots[number]
@@ -98,6 +120,28 @@ class Stock:
         """Return where a slot lies, with the size of its last lease; 0 if it was never lent."""
         slot = self.slots[number]
         return slot.leased or SlotPlace(number, slot.region, slot.start_bytes, 0)
+
+    def region(self, number: int) -> Region:
+        """Return a region.
+
+        Raises:
+            UsageError: there is none with that number.
+        """
+        if not 0 <= number < len(self.regions):
+            raise UsageError(f"region must be one of the arena's {len(self.regions)}; got {number!r}")
+        return self.regions[number]
+
+    def counters(self, leased: int, returned: int) -> ArenaCounters:
+        """Return what was lent, which is known elsewhere, and what it takes."""
+        return ArenaCounters(
+            leased=leased,
+            returned=returned,
+            slots=len(self.slots),
+            regions=len(self.regions),
+            bytes=self.touched_bytes,
+            address_bytes=sum(len(region) for region in self.regions),
+            discarded_bytes=self.discarded_bytes,
+        )
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
         """Return which slot, held by this process, has all of these addresses lent; None if none has."""
@@ -114,6 +158,14 @@ class Stock:
         if leased is None or offset_bytes + size_bytes > leased.size_bytes or not self._table.holds(slot, 0):
             return None
         return Located(slot, offset_bytes)
+
+    def _collect(self) -> None:
+        for number in self._participant.take_idle():
+            slot = self.slots[number]
+            if slot.is_region:
+                self.regions[slot.region].discard(0, slot.size_bytes)
+                slot.is_region = False
+            self._put_idle(slot)
 
     def _make_room(self, need: Need, slot: _Slot | None) -> bool:
         """Return whether what is needed fits under the limit, for which idle memory is given back to the system."""
@@ -138,15 +190,18 @@ class Stock:
 
     def _grow(self, need: Need) -> None:
         most = MOST_SLOTS - len(self.slots)
-        if most == 0:
+        if self._limit_bytes is not None:
+            most = min(most, max(self._limit_bytes // need.touched_bytes, 1))
+        alike = sum(need.touched_bytes <= slot.size_bytes <= need.roomiest_bytes for slot in self.slots)
+        for slot in reversed(self._add_region(new_region(need, alike=alike, most=most))):
+            self._put_idle(slot)
+
+    def _add_region(self, planned: NewRegion) -> list[_Slot]:
+        if len(self.slots) == MOST_SLOTS:
             raise UsageError(
                 f"an arena has at most {MOST_SLOTS} slots, and none that is idle would do; drop some of the arrays "
                 "that are held, or hold several in one"
             )
-        if self._limit_bytes is not None:
-            most = min(most, max(self._limit_bytes // need.touched_bytes, 1))
-        alike = sum(need.touched_bytes <= slot.size_bytes <= need.roomiest_bytes for slot in self.slots)
-        planned = new_region(need, alike=alike, most=most)
         region = create_region(planned.slot_bytes * planned.slots)
         first = len(self.slots)
         self.regions.append(region)
@@ -156,8 +211,17 @@ class Stock:
         )
         spans = sorted([*self._spans[1], _Span(region.address, first, planned.slot_bytes, planned.slots)], key=_address)
         self._spans = ([span.address for span in spans], spans)
-        for slot in reversed(self.slots[first:]):
-            self._put_idle(slot)
+        return self.slots[first:]
+
+    def _idle_region(self, size_bytes: int) -> _Slot | None:
+        """Return the smallest idle slot that has a region of its own, if one is large enough and not far too large."""
+        for size in self._idle_sizes[bisect_left(self._idle_sizes, size_bytes) :]:
+            if size > need_of(size_bytes, self._headroom).roomiest_bytes:
+                break
+            for slot in self._idle[size]:
+                if len(self.regions[slot.region]) == size:
+                    return slot
+        return None
 
     def _put_idle(self, slot: _Slot) -> None:
         stack = self._idle.setdefault(slot.size_bytes, [])
@@ -167,10 +231,12 @@ class Stock:
 
     def _take(self, slot: _Slot) -> None:
         """Take the slot that is the last of its list."""
-        stack = self._idle[slot.size_bytes]
-        stack.pop()
-        if not stack:
-            self._idle_sizes.remove(slot.size_bytes)
+        self._idle[slot.size_bytes].pop()
+        self._forget_size(slot.size_bytes)
+
+    def _forget_size(self, size_bytes: int) -> None:
+        if not self._idle[size_bytes]:
+            self._idle_sizes.remove(size_bytes)
 
 
 def _address(span: _Span) -> int:

@@ -58,13 +58,19 @@ class Connection:
         self._copy = copy
         self._starved: Starved | None = None
         self._arena: AttachedArena | None = None
+        self._slots_each = 1  # that the last message took, of those that took any
         self._process: io.FileIO | None = None
         self.pid = peer_pid(connected)
         connected.settimeout(0)
 
     @property
     def held(self) -> int:
-        """How much of the writer's memory is on its way or kept here, in messages."""
+        """How much of the writer's memory is on its way or kept here, in messages, were they all like the last."""
+        return self.slots // self._slots_each
+
+    @property
+    def slots(self) -> int:
+        """How many of the writer's slots are on their way or kept here."""
         return 0 if self._arena is None else self._arena.held
 
     def kept_from_writer(self) -> int:
@@ -178,8 +184,10 @@ class Connection:
         places: list[object] = []
         if message.places:
             *places, memory = _adopted(arena, message)
+            self._slots_each = len({place.slot for place in _places(message)})
         elif isinstance(message.memory, SlotPlace):
             memory = arena.adopt(message.memory)
+            self._slots_each = 1
         arena.acknowledge()
         self._starved = None
         return self._decoder.decode(message.head, memory, places, copy=self._copy)

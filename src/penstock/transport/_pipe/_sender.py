@@ -60,16 +60,34 @@ class WriterCounters:
 class Sender:
     """A writer's connection, its part in an arena, and the operations on both; a resource that `operations` closes.
 
+    Args:
+        address: of the reader.
+        arena: the memory that is sent from.
+        capacity: how many messages may be on their way.
+        allow_pickle: send by pickle what can't be sent otherwise.
+        owns_arena: whether it is closed with this.
+        least_shared_bytes: leaves that lie in the arena and are smaller are copied all the same.
+
     Attributes:
         operations: runs the steps, one after the other.
-        arena: the memory that is sent from.
+        arena: as given.
     """
 
-    def __init__(self, address: str, arena: Arena, *, capacity: int, allow_pickle: bool, owns_arena: bool) -> None:
+    def __init__(
+        self,
+        address: str,
+        arena: Arena,
+        *,
+        capacity: int,
+        allow_pickle: bool,
+        owns_arena: bool,
+        least_shared_bytes: int = 0,
+    ) -> None:
         self.arena = arena
         self._messages = self._copied_bytes = self._shared_bytes = self._waits = 0
         self._capacity = capacity
         self._owns_arena = owns_arena
+        self._least_shared_bytes = least_shared_bytes
         self._told_regions: set[int] = set()
         self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate)
         self._last_word: Frame | None = None
@@ -114,11 +132,14 @@ class Sender:
         if not self._has_room():
             yield from self._until_room()
 
-    def sending(self, element: object) -> Steps[None]:
+    def sending(self, element: object) -> Steps[tuple[int, ...]]:
         """Send an element.
 
         Yields:
             Where it has to wait, as all steps do.
+
+        Returns:
+            The slots in which leaves lie that were sent by reference.
         """
         encoded = self._encoder.encode(element)
         if encoded.description is not None:
@@ -134,6 +155,11 @@ class Sender:
             self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot stays
         yield from self._delivered(encoded)
+        return tuple({place.slot for place in cast("tuple[SlotPlace, ...]", encoded.places)})
+
+    def holds(self, slot: int) -> bool:
+        """Return whether the reader holds a slot of the arena."""
+        return self.arena.holds(slot, self._participant) > 0
 
     def making(self, blank: Blank) -> Steps[Element]:
         """Return an element without contents, once there is memory for it.
@@ -187,7 +213,7 @@ class Sender:
             os.close(own)
 
     def _locate(self, address: int, size_bytes: int) -> SlotPlace | None:
-        found = self.arena.locate(address, size_bytes)
+        found = self.arena.locate(address, size_bytes) if size_bytes >= self._least_shared_bytes else None
         if found is None:
             return None
         slot = self.arena.place_of(found.slot)

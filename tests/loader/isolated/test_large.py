@@ -1,0 +1,141 @@
+"""Large batches are computed where the trainer's process reads them, and stay untouched while it refers to them."""
+
+import os
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.loader.isolated import parts
+from tests.loader.isolated.parts import assert_same, isolated, same
+from tests.workers.processes.killing import kill_a_worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
+ROWS = 12  # of 100 kB
+BATCH_BYTES = ROWS * 100_000
+
+
+def rows(count: int, seed: int = 1) -> ps.Dataset:
+    """Return large rows in a random order."""
+    return ps.range(count, seed=seed).shuffle().map(parts.large_row)
+
+
+def named(batch: Any) -> dict[str, Any]:
+    """Return what lies in the batch's memory, in part and backwards, beside what doesn't."""
+    return {"part": batch[1:], "backwards": batch[::-1], "new": batch + 1, "few": batch[:, :3].copy(), "name": "x"}
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(
+    st.sampled_from(["threads", "processes"]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 5), min_size=1, max_size=8),
+)
+def test_what_is_kept_stays(workers: Any, num_workers: int, prefetch: int, keeps: list[int]) -> None:
+    """Batches that are kept, each for a while, are what the definition says at its end."""
+    dataset = rows(400).batch(ROWS)
+    kept: list[tuple[int, Any, Any]] = []  # until when, itself, and what it must be
+    with warnings.catch_warnings(), isolated(dataset, num_workers, workers=workers, prefetch=prefetch) as loader:
+        warnings.simplefilter("ignore")  # that some are kept
+        with ps.Loader(dataset) as inline:
+            for epoch in range(2):
+                for step, (batch, expected) in enumerate(zip(loader, inline, strict=True), epoch * 34):
+                    kept.append((step + keeps[step % len(keeps)], batch, expected))
+                    assert all(np.array_equal(each, right) for until, each, right in kept if until <= step)
+                    kept = [one for one in kept if one[0] > step]
+    assert all(np.array_equal(each, right) for _, each, right in kept)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_it_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """No more is in flight than with a loader that isn't isolated, once the size of a batch is known."""
+    dataset = rows(600).batch(ROWS)
+    with ps.Loader(dataset, num_workers=2, workers=workers, prefetch=prefetch) as loader:
+        assert sum(map(len, loader)) == 600
+        limit = most_in_flight(loader)
+    with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
+        assert sum(map(len, loader)) == 600
+        assert BATCH_BYTES <= most_in_flight(loader) <= 1.01 * limit  # memory comes in pages
+    assert capfd.readouterr() == ("", "")
+
+
+def most_in_flight(loader: ps.Loader) -> float:
+    """Return how many bytes are in flight in an epoch, at most."""
+    return max(loader.stats()["bytes_in_flight"] for _ in loader)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_parts_of_a_batch(workers: Any) -> None:
+    """What a function makes of a batch arrives, whether it lies in the batch's memory or not."""
+    dataset = rows(240).batch(ROWS).map(named)
+    with ps.Loader(dataset) as inline, isolated(dataset, 2, workers=workers) as loader:
+        for _ in range(2):
+            assert all(same(found, expected) for found, expected in zip(loader, inline, strict=True))
+
+
+def test_batches_may_be_written_to() -> None:
+    """What the consumer writes to a batch is its own."""
+    dataset = rows(240).batch(ROWS)
+    with isolated(dataset, 2, workers="threads") as loader:
+        expected = list(ps.Loader(dataset))
+        for number, batch in enumerate(loader):
+            assert np.array_equal(batch, expected[number])
+            batch[...] = 255
+
+
+@pytest.mark.parametrize("oldest", [True, False], ids=["the helper", "a worker of its"])
+def test_killed_while_batches_are_kept(oldest: bool) -> None:  # noqa: FBT001 - a case
+    """Batches that are kept stay as they are when a process is killed, and those after them come all the same."""
+    dataset = rows(600).batch(ROWS)
+    expected, found = list(ps.Loader(dataset)), list[Any]()
+    with warnings.catch_warnings(), isolated(dataset, 2, workers="processes") as loader:
+        warnings.simplefilter("ignore")  # that some are kept
+        for number, batch in enumerate(loader):
+            if number in {5, 30}:
+                assert kill_a_worker(oldest=oldest)
+            found.append(batch if number in {4, 5, 29, 30} else batch.copy())
+        assert loader.stats()["worker_restarts"] >= 1
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("prefetch", [1, 2])
+@pytest.mark.parametrize("size", [100_000, 1_000])
+def test_all_may_be_kept(workers: Any, prefetch: int, size: int) -> None:
+    """A consumer that keeps every batch gets the rest all the same: of large ones, and of small ones in large jobs."""
+    dataset = ps.range(600).map(partial(row_of, size)).batch(ROWS)
+    with warnings.catch_warnings(), isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
+        warnings.simplefilter("ignore")  # that they are kept
+        for _ in range(2):
+            kept = list(loader)
+            assert [batch[:, -1].tolist() for batch in kept] == [
+                [number % 251 for number in range(start, start + ROWS)] for start in range(0, 600, ROWS)
+            ]
+
+
+def row_of(size: int, number: int) -> Any:
+    """Return a row of some size."""
+    return np.full(size, number % 251, np.uint8)
+
+
+def test_epochs_that_are_left() -> None:
+    """An iterator that is left takes what was under way with it; kept batches of several stay as they are."""
+    dataset = rows(240).batch(ROWS)
+    expected = list(ps.Loader(dataset))
+    kept: list[Any] = []
+    with warnings.catch_warnings(), isolated(dataset, 2, workers="threads") as loader:
+        warnings.simplefilter("ignore")  # that some are kept
+        for count in (1, 3, 2, 4):
+            loader.seek(0)
+            kept.append([batch for batch, _ in zip(loader, range(count), strict=False)])
+        for batches in kept:
+            assert_same(batches, expected[: len(batches)])
