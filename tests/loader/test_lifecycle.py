@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import types
+import warnings
 import weakref
 from typing import Any
 
@@ -232,6 +233,27 @@ def test_batches_outlive_their_loader() -> None:
     del loader
     gc.collect()
     assert [[int(row[0]) for row in batch] for batch in kept] == [[i, i + 1] for i in range(0, 24, 2)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_kept_batches_make_nobody_wait_unasked(count: int) -> None:
+    """Where kept batches hold all memory, more is taken as soon as it is looked whether the next batch is there."""
+    gate = Gate(2 * count)
+    dataset = ps.range(24).map(takes_long).map(gate).map(large).batch(2)
+    with ps.Loader(dataset, num_workers=1, workers="threads", prefetch=1) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they are kept
+        batches = iter(loader)
+        kept = [next(batches) for _ in range(count)]
+        assert batches.may_wait is not None
+        gate.open()
+        kept += list(batches)
+    assert [int(batch[1, 0]) for batch in kept] == list(range(1, 24, 2))
+
+
+def takes_long(number: int) -> int:
+    """Return the number, after so long that a job has one batch."""
+    threading.Event().wait(0.015)
+    return number
 
 
 def large(number: int) -> Any:

@@ -103,7 +103,14 @@ class JobQueue(Generic[AnyJob]):
         return self._armed.popleft()
 
     def is_ready(self) -> bool:
-        """Return whether `next_job` would return without waiting."""
+        """Return whether `next_job` would return without waiting, as far as that can be told without waiting."""
+        if not self._armed and not self._ended:
+            with contextlib.suppress(Exception), self._crew.owned() as held:  # `next_job` meets the error
+                self._arm()
+                if self._client.lender is not None and not self._armed:
+                    return self._ended  # it waits for memory
+                if not self._armed and not self._ended:
+                    self._grow(held)
         return not self._armed or self._crew.is_ready(self._client, self._wanted())
 
     def close(self) -> None:
