@@ -319,7 +319,7 @@ class IsolatedStream:
         return True
 
     def _message(self, life: Life, timeout_seconds: float | None) -> object:
-        if life.reader.slots:  # perhaps all that there are
+        if life.reader.keeps_referred:  # perhaps all that there is
             with suppress(TimeoutError):
                 return life.reader.receive(timeout_seconds=0.0)
             life.starve()

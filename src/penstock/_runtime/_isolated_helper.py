@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
-
 _CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
-_CHUNK_BYTES: Final = LEAST_BYTES  # what is sent where it lies goes alone
+_CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
 _MOST_BATCHES: Final = 64
 
 
@@ -234,7 +233,7 @@ class _Helper:
     def _run(self, begin: Begin, course: Course) -> None:
         self._recorder.recall(begin.remembered)
         self._recorder.taken()
-        outbox = _Outbox(self._recorder, begin.run, self._send)
+        outbox = _Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
         with Caught() as caught:
             if begin.alone:
                 course = self._send_alone(course, begin.alone, outbox)
@@ -305,15 +304,18 @@ class _Outbox:
     def __init__(
         self,
         recorder: TellingRecorder,
+        chunk_bytes: int,
         run: int,
         send: Callable[[int, Word, list[Element], list[Told]], None],
     ) -> None:
         self._recorder = recorder
+        self._chunk_bytes = chunk_bytes
         self._run = run
         self._send = send
         self._batches: list[Element] = []
         self._told: list[Told] = []
         self._bytes = 0
+        self._has_large = False  # a batch that may be sent where it lies: it goes now
         self._began = 0.0
         self._wanted = 1  # batches
 
@@ -323,7 +325,7 @@ class _Outbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self._batches) >= self._wanted or self._bytes >= _CHUNK_BYTES
+        return len(self._batches) >= self._wanted or self._bytes >= self._chunk_bytes or self._has_large
 
     def begin(self) -> None:
         """Begin to compute what will be sent next."""
@@ -332,12 +334,14 @@ class _Outbox:
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
         self._told.append(Told(token, *self._recorder.taken()))
-        self._bytes += _size_bytes(batch)
+        size_bytes = _size_bytes(batch)
+        self._bytes += size_bytes
+        self._has_large |= size_bytes >= LEAST_BYTES
 
     def send(self) -> None:
         """Send what there is; of several batches of which one can't be sent, those before it."""
-        batches, told = self._batches, self._told
         self._learn()
+        batches, told = self._batches, self._told
         self.drop()
         try:
             self._send(self._run, Word.GOES_ON, batches, told)
@@ -356,7 +360,7 @@ class _Outbox:
         seconds = time.perf_counter() - self._began
         if seconds > _CHUNK_SECONDS:
             self._wanted = max(self._wanted // 2, 1)
-        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= _CHUNK_BYTES and self.is_full:
+        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
             self._wanted = min(2 * self._wanted, _MOST_BATCHES)
 
     def end(self, error: BaseException) -> None:
@@ -374,7 +378,7 @@ class _Outbox:
 
     def drop(self) -> None:
         """Forget what there is."""
-        self._batches, self._told, self._bytes = [], [], 0
+        self._batches, self._told, self._bytes, self._has_large = [], [], 0, False
 
 
 def inner_plan(plan: Plan) -> Plan:

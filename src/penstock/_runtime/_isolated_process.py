@@ -32,10 +32,9 @@ class BatchReader(TensorPipeReader):
         return bool(self._seen)
 
     @property
-    def slots(self) -> int:
-        """How many slots of the helper's memory this process holds, with what is on its way."""
-        last = self._last
-        return 0 if last is None or last.ended else last.slots
+    def keeps_referred(self) -> bool:
+        """Whether this process may keep memory that the helper's workers compute in."""
+        return self._last is not None and not self._last.ended and self._last.keeps_referred
 
     @property
     def kept(self) -> int:

@@ -58,6 +58,7 @@ class Connection:
         self._copy = copy
         self._starved: Starved | None = None
         self._arena: AttachedArena | None = None
+        self._has_referred = False  # whether a message came that refers to slots
         self._slots_each = 1  # that the last message took, of those that took any
         self._process: io.FileIO | None = None
         self.pid = peer_pid(connected)
@@ -72,6 +73,11 @@ class Connection:
     def slots(self) -> int:
         """How many of the writer's slots are on their way or kept here."""
         return 0 if self._arena is None else self._arena.held
+
+    @property
+    def keeps_referred(self) -> bool:
+        """Whether slots are kept here that messages refer to, beside those that messages were copied into."""
+        return self._has_referred and self.slots > 0
 
     def kept_from_writer(self) -> int:
         """Return the bytes that the writer waits for, if nobody but this process keeps its memory; else 0."""
@@ -184,6 +190,7 @@ class Connection:
         places: list[object] = []
         if message.places:
             *places, memory = _adopted(arena, message)
+            self._has_referred = True
             self._slots_each = len({place.slot for place in _places(message)})
         elif isinstance(message.memory, SlotPlace):
             memory = arena.adopt(message.memory)
