@@ -1,6 +1,7 @@
 """The owner's stock of regions and slots: lends them, grows, and gives memory back, as `_plan` decides.
 
-One thread at a time calls `lease`; `warm` is called by who got the lease, and all else by anyone.
+One thread at a time calls `lease`, `lease_region` and `discard_idle`; `warm` is called by who got the lease, and all
+else by anyone.
 """
 
 from bisect import bisect_left, bisect_right, insort
