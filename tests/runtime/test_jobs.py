@@ -23,5 +23,5 @@ def test_who_merges_learns_the_layout() -> None:
         merging.take_elements(block, cast("list[object]", each.elements(block)))
     merging.run_merge(Context())
     job.take_merged(merging.merged())
-    assert job.take(0).tolist() == [0, 1, 2, 3]
+    assert [batch.tolist() for batch in job.batches()] == [[0, 1, 2, 3]]
     assert not BatchJob(plan, course.part(1, 2), 2, learned, shared=True).has_merge

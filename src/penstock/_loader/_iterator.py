@@ -6,8 +6,8 @@ Guarantees:
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
-import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import Generic, Protocol, Self
 
 from penstock._dataset._verbs import T_co
@@ -85,12 +85,12 @@ class LoaderIterator(Generic[T_co]):
 
     def __next__(self) -> T_co:
         batch: T_co
-        asked = time.perf_counter()
+        asked = perf_counter()
         if self._ended or self._retired or self._interrupted:
             self._refuse_or_reopen()
         try:
             batch, token = self._next()
-            self._clock.count(asked, time.perf_counter())
+            self._clock.count(asked, perf_counter())
             self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
             self._ended = not self._progress.has_rest()

@@ -1,7 +1,7 @@
 """Where a loader is: which batch was handed out last, and which comes next. Counted at the consumer's side."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._length import is_endless
 from penstock._loader._reached import Reached
@@ -11,6 +11,11 @@ from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError
 
 _REMEMBERED: Final = 256  # steps handed out in no order, for `state_dict(step=…)`
+
+_At: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int | None, tuple[int, ...]]
+"""Where an indexable dataset stands, replaced as a whole: the two parts of `Reached`; the step handed out last, of the
+course that was begun last, or None; and the last steps in the order in which they were handed out, where that isn't
+theirs. Bare, since one is made for every batch."""
 
 
 class Point(NamedTuple):
@@ -100,12 +105,16 @@ class IndexedProgress:
         self._shard = plan.shard
         self._may_differ = not plan.ordered and plan.place != "inline"
         self._differs = self._may_differ  # from other ranks, within this epoch
-        self._at = _At(Reached(0), None, ())
+        self._at: _At = (0, (), None, ())
 
     @property
     def next_step(self) -> int:
         """How many batches were handed out: in order, the number of the next one."""
-        return self._at.reached.total
+        return self._reached.total
+
+    @property
+    def _reached(self) -> Reached:
+        return Reached(*self._at[:2])
 
     @property
     def steps_per_epoch(self) -> int:
@@ -113,9 +122,9 @@ class IndexedProgress:
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
-        reached, last, _ = self._at
+        step, _, last, _ = self._at
         course = self._course
-        return self.unit(reached.step) if last is None or course is None else course.unit(last - course.first.step)
+        return self.unit(step) if last is None or course is None else course.unit(last - course.first.step)
 
     def unit(self, step: int) -> Unit:
         """Return the place of any step."""
@@ -123,7 +132,7 @@ class IndexedProgress:
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
     def begin(self) -> Course:
-        reached, last, _ = self._at
+        reached, last = self._reached, self._at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
         if last is not None and (position or reached.ahead):  # the epoch was left early
@@ -132,12 +141,12 @@ class IndexedProgress:
             self._timeline = self._timeline.cut(step, epoch, position, self._stride)
         first = Unit(step, epoch, position, self._batch)
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
-        self._at = _At(reached, None, ())
+        self._at = (reached.step, reached.ahead, None, ())
         self._differs = self._may_differ or (self._differs and position > 0)
         return self.rest()
 
     def rest(self) -> Course:
-        course, reached = self._course, self._at.reached
+        course, reached = self._course, self._reached
         if course is None:
             raise InternalError("no course was begun")
         index, end = reached.step - course.first.step, course.first.step + course.steps
@@ -145,16 +154,18 @@ class IndexedProgress:
         return Course(course.unit(index), self._part_end - reached.step, course.stride, None)
 
     def has_rest(self) -> bool:
-        course, step = self._course, self._at.reached.step
+        course, step = self._course, self._at[0]
         return course is not None and self._part_end <= step < course.first.step + course.steps
 
     def handed_out(self, token: Token) -> None:
-        reached, _, recent = self._at
-        step = reached.step if token is None else int(token)
-        if token is not None or reached.ahead or recent:
-            recent = (*recent[-_REMEMBERED + 1 :], step)
         # One store, the last: an interrupt comes before the batch is counted, or after it was handed out.
-        self._at = _At(reached.after(step), step, recent)
+        first, ahead, _, recent = self._at
+        if token is None and not ahead and not recent:  # all in order, as nearly always
+            self._at = (first + 1, (), first, ())
+        else:
+            step = first if token is None else int(token)
+            after = self._reached.after(step)
+            self._at = (after.step, after.ahead, step, (*recent[-_REMEMBERED + 1 :], step))
 
     def ended(self) -> None:
         pass
@@ -168,7 +179,7 @@ class IndexedProgress:
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
-        self._at = _At(Reached(step), None, ())
+        self._at = (step, (), None, ())
         self._course = None
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
@@ -186,7 +197,7 @@ class IndexedProgress:
         return Course(self.unit(step), 1, self._stride)
 
     def point(self, step: int) -> Point:
-        reached = self._reached(step)
+        reached = self._reached_by(step)
         first = reached.step
         epoch, position = self._timeline.locate(first)
         ahead: tuple[tuple[int, int], ...] | None = tuple((low - first, high - first) for low, high in reached.ahead)
@@ -194,13 +205,13 @@ class IndexedProgress:
             ahead = None
         return Point(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
 
-    def _reached(self, count: int) -> Reached:
+    def _reached_by(self, count: int) -> Reached:
         """Return what had been handed out when `count` batches had.
 
         Raises:
             StateError: where that isn't known any more.
         """
-        reached, _, recent = self._at
+        reached, recent = self._reached, self._at[3]
         back = reached.total - count
         if back == 0:
             return reached
@@ -230,7 +241,7 @@ class IndexedProgress:
             # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
-        self._at = _At(Reached(state.step, ahead), None, ())
+        self._at = (state.step, ahead, None, ())
         self._differs = self._may_differ or state.ahead is not None
 
     def _one_of(self, states: Sequence[LoaderState]) -> LoaderState:
@@ -277,13 +288,3 @@ class IndexedProgress:
                 "from."
             )
         return tuple((state.step + start, state.step + stop) for start, stop in state.ahead)
-
-
-class _At(NamedTuple):
-    """Where an indexable dataset stands; replaced as a whole."""
-
-    reached: Reached
-    last: int | None
-    """The step handed out last, of the course that was begun last; None before there is one."""
-    recent: tuple[int, ...]
-    """The last steps handed out, in the order in which they were, where it isn't theirs."""

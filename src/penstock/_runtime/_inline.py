@@ -4,6 +4,8 @@
 batch and the row to which an error belongs. `DirectBatches` is the short one, for records that are only read.
 """
 
+from typing import Final
+
 from penstock._graph._apply import Context
 from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element
@@ -22,6 +24,8 @@ from penstock._runtime._batches import (
 from penstock.batching._layout import Layout
 from penstock.batching._leaf import LeafSpec
 from penstock.errors import InternalError
+
+_READ_BYTES: Final = 1 << 19  # at once: half of a processor's second cache
 
 
 class InlineBatches:
@@ -49,9 +53,9 @@ class InlineBatches:
 
 
 class DirectBatches:
-    """Some steps' batches whose rows `reads_directly`, with no steps above: keys for all, each read when it is taken.
+    """Some steps' batches whose rows `reads_directly`, with no steps above: keys for all, and a few read at once.
 
-    Each is read into memory of its own, which is used again while it is still in the cache.
+    Those are read into memory that is used again while it is still in the cache.
     """
 
     def __init__(self, plan: Plan, course: Course, layout: Layout) -> None:
@@ -67,16 +71,20 @@ class DirectBatches:
         self._read_into = read.source.read_into
         runs, self._bounds = rows_of_course(program, shard, course)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
+        self._at_once = max(_READ_BYTES * course.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
-    def take(self, index: int) -> Element:
-        """Return the batch of step `index` of the course."""
-        keys = self._keys[self._bounds[index] : self._bounds[index + 1]]
-        batch = self._layout.batch(self._layout.columns(len(keys)))
-        self._read_into(keys, batch)
+    def batches(self, index: int) -> list[Element]:
+        """Return the batches of the course's steps from `index` on that are read at once, at least one."""
+        bounds = self._bounds[index : index + self._at_once + 1]
+        first = bounds[0]
+        columns = self._layout.columns(bounds[-1] - first)
+        self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
+        batches = self._layout.batches(columns, [bound - first for bound in bounds])
         if self._batch.mask is None:
-            return batch
-        rows = rows_of(self._program, self._shard, self.course.unit(index))
-        return with_mask(self._batch, batch, rows.data, rows.total)
+            return batches
+        units = map(self.course.unit, range(index, index + len(batches)))
+        rows = [rows_of(self._program, self._shard, unit) for unit in units]
+        return [with_mask(self._batch, batch, row.data, row.total) for batch, row in zip(batches, rows, strict=True)]
 
 
 def can_be_direct(layout: Layout) -> bool:

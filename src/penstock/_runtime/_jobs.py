@@ -31,9 +31,9 @@ from penstock._runtime._batches import (
     rows_of_course,
 )
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
-from penstock._tree import is_array, map_leaves
+from penstock._tree import map_leaves
 from penstock.batching import Stack
-from penstock.batching._layout import Layout, layout_of
+from penstock.batching._layout import Layout, copied, layout_of
 from penstock.batching._leaf import LeafSpec
 from penstock.batching._write import LayoutMismatchError, write_rows
 from penstock.errors import InternalError
@@ -256,6 +256,7 @@ class BatchJob:
         self._elements = []
         self._learn(elements)  # which may all be other processes'
         merge = Merger(self._program, context)
+        stacked = [] if self.layout is None else self._stacked()
         results: list[Element] = []
         for index, unit in enumerate(units):
             if come_to is not None:
@@ -263,7 +264,7 @@ class BatchJob:
             if self.layout is None:
                 result = merge(rows[index], unit, elements[self._bounds[index] : self._bounds[index + 1]])
             else:
-                result = apply_above(self._program, rows[index], unit, self._stacked(index), context)
+                result = apply_above(self._program, rows[index], unit, stacked[index], context)
             results.append(result)
         self._results = results
 
@@ -288,37 +289,36 @@ class BatchJob:
         self._results, layout = merged
         self._learned.layout = self._learned.layout or layout
 
-    def take(self, index: int, copied_bytes: int = 0) -> Element:
-        """Return the batch of the job's step `index`.
+    def stacked(self) -> tuple[Element, list[int]] | None:
+        """Return all rows as one batch, and where each step's begin and end in it; None where they lie otherwise."""
+        step = self._program.batch
+        if self.has_merge or self.layout is None or step is None or step.mask is not None:
+            return None
+        if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
+            return None
+        return self.layout.batch(self._columns), self._bounds
+
+    def batches(self, copied_bytes: int = 0) -> list[Element]:
+        """Return the batches of the job's steps.
 
         Args:
-            index: which of its steps.
             copied_bytes: arrays up to this size are copied out of the job's memory, so that they don't keep it.
         """
         if not self.has_merge:
-            return self._stacked(index, copied_bytes)
-        batch = self._results[index]
-        return map_leaves(lambda leaf: _copied(leaf, copied_bytes), batch) if self._columns and copied_bytes else batch
+            return self._stacked(copied_bytes)
+        if not self._columns or not copied_bytes:
+            return self._results
+        return [map_leaves(lambda leaf: copied(leaf, copied_bytes), batch) for batch in self._results]
 
-    def _stacked(self, index: int, copied_bytes: int = 0) -> Element:
-        layout, batch = self.layout, self._program.batch
-        if layout is None or batch is None:
+    def _stacked(self, copied_bytes: int = 0) -> list[Element]:
+        layout, step = self.layout, self._program.batch
+        if layout is None or step is None:
             raise InternalError("only batches with a layout lie stacked in memory")
-        leaves = self._columns
-        if self.course.steps > 1:
-            start, stop = self._bounds[index], self._bounds[index + 1]
-            leaves = [leaf if leaf is None else leaf[start:stop] for leaf in leaves]
-        if copied_bytes:
-            leaves = [_copied(leaf, copied_bytes) for leaf in leaves]
-        stacked = layout.batch(leaves)
-        if batch.mask is None:
-            return stacked
-        rows = rows_of(self._program, self._shard, self.course.unit(index))
-        return with_mask(batch, stacked, rows.data, rows.total)
-
-
-def _copied(leaf: object, most_bytes: int) -> object:
-    return leaf.copy() if is_array(leaf) and leaf.nbytes <= most_bytes else leaf
+        batches = layout.batches(self._columns, self._bounds, copied_bytes)
+        if step.mask is None:
+            return batches
+        rows = [rows_of(self._program, self._shard, self.course.unit(index)) for index in range(self.course.steps)]
+        return [with_mask(step, batch, row.data, row.total) for batch, row in zip(batches, rows, strict=True)]
 
 
 class SpanJob:

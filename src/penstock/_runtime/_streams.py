@@ -64,8 +64,8 @@ class InlineStream:
 
     As long as they take no time, a few are computed at once, in one piece of memory of at most a megabyte: a batch of
     some microseconds would otherwise cost several times that in overhead. Of records that are read straight into a
-    batch it is the keys alone that are computed for many. If one fails, it is computed singly, so that the batches
-    before it are handed out first.
+    batch fewer are read at once, and the keys alone are computed for many. If one fails, it is computed singly, so that
+    the batches before it are handed out first.
     """
 
     def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context, *, singly: bool = False) -> None:
@@ -80,9 +80,9 @@ class InlineStream:
         self._singly = singly  # whether each is computed by itself, however little time that takes
         self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
-        self._chunk: BatchJob | DirectBatches | None = None  # steps [first, stop) of the course
+        self._ready: list[Element] = []  # batches from the next one on, the last first
+        self._direct: DirectBatches | None = None  # of steps from `_first` on
         self._first = 0
-        self._stop = 0
         self._units = 1
         self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
         base = foot(plan.program.rows)
@@ -90,40 +90,39 @@ class InlineStream:
         self._wanted_units = -(-rows // max(course.first.batch // plan.shard.count, 1))
 
     def next(self) -> tuple[Element, Token]:
-        index, batch, chunk = self._index, None, self._chunk
+        index = self._index
         if index >= self._course.steps:
             raise EndOfEpoch
-        is_taken = False
-        with suppress(Exception):  # raised again by whoever computes it singly
-            if chunk is None and not self._singly:
-                chunk = self._begin_chunk(index)
-            if chunk is not None:
-                batch = chunk.take(index - self._first)
-                is_taken = True
-        if not is_taken:
-            self._chunk = chunk = None
-            self._units = 1
-        if chunk is None:
-            batch = self._single.batch(self._course.unit(index))
+        if not self._ready:
+            self._ready = self._more(index)
+        batch = self._ready.pop()
         self._index = index + 1
-        if self._index == self._stop:
-            self._chunk = None
         return batch, None
 
-    def _begin_chunk(self, index: int) -> BatchJob | DirectBatches:
-        """Make the next steps ready to be taken."""
-        chunk = (self._direct(index) if self._reads_directly else None) or self._computed(index)
-        self._chunk, self._first, self._stop = chunk, index, index + chunk.course.steps
-        return chunk
+    def _more(self, index: int) -> list[Element]:
+        """Return the batches of the next steps, at least one, the last first."""
+        if not self._singly:
+            with suppress(Exception):  # raised again by whoever computes it singly
+                return self._several(index)[::-1]
+            self._direct = None
+            self._units = 1
+        return [self._single.batch(self._course.unit(index))]
 
-    def _direct(self, index: int) -> DirectBatches | None:
+    def _several(self, index: int) -> list[Element]:
+        direct = self._direct
+        if self._reads_directly and (direct is None or index >= self._first + direct.course.steps):
+            direct = self._direct = self._begin_direct(index)
+            self._first = index
+        return self._computed(index) if direct is None else direct.batches(index - self._first)
+
+    def _begin_direct(self, index: int) -> DirectBatches | None:
         layout = row_layout(self._program, self._learned)
         if layout is None or not can_be_direct(layout):
             return None
         course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
         return DirectBatches(self._plan, course, layout)
 
-    def _computed(self, index: int) -> BatchJob:
+    def _computed(self, index: int) -> list[Element]:
         started = time.perf_counter()
         job = BatchJob(self._plan, self._course.part(index, self._units), None, self._learned)
         job.use(None)
@@ -134,7 +133,7 @@ class InlineStream:
         most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
         most = min(most, max(_MOST_UNITS, self._wanted_units))
         self._units = max(min(self._next_units(seconds, job.course.steps), most), 1)
-        return job
+        return job.batches()
 
     def _next_units(self, seconds: float, units: int) -> int:
         """Return how many units to compute at once next, this many having taken these seconds."""
@@ -159,4 +158,5 @@ class InlineStream:
 
     def close(self) -> None:
         self._index = self._course.steps
-        self._chunk = None
+        self._ready = []
+        self._direct = None

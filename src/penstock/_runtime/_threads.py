@@ -40,8 +40,9 @@ _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarte
 _MOST_UNITS: Final = 64
 _MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
-_SMALL_LEAF_BYTES: Final = 65_536  # copied out, so that keeping the labels doesn't keep the images' memory
 
+SMALL_LEAF_BYTES: Final = 65_536
+"""Of arrays that are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
 
 AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
@@ -58,12 +59,13 @@ class ThreadBatchStream:
         self._crew = crew
         self._client = client
         self._left = [course]  # what no job was taken of; in order
-        self._copied_bytes = sys.maxsize if plan.copy else _SMALL_LEAF_BYTES
+        self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
         self._descriptor = crew.fileno(client)
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
+        self._ready: list[Element] = []  # the job's batches from that one on, the last first
 
     def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
         plan = self._plan
@@ -78,13 +80,7 @@ class ThreadBatchStream:
     def next(self) -> tuple[Element, Token]:
         if self._crew.is_closed:
             self._crew.check()
-        job = self._job
-        if job is None:
-            job = self._job = self._queue.next_job()
-            self._index = 0
-            if job is None:
-                raise EndOfEpoch
-            self._left = _without(self._left, job.course)
+        job = self._job or self._taken()
         trouble = job.trouble
         if trouble.death is not None and self._index >= trouble.step:
             self._go_around(job, trouble.row, trouble.death)
@@ -92,13 +88,39 @@ class ThreadBatchStream:
         if job.failed:
             batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
         else:
-            batch = job.take(self._index, self._copied_bytes)
+            if not self._ready:
+                self._ready = job.batches(self._copied_bytes)[::-1]
+            batch = self._ready.pop()
         step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
         if self._index == job.course.steps:
             self._client.tell_of(trouble.complaint)
             self._job = None
         return batch, step
+
+    def next_stacked(self) -> tuple[Element, list[int]] | None:
+        """Hand out a whole job where that can be: its rows as one batch, and where each of its batches begins and ends.
+
+        None where it can't, and batches come by `next`, which see also for what is raised.
+        """
+        if self._crew.is_closed:
+            self._crew.check()
+        job = self._job or self._taken()
+        trouble = job.trouble
+        stacked = None if self._index or job.failed or trouble.death is not None else job.stacked()
+        if stacked is not None:
+            self._client.tell_of(trouble.complaint)
+            self._job = None
+        return stacked
+
+    def _taken(self) -> BatchJob:
+        """Return the next job, whose batches are handed out from now on."""
+        job = self._job = self._queue.next_job()
+        self._index = 0
+        if job is None:
+            raise EndOfEpoch
+        self._left = _without(self._left, job.course)
+        return job
 
     def _go_around(self, job: BatchJob, row: int | None, death: WorkerError) -> None:
         """Begin again at the job's next step without the row that processes die of; raise if that can't be."""
@@ -114,6 +136,7 @@ class ThreadBatchStream:
         self._client.deadly[at] = error
         self._queue.close()
         self._job = None
+        self._ready = []
         self._left = [job.course.part(self._index, job.course.steps), *self._left]
         self._queue = self._open(self._left)
 
@@ -129,6 +152,7 @@ class ThreadBatchStream:
     def close(self) -> None:
         self._queue.close()
         self._job = None
+        self._ready = []
 
 
 def _without(courses: list[Course], taken: Course) -> list[Course]:

@@ -4,6 +4,7 @@ A layout is known from one element. It tells how many bytes a row takes, makes t
 written into (over given memory, too), and puts full columns together to a batch.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._tree import Element, Structure, flatten, leaf_paths, unflatten
+from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten
 from penstock.batching._leaf import LeafKind, LeafSpec, kind_of, values_of
 from penstock.batching._merge import Batch, Column, new_array
 
@@ -84,6 +85,16 @@ class Layout:
         """Return the batch whose leaves are these columns, without copying them."""
         return unflatten(self.structure, columns)
 
+    def batches(self, columns: Sequence[Column], bounds: Sequence[int], copied_bytes: int = 0) -> list[Batch]:
+        """Return several batches whose rows follow each other in these columns.
+
+        Args:
+            columns: one for each leaf.
+            bounds: batch i has rows [bounds[i], bounds[i + 1]).
+            copied_bytes: a batch's arrays of up to this size are copied; larger ones are parts of the columns.
+        """
+        return cut(self.structure, columns, bounds, copied_bytes)
+
 
 def layout_of(element: Element) -> Layout:
     """Return the layout of the batches that elements like this one make.
@@ -98,6 +109,28 @@ def layout_of(element: Element) -> Layout:
     """
     leaves, structure = flatten(element)
     return Layout(structure, tuple(kind_of(value) for value in values_of(leaves, leaf_paths(structure), 0)))
+
+
+def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], copied_bytes: int = 0) -> list[Batch]:
+    """Return several batches of a structure, as `Layout.batches` does."""
+    parts = [_parts(column, bounds, copied_bytes) for column in columns]
+    if structure.container is None and len(parts) == 1:
+        return parts[0]  # bare arrays, the most frequent ones
+    return [unflatten(structure, [part[index] for part in parts]) for index in range(len(bounds) - 1)]
+
+
+def copied(leaf: Column, most_bytes: int) -> Column:
+    """Return a copy of an array of at most so many bytes, and everything else as it is."""
+    return leaf.copy() if is_array(leaf) and leaf.nbytes <= most_bytes else leaf
+
+
+def _parts(column: Column, bounds: Sequence[int], copied_bytes: int) -> list[Column]:
+    parts: list[Column]
+    if column is None or len(bounds) == 2:
+        parts = [column] * (len(bounds) - 1)
+    else:
+        parts = [column[start:stop] for start, stop in itertools.pairwise(bounds)]
+    return [copied(part, copied_bytes) for part in parts] if copied_bytes else parts
 
 
 def _list_column(kind: LeafKind, rows: int) -> Column:
