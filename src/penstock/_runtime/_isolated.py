@@ -24,20 +24,25 @@ import warnings
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from multiprocessing.util import Finalize
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, walk
 from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course, Unit
-from penstock._runtime._isolated_helper import NOTHING_TOLD, Begin, Setup, Told, Word, inner_plan
+from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
+from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
 from penstock._runtime._isolated_process import Life
 from penstock._runtime._process_work import shared
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._runtime._threads import SMALL_LEAF_BYTES
+from penstock._tree import flatten
+from penstock.batching._layout import cut
 from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
@@ -46,6 +51,7 @@ from penstock.transport._interrupts import HeldInterrupts
 
 _MOST_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead
+_PATIENCE_SECONDS: Final = 0.001
 _USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the one before it
 _logger = logging.getLogger("penstock")
 
@@ -319,9 +325,10 @@ class IsolatedStream:
         return True
 
     def _message(self, life: Life, timeout_seconds: float | None) -> object:
-        if life.reader.keeps_referred:  # perhaps all that there is
+        if life.reader.keeps_referred:  # perhaps all that there is; hardly ever, and to say so wakes the helper
+            patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with suppress(TimeoutError):
-                return life.reader.receive(timeout_seconds=0.0)
+                return life.reader.receive(timeout_seconds=patience)
             life.starve()
         return life.reader.receive(timeout_seconds=timeout_seconds)
 
@@ -340,13 +347,16 @@ class IsolatedStream:
             )
 
     def _take_in(self, message: object) -> None:
-        run, word, batches, packed, in_flight = cast("tuple[int, int, list[Any], bytes, int]", message)
+        run, word, batches, packed, in_flight, bounds = cast("Message", message)
         self._helper.bytes_in_flight = in_flight
         if run != self._run:  # of a stream before this
             return
-        told: tuple[Told, ...] = pickle.loads(packed) if packed else (NOTHING_TOLD,) * len(batches)
+        told: tuple[Told, ...] = pickle.loads(packed) if packed else ()
+        if bounds is not None:
+            columns, structure = flatten(batches[0])
+            batches = cut(structure, columns, bounds.tolist(), SMALL_LEAF_BYTES)
         if word == Word.GOES_ON:
-            self._received.extend(zip(batches, told, strict=True))
+            self._received.extend(zip_longest(batches, told, fillvalue=NOTHING_TOLD))
         else:
             self._last = Word(word), told[0] if told else NOTHING_TOLD
 

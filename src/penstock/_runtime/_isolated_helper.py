@@ -5,39 +5,38 @@ Guarantees:
   - What was computed before an error is sent before it. A run has ended with its error, or at the end of the epoch.
   - What is counted of elements travels with the batch before which it was counted.
   - A batch is asked for when there is room for one on its way. A large one is computed where the trainer's process
-    reads it; a small one is copied once, into shared memory used before.
+    reads it, and so is a job of small ones; all others are copied once, into shared memory used before.
 
-Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight)`.
-Commands come through the process's own pipe, pickled; an empty one means the end.
+Batches go through the tensor pipe, as `_isolated_outbox` says. Commands come through the process's own pipe, pickled;
+an empty one means the end.
 """
 
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from penstock._caught import Caught
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
-from penstock._graph._ordered._chunk import Token
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course
+from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
 from penstock._runtime._lent_memory import LEAST_BYTES, LentMemory
 from penstock._runtime._parcels import read
 from penstock._runtime._recorder import Remembered, TellingRecorder
 from penstock._runtime._runtime import Runtime
-from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._tree import flatten
+from penstock._runtime._streams import Stream
+from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._packed_error import PackedError, pack_error
-from penstock.errors import ClosedError, PeerError, PenstockError, UsageError
-from penstock.events import Event
+from penstock.concurrency._children._packed_error import pack_error
+from penstock.errors import ClosedError, PeerError, PenstockError
 from penstock.transport._arena import Arena
 from penstock.transport._arena._table import open_region
 from penstock.transport._daemon_thread import DaemonThread
@@ -48,17 +47,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
-_CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
 _CHUNK_BYTES: Final = {"inline": 1_000_000, "threads": 4_000_000, "processes": 4_000_000}  # fresh memory if inline
-_MOST_BATCHES: Final = 64
-
-
-class Word(IntEnum):
-    """What a message says of its run."""
-
-    GOES_ON = 0
-    END = 1
-    FAILED = 2
 
 
 class Setup(NamedTuple):
@@ -97,26 +86,6 @@ class Starved(NamedTuple):
     messages: int
 
 
-class Told(NamedTuple):
-    """What comes with a batch, and with what ends a run.
-
-    Attributes:
-        token: where an ordered dataset stands after the batch.
-        events: what happened to elements since the batch before.
-        filtered: what filters kept and left out since then: the number of the step, and how many.
-        error: what ended the run.
-    """
-
-    token: Token
-    events: tuple[Event, ...]
-    filtered: tuple[tuple[int, int, int], ...]
-    error: PackedError | None = None
-
-
-_Message: TypeAlias = tuple[int, int, list[Element], bytes, int]
-NOTHING_TOLD: Final = Told(None, (), ())
-
-
 def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
     """Run a loader for the trainer's process until that says the end, or is gone."""
     begin_process()
@@ -151,7 +120,7 @@ def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None
     error.add_note("while the helper process of isolated=True was being prepared")
     told = pickle.dumps((NOTHING_TOLD._replace(error=pack_error(error)),))
     while (begin := commands.next()) is not None:
-        message: _Message = (begin.run, int(Word.FAILED), [], told, 0)
+        message: Message = (begin.run, int(Word.FAILED), [], told, 0, None)
         with suppress(PenstockError):
             sender.operations.run(sender.sending(message), None)
 
@@ -222,7 +191,7 @@ class _Helper:
     def serve(self) -> None:
         """Do what the trainer's process says, until it says the end or is gone."""
         try:
-            with suppress(_TrainerGoneError):
+            with suppress(TrainerGoneError):
                 while (begin := self._commands.next()) is not None:
                     if begin.course is not None:
                         self._run(begin, begin.course)
@@ -233,7 +202,7 @@ class _Helper:
     def _run(self, begin: Begin, course: Course) -> None:
         self._recorder.recall(begin.remembered)
         self._recorder.taken()
-        outbox = _Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
+        outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
         with Caught() as caught:
             if begin.alone:
                 course = self._send_alone(course, begin.alone, outbox)
@@ -242,14 +211,14 @@ class _Helper:
                 self._send_all(stream, outbox)
             finally:
                 stream.close()
-        if caught.error is None or isinstance(caught.error, _TrainerGoneError):
+        if caught.error is None or isinstance(caught.error, TrainerGoneError):
             outbox.drop()
             if caught.error is not None:
                 raise caught.taken()
             return
         outbox.end(caught.taken())
 
-    def _send_alone(self, course: Course, steps: int, outbox: "_Outbox") -> Course:
+    def _send_alone(self, course: Course, steps: int, outbox: "Outbox") -> Course:
         """Compute and send steps one by one, with nothing beside them; return the course of the others."""
         stream = self._runtime.open_alone(course)
         try:
@@ -267,118 +236,36 @@ class _Helper:
             stream.close()
         return course
 
-    def _send_all(self, stream: Stream, outbox: "_Outbox") -> None:
+    def _send_all(self, stream: Stream, outbox: "Outbox") -> None:
         while not self._commands.waiting:
             if outbox.is_empty:
                 self._do(self._sender.making_room)
                 outbox.begin()
+                stacked = stream.next_stacked() if isinstance(stream, ThreadBatchStream) else None
+                if stacked is not None:
+                    outbox.send_stacked(*stacked)
+                    del stacked
+                    continue
             batch, token = stream.next()
             outbox.add(batch, token)
             del batch
             if outbox.is_full or not stream.is_ready():
                 outbox.send()
 
-    def _send(self, run: int, word: Word, batches: list[Element], told: list[Told]) -> None:
+    def _send(
+        self, run: int, word: Word, batches: list[Element], told: list[Told], bounds: list[int] | None = None
+    ) -> None:
         packed = b"" if all(each == NOTHING_TOLD for each in told) else pickle.dumps(tuple(told))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
-        slots = self._do(lambda: self._sender.sending((run, int(word), batches, packed, in_flight)))
+        message: Message = (run, int(word), batches, packed, in_flight, None if bounds is None else np.array(bounds))
+        slots = self._do(lambda: self._sender.sending(message))
         self._memory.keep(slots, batches)
 
     def _do(self, make_steps: Callable[[], Steps[ResultT]]) -> ResultT:
         try:
             return self._sender.operations.run(make_steps(), None)
         except (ClosedError, PeerError) as error:
-            raise _TrainerGoneError from error
-
-
-class _TrainerGoneError(Exception):
-    """Nobody receives batches any more."""
-
-
-class _Outbox:
-    """The batches that are sent together: as many as take a moment, and are small.
-
-    Their number is a power of two, if it can be: each number is another layout for the pipe.
-    """
-
-    def __init__(
-        self,
-        recorder: TellingRecorder,
-        chunk_bytes: int,
-        run: int,
-        send: Callable[[int, Word, list[Element], list[Told]], None],
-    ) -> None:
-        self._recorder = recorder
-        self._chunk_bytes = chunk_bytes
-        self._run = run
-        self._send = send
-        self._batches: list[Element] = []
-        self._told: list[Told] = []
-        self._bytes = 0
-        self._has_large = False  # a batch that may be sent where it lies: it goes now
-        self._began = 0.0
-        self._wanted = 1  # batches
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._batches
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._batches) >= self._wanted or self._bytes >= self._chunk_bytes or self._has_large
-
-    def begin(self) -> None:
-        """Begin to compute what will be sent next."""
-        self._began = time.perf_counter()
-
-    def add(self, batch: Element, token: Token) -> None:
-        self._batches.append(batch)
-        self._told.append(Told(token, *self._recorder.taken()))
-        size_bytes = _size_bytes(batch)
-        self._bytes += size_bytes
-        self._has_large |= size_bytes >= LEAST_BYTES
-
-    def send(self) -> None:
-        """Send what there is; of several batches of which one can't be sent, those before it."""
-        self._learn()
-        batches, told = self._batches, self._told
-        self.drop()
-        try:
-            self._send(self._run, Word.GOES_ON, batches, told)
-        except UsageError as error:
-            if len(batches) == 1:
-                raise UsageError(
-                    f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
-                ) from error
-        else:
-            return
-        for batch, each in zip(batches, told, strict=True):
-            self._batches, self._told = [batch], [each]
-            self.send()
-
-    def _learn(self) -> None:
-        seconds = time.perf_counter() - self._began
-        if seconds > _CHUNK_SECONDS:
-            self._wanted = max(self._wanted // 2, 1)
-        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
-            self._wanted = min(2 * self._wanted, _MOST_BATCHES)
-
-    def end(self, error: BaseException) -> None:
-        """Send what there is, and what ended the run."""
-        word = Word.END if isinstance(error, EndOfEpoch) else Word.FAILED
-        if self._batches:
-            with Caught() as caught:
-                self.send()
-            if caught.error is not None:  # of a batch before the one that failed
-                error, word = caught.taken(), Word.FAILED
-        if isinstance(error, _TrainerGoneError):
-            raise error
-        packed = pack_error(error, with_cause=True) if word is Word.FAILED else None
-        self._send(self._run, word, [], [Told(None, *self._recorder.taken(), packed)])
-
-    def drop(self) -> None:
-        """Forget what there is."""
-        self._batches, self._told, self._bytes, self._has_large = [], [], 0, False
+            raise TrainerGoneError from error
 
 
 def inner_plan(plan: Plan) -> Plan:
@@ -392,9 +279,3 @@ def inner_plan(plan: Plan) -> Plan:
         return replace(plan, isolated=False)
     memory = max(plan.memory // 2, 1)
     return replace(plan, isolated=False, prefetch=max(plan.prefetch - 1, min(plan.prefetch, 2)), memory=memory)
-
-
-def _size_bytes(batch: Element) -> int:
-    """Return about how large a batch's leaves are."""
-    leaves, _ = flatten(batch)
-    return sum(len(leaf) if isinstance(leaf, bytes) else int(getattr(leaf, "nbytes", 0)) for leaf in leaves)

@@ -7,7 +7,7 @@ Guarantees:
   - More is lent only when the receiver waits for the next batch, and has said so. Before that it may still give back
     what it holds: a loop drops a batch a moment after it was given the next.
 
-Small batches are copied when they are sent, several at once.
+Several small batches of a job are sent as one. What is small all the same is copied when it is sent.
 """
 
 import select

@@ -1,0 +1,163 @@
+"""What a helper process tells the trainer's: batches, what happened to elements, and what ended a run.
+
+Batches come through the tensor pipe, several small ones at once, as `(run, word, batches, told, bytes_in_flight,
+bounds)`. Where `bounds` is an array, all lie stacked in the only one of `batches`, and batch i is its rows [bounds[i],
+bounds[i + 1]): then several batches cost hardly more than one.
+"""
+
+import time
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._caught import Caught
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._chunk import Token
+from penstock._runtime._lent_memory import LEAST_BYTES
+from penstock._runtime._recorder import TellingRecorder
+from penstock._runtime._streams import EndOfEpoch
+from penstock._tree import flatten
+from penstock.concurrency._children._packed_error import PackedError, pack_error
+from penstock.errors import UsageError
+from penstock.events import Event
+
+_CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
+_MOST_BATCHES: Final = 64
+
+
+class Word(IntEnum):
+    """What a message says of its run."""
+
+    GOES_ON = 0
+    END = 1
+    FAILED = 2
+
+
+class Told(NamedTuple):
+    """What comes with a batch, and with what ends a run.
+
+    Attributes:
+        token: where an ordered dataset stands after the batch.
+        events: what happened to elements since the batch before.
+        filtered: what filters kept and left out since then: the number of the step, and how many.
+        error: what ended the run.
+    """
+
+    token: Token
+    events: tuple[Event, ...]
+    filtered: tuple[tuple[int, int, int], ...]
+    error: PackedError | None = None
+
+
+Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
+NOTHING_TOLD: Final = Told(None, (), ())
+
+
+class TrainerGoneError(Exception):
+    """Nobody receives batches any more."""
+
+
+class Send(Protocol):
+    """Sends batches, or all of them stacked with where each begins and ends."""
+
+    def __call__(
+        self, run: int, word: Word, batches: list[Element], told: list[Told], bounds: list[int] | None = None, /
+    ) -> None: ...
+
+
+class Outbox:
+    """The batches that are sent together: as many as take a moment, and are small.
+
+    Their number is a power of two, if it can be: each number is another layout for the pipe.
+    """
+
+    def __init__(
+        self,
+        recorder: TellingRecorder,
+        chunk_bytes: int,
+        run: int,
+        send: Send,
+    ) -> None:
+        self._recorder = recorder
+        self._chunk_bytes = chunk_bytes
+        self._run = run
+        self._send = send
+        self._batches: list[Element] = []
+        self._told: list[Told] = []
+        self._bytes = 0
+        self._has_large = False  # a batch that may be sent where it lies: it goes now
+        self._began = 0.0
+        self._wanted = 1  # batches
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._batches) >= self._wanted or self._bytes >= self._chunk_bytes or self._has_large
+
+    def begin(self) -> None:
+        """Begin to compute what will be sent next."""
+        self._began = time.perf_counter()
+
+    def add(self, batch: Element, token: Token) -> None:
+        self._batches.append(batch)
+        self._told.append(Told(token, *self._recorder.taken()))
+        size_bytes = _size_bytes(batch)
+        self._bytes += size_bytes
+        self._has_large |= size_bytes >= LEAST_BYTES
+
+    def send_stacked(self, stacked: Element, bounds: list[int]) -> None:
+        """Send batches that lie stacked in memory, at once; there are no others."""
+        self._send(self._run, Word.GOES_ON, [stacked], [Told(None, *self._recorder.taken())], bounds)
+
+    def send(self) -> None:
+        """Send what there is; of several batches of which one can't be sent, those before it."""
+        self._learn()
+        batches, told = self._batches, self._told
+        self.drop()
+        try:
+            self._send(self._run, Word.GOES_ON, batches, told)
+        except UsageError as error:
+            if len(batches) == 1:
+                raise UsageError(
+                    f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
+                ) from error
+        else:
+            return
+        for batch, each in zip(batches, told, strict=True):
+            self._batches, self._told = [batch], [each]
+            self.send()
+
+    def _learn(self) -> None:
+        seconds = time.perf_counter() - self._began
+        if seconds > _CHUNK_SECONDS:
+            self._wanted = max(self._wanted // 2, 1)
+        elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
+            self._wanted = min(2 * self._wanted, _MOST_BATCHES)
+
+    def end(self, error: BaseException) -> None:
+        """Send what there is, and what ended the run."""
+        word = Word.END if isinstance(error, EndOfEpoch) else Word.FAILED
+        if self._batches:
+            with Caught() as caught:
+                self.send()
+            if caught.error is not None:  # of a batch before the one that failed
+                error, word = caught.taken(), Word.FAILED
+        if isinstance(error, TrainerGoneError):
+            raise error
+        packed = pack_error(error, with_cause=True) if word is Word.FAILED else None
+        self._send(self._run, word, [], [Told(None, *self._recorder.taken(), packed)])
+
+    def drop(self) -> None:
+        """Forget what there is."""
+        self._batches, self._told, self._bytes, self._has_large = [], [], 0, False
+
+
+def _size_bytes(batch: Element) -> int:
+    """Return about how large a batch's leaves are."""
+    leaves, _ = flatten(batch)
+    return sum(len(leaf) if isinstance(leaf, bytes) else int(getattr(leaf, "nbytes", 0)) for leaf in leaves)

@@ -1,0 +1,116 @@
+"""Small batches that lie stacked in memory arrive together, and are cut apart where they are handed out."""
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.loader.isolated.parts import assert_same, isolated, same
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
+EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
+
+
+def mixed(number: int) -> dict[str, Any]:
+    """Return a row of which a batch's largest leaf lies in shared memory, and the others are copied out of it."""
+    return {"image": np.full(20_000, number % 251, np.uint8), "label": number, "box": (np.float32(number), None)}
+
+
+def fails(number: int) -> int:
+    """Fail at some numbers."""
+    if number % 1000 == 999:
+        raise ValueError(f"no {number}")
+    return number
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(
+    st.integers(0, 3000),
+    st.integers(1, 40),
+    st.sampled_from(["keep", "drop", "pad"]),
+    st.sampled_from(["threads", "processes"]),
+    st.integers(1, 3),
+    st.integers(0, 200),
+    st.booleans(),
+)
+def test_equals_the_definition(
+    total: int,
+    size: int,
+    remainder: Any,
+    workers: Any,
+    num_workers: int,
+    stop: int,
+    copy: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """The same batches in the same order over two epochs, and after one that was left early."""
+    dataset = ps.range(total, seed=1).shuffle().map(mixed).batch(size, remainder=remainder)
+    with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers, copy=copy) as loader:
+        for _ in range(2):
+            assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
+        for _ in zip(range(stop), loader, strict=False):
+            pass
+        inline.load_state_dict(loader.state_dict())
+        assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_several_arrive_together(workers: Any) -> None:
+    """Large leaves of the batches of one job lie in one memory, and small ones in none; what is written stays apart."""
+    dataset = ps.range(4000).map(mixed).batch(8)
+    with ps.Loader(dataset) as inline, warnings.catch_warnings(), isolated(dataset, 2, workers=workers) as loader:
+        warnings.simplefilter("ignore")  # that some are kept
+        assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
+        kept = [batch for batch, _ in zip(loader, range(300), strict=False)]
+        together = {batch["image"].__array_interface__["data"][0] >> 23 for batch in kept}
+        assert len(together) < len(kept) / 2
+        assert all(batch["label"].base is None for batch in kept)
+        for batch in kept:
+            batch["image"][...] = 255 - batch["image"]
+    assert all((batch["image"][:, 0] == 255 - batch["label"] % 251).all() for batch in kept)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_an_error_among_them(workers: Any) -> None:
+    """All before the batch of a row that fails come before the error, and those after it when it is skipped."""
+    loader = isolated(ps.range(2500).map(fails).batch(5), 2, workers=workers)
+    found: list[int] = []
+    errors: list[int] = []
+    with loader:
+        while True:
+            try:
+                for batch in loader:
+                    found += batch.tolist()
+                break
+            except ValueError:
+                errors.append(len(found))
+                loader.seek(loader.state_dict()["step"] + 1)
+    assert errors == [995, 1990]
+    assert found == [number for number in range(2500) if not 995 <= number % 1000 < 1000]
+
+
+def test_what_happened_to_elements_is_told_once() -> None:
+    """What was put in the place of rows that fail is counted, and told, by the end of the epoch."""
+    dataset = ps.range(5000).map(fails, on_error=ps.Substitute()).batch(10)
+    with ps.Loader(dataset) as inline, isolated(dataset, 2, workers="processes") as loader:
+        for epoch in (1, 2):
+            assert_same(list(loader), list(inline))
+            assert loader.stats()["substituted"] == inline.stats()["substituted"] == 5 * epoch
+        assert [each.key for each in loader.replaced()] == [each.key for each in inline.replaced()]
+
+
+def test_kept_labels_keep_no_images() -> None:
+    """Small leaves may all be kept: they hold nothing of what lies in shared memory."""
+    dataset = ps.range(4000).map(mixed).batch(8)
+    with isolated(dataset, 2, workers="threads") as loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        labels = [batch["label"] for batch in loader]
+        in_flight = max(loader.stats()["bytes_in_flight"] for _ in loader)
+        labels += [batch["label"] for batch in loader]
+        assert max(loader.stats()["bytes_in_flight"] for _ in loader) <= in_flight * 1.5
+    assert np.concatenate(labels).tolist() == 2 * [*range(4000)]
