@@ -32,6 +32,7 @@ def build(bench: Bench) -> Scenario:
     contestants = (
         importing(work, NUMPY, "limit"),
         importing(work, "import penstock", "ours", Goal("difference", 0.05)),
+        importing(work, "from penstock import Loader", "ours"),
         *bench.rivals("import", work),
     )
     return Scenario("import", "wall time of a fresh interpreter that imports it", contestants, rounds=15)

@@ -1,7 +1,8 @@
 """From making a loader to its first batch, and from asking it to stop until nothing of it runs.
 
-Each is measured in a program of its own. *Cold* is its first loader, with all that is started and imported for it;
-*warm* any later one, while what is kept between loaders is there. A loader is stopped in the middle of an epoch.
+Each is measured in a program of its own. *Cold* is its first loader, with all that is started for it, and imported but
+for what programs import by name (`import` measures that); *warm* any later one, while what is kept between loaders is
+there. A loader is stopped in the middle of an epoch.
 """
 
 import time
@@ -19,6 +20,7 @@ import penstock as ps
 from benchmarks.bench import Bench
 from benchmarks.processes.trainer import Trainer
 from benchmarks.scenario import MILLISECONDS, Batch, Contestant, Goal, Measurement, Role, Scenario
+from penstock import Loader
 
 NUM_WORKERS = 2
 Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # is pickled; makes a loader, and stops it
@@ -57,7 +59,7 @@ def build(bench: Bench) -> Scenario:
 def open_ours(work: Work, place: Literal["threads", "processes"]) -> Generator[Iterable[Batch]]:
     """Make our loader."""
     dataset = ps.range(work.count).map(work.item).batch(work.batch_size)
-    with ps.Loader(dataset, num_workers=NUM_WORKERS, workers=place) as loader:
+    with Loader(dataset, num_workers=NUM_WORKERS, workers=place) as loader:
         yield loader
 
 
