@@ -239,19 +239,16 @@ class IsolatedStream:
         self._begin()
 
     def next(self) -> tuple[Element, Token]:
-        self._helper.check()
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            try:
-                raise failure
-            finally:
-                del failure  # else its traceback holds it, and this stream
-        self._receive(None)
-        if self._closed:
-            raise EndOfEpoch
+        if not self._received:
+            self._helper.check()
+            self._raise_failure()
+            self._receive(None)
+            if self._closed:
+                raise EndOfEpoch
         if self._received:
             batch, told = self._received.popleft()
-            self._count(told)
+            if told is not NOTHING_TOLD:
+                self._count(told)
             self._index += 1
             self._token = told.token
             self._deaths = 0
@@ -269,6 +266,14 @@ class IsolatedStream:
             raise error
         finally:
             del error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            try:
+                raise failure
+            finally:
+                del failure  # else its traceback holds it, and this stream
 
     def failing(self) -> Unit | None:
         return None
