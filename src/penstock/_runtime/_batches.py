@@ -204,6 +204,15 @@ def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Inte
     return positions
 
 
+def with_masks(program: Batches, shard: Shard, course: Course, batches: list[Element]) -> list[Element]:
+    """Return the first batches of a course with the step's mask leaf, if it has one."""
+    step = program.batch
+    if step is None or step.mask is None:
+        return batches
+    rows = [rows_of(program, shard, course.unit(index)) for index in range(len(batches))]
+    return [with_mask(step, batch, each.data, each.total) for batch, each in zip(batches, rows, strict=True)]
+
+
 class Merger:
     """Merges batch after batch; where the merge is plain stacking it keeps the layout from one to the next."""
 

@@ -7,7 +7,6 @@ batch and the row to which an error belongs. `DirectBatches` is the short one, f
 from typing import Final
 
 from penstock._graph._apply import Context
-from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Plan, Shard
 from penstock._runtime._batches import (
@@ -20,6 +19,7 @@ from penstock._runtime._batches import (
     row_coordinates,
     rows_of,
     rows_of_course,
+    with_masks,
 )
 from penstock.batching._layout import Layout
 from penstock.batching._leaf import LeafSpec
@@ -67,7 +67,6 @@ class DirectBatches:
         self._program: Batches = program
         self._shard = shard
         self._layout = layout
-        self._batch = program.batch
         self._read_into = read.source.read_into
         runs, self._bounds = rows_of_course(program, shard, course)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
@@ -80,11 +79,7 @@ class DirectBatches:
         columns = self._layout.columns(bounds[-1] - first)
         self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
         batches = self._layout.batches(columns, [bound - first for bound in bounds])
-        if self._batch.mask is None:
-            return batches
-        units = map(self.course.unit, range(index, index + len(batches)))
-        rows = [rows_of(self._program, self._shard, unit) for unit in units]
-        return [with_mask(self._batch, batch, row.data, row.total) for batch, row in zip(batches, rows, strict=True)]
+        return with_masks(self._program, self._shard, self.course.part(index, len(batches)), batches)
 
 
 def can_be_direct(layout: Layout) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 
 from penstock._graph._apply import Context
 from penstock._graph._blocks import Block
-from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Read
 from penstock._graph._ordered._leaf import Leaf
 from penstock._graph._seed_position import Integers
@@ -29,6 +28,7 @@ from penstock._runtime._batches import (
     row_coordinates,
     rows_of,
     rows_of_course,
+    with_masks,
 )
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._tree import map_leaves
@@ -311,14 +311,12 @@ class BatchJob:
         return [map_leaves(lambda leaf: copied(leaf, copied_bytes), batch) for batch in self._results]
 
     def _stacked(self, copied_bytes: int = 0) -> list[Element]:
-        layout, step = self.layout, self._program.batch
-        if layout is None or step is None:
+        layout = self.layout
+        if layout is None:
             raise InternalError("only batches with a layout lie stacked in memory")
-        batches = layout.batches(self._columns, self._bounds, copied_bytes)
-        if step.mask is None:
-            return batches
-        rows = [rows_of(self._program, self._shard, self.course.unit(index)) for index in range(self.course.steps)]
-        return [with_mask(step, batch, row.data, row.total) for batch, row in zip(batches, rows, strict=True)]
+        return with_masks(
+            self._program, self._shard, self.course, layout.batches(self._columns, self._bounds, copied_bytes)
+        )
 
 
 class SpanJob:
