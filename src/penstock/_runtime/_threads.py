@@ -5,7 +5,6 @@ would. So the batches before the failing one are delivered first, and the user's
 thread. The same path serves rows that don't fit the layout.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,10 +19,11 @@ from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches
 from penstock._runtime._batches import Course, Unit, coordinates_of
 from penstock._runtime._client import Client
-from penstock._runtime._crew import BLOCKS, Crew
+from penstock._runtime._crew import Crew
+from penstock._runtime._cutting import Cutter, SpanCutter
 from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
+from penstock._runtime._jobs import BatchJob, SpanJob
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._streams import EndOfEpoch
@@ -33,13 +33,6 @@ from penstock.errors import WorkerError
 if TYPE_CHECKING:
     from penstock._runtime._ahead._read_ahead import ReadAhead
 
-_JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
-_MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
-_LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
-_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
-_MOST_UNITS: Final = 64
-_MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
-_SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
 
 SMALL_LEAF_BYTES: Final = 65_536
 """Of arrays that are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
@@ -69,7 +62,7 @@ class ThreadBatchStream:
 
     def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
         plan = self._plan
-        cutter = _Cutter(self._crew, self._client, self._program, courses)
+        cutter = Cutter(self._crew, self._client, self._program, courses)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
@@ -169,59 +162,6 @@ def _without(courses: list[Course], taken: Course) -> list[Course]:
     return left
 
 
-class _Cutter:
-    """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
-
-    def __init__(self, crew: Crew, client: Client, program: Batches, courses: list[Course]) -> None:
-        plan = client.plan
-        self._plan = plan
-        self._learned: Learned = client.learned
-        self._workers = crew.num_workers
-        self._program = program
-        self._shared = crew.shares
-        self._courses = courses
-        self._number, self._next = 0, 0  # of the course, and of its next step
-        # As a floor, two rows a worker are in the making.
-        self._rows = max(plan.batch_size // plan.shard.count, 1)
-        self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
-
-    def next_job(self) -> BatchJob | None:
-        """Return the job of the next steps, or None at the end."""
-        if self._number < len(self._courses) and self._next == self._courses[self._number].steps:
-            self._number, self._next = self._number + 1, 0
-        if self._number == len(self._courses):
-            return None
-        course = self._courses[self._number]
-        count = min(self._units_per_job(), course.steps - self._next)
-        if count <= 0:
-            return None
-        try:
-            return self._make(course, count)
-        except Exception:
-            if count == 1:
-                raise
-        return self._make(course, 1)  # a sampler of the user's raised for one of them; those before it come first
-
-    def _make(self, course: Course, count: int) -> BatchJob:
-        rows = block_rows(count * self._rows, self._workers, self._learned)
-        job = BatchJob(self._plan, course.part(self._next, count), rows, self._learned, shared=self._shared)
-        self._next += count
-        return job
-
-    def _units_per_job(self) -> int:
-        seconds = self._learned.row_seconds
-        if seconds is None:
-            return 1  # the first batch shouldn't wait for others
-        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
-        layout = self._learned.layout
-        row_bytes = 0.0 if layout is None else layout.row_bytes
-        if self._program.above or row_layout(self._program, self._learned) is None:
-            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
-        most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
-        by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
-        return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
-
-
 class ThreadReader:
     """Reads the leaves of an ordered dataset: threads compute blocks of positions ahead, for each leaf in use."""
 
@@ -251,7 +191,7 @@ class ThreadReader:
 
     def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
-        cutter = _SpanCutter(self._crew, self._client, leaf, start, self._leaves)
+        cutter = SpanCutter(self._crew, self._client, leaf, start, self._leaves)
         next_job, ended = cutter.next_job, None
         if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
@@ -333,35 +273,6 @@ class ThreadOrderedStream(OrderedStream):
         self._reader.close()
 
 
-class _SpanCutter:
-    """Cuts a leaf's course into jobs."""
-
-    def __init__(self, crew: Crew, client: Client, leaf: Leaf, start: int, leaves: int) -> None:
-        plan = client.plan
-        self._leaf = leaf
-        self._most = max(_MOST_POSITIONS // leaves, 1)
-        self._learned = client.learned
-        self._start = start
-        self._end = leaf.course.total
-        self._workers = crew.num_workers
-        self._rows = max(plan.batch_size // plan.shard.count, 1)
-        self.window = max(plan.prefetch, 2)
-
-    def next_job(self) -> SpanJob | None:
-        """Return the next positions' job, or None at the end."""
-        if self._start >= self._end:
-            return None
-        seconds, element_bytes = self._learned.row_seconds, self._learned.element_bytes
-        by_time = 2 * self._workers
-        if seconds is not None and element_bytes is not None:
-            by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
-        count = min(max(self._rows, by_time), self._most, _SPAN_BYTES // max(element_bytes or 0, 1))
-        count = max(count, 1)
-        span = range(self._start, min(self._start + count, self._end))
-        self._start = span.stop
-        return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
-
-
 def _any_element(job: SpanJob) -> list[Element]:
     nothing: list[Element] = []
     return next((block.elements[:1] for _, block in job.parts if block.elements), nothing)
@@ -376,16 +287,3 @@ def _read_ahead(make_job: Callable[[], AnyJob | None], limit: int) -> "ReadAhead
     from penstock._runtime._ahead._read_ahead import ReadAhead  # noqa: PLC0415 - asyncio is slow to import
 
     return ReadAhead(make_job, limit)
-
-
-def block_rows(rows: int, workers: int, learned: Learned) -> int:
-    """Return how many of a job's rows make a block: two blocks a worker, more where rows take long, fewer for no time.
-
-    It is the processor's time that counts here: rows that wait for storage are better spread than put together.
-    """
-    blocks = 2 * workers
-    seconds = learned.row_cpu_seconds
-    if seconds is not None:
-        least, most = rows * seconds / _MOST_BLOCK_SECONDS, rows * seconds / _LEAST_BLOCK_SECONDS
-        blocks = math.ceil(max(min(blocks, most), least))
-    return -(-rows // max(min(blocks, rows, BLOCKS), 1))

@@ -7,8 +7,8 @@ from typing import Any
 from penstock._caught import Caught
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
+from penstock._runtime._cutting import block_rows
 from penstock._runtime._queue import JobQueue, ReadyQueue
-from penstock._runtime._threads import block_rows
 from penstock._seeds import derive
 from penstock.torch._data_loader._pickling import pickled
 from penstock.torch._data_loader._work._job import BatchJob, BatchTask, Given, RowsLearned, Way
