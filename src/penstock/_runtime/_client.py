@@ -32,6 +32,7 @@ class Client:
         lender: whose memory its crew's jobs are computed in; None for the crew's own.
         learned: what is known of its rows.
         deadly: what no worker shall compute, as in `Context`.
+        ahead: how many batches are taken, and held, before they are handed out.
         stock: its memory. It may outlive the client, as batches that were handed out do.
         merging: who merges its batches in a thread holds it.
         queues: what gives up each queue's jobs.
@@ -46,6 +47,7 @@ class Client:
         self.lender = lender
         self.learned = Learned()
         self.deadly: dict[tuple[int, int], Exception] = {}
+        self.ahead = 0
         self.stock = Stock()
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []

@@ -34,6 +34,7 @@ class Cutter:
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
+        self._jobs_with_memory = self.window + 1 + client.ahead
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
@@ -68,7 +69,7 @@ class Cutter:
         if self._program.above or row_layout(self._program, self._learned) is None:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
         most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
-        by_bytes = most_bytes / (self.window + 1) / max(row_bytes * self._rows, 1)
+        by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
         return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
 
 

@@ -113,6 +113,15 @@ class FoldedStream:
             raise EndOfEpoch
         return self._handed_out(self._made[self._index])
 
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        if self._closed or self._outlet is None:
+            return None
+        self._crew.check()
+        if not self._has_more():
+            self._receive(self._outlet.take_now())
+        made = self._made[self._index] if self._index < len(self._made) else None
+        return None if made is None or made.error is not None else self._handed_out(made)
+
     def _handed_out(self, made: _Made | None) -> tuple[Element, Token]:
         if made is None or self._course.where is None:
             raise InternalError("a batch of an ordered dataset is handed out once, with its token")

@@ -203,11 +203,11 @@ class IsolatedRuntime(Runtime):
         super().__init__(plan)
         self._helper: Helper | None = None  # made when the first stream is opened
 
-    def open_stream(self, course: Course) -> Stream:
+    def open_stream(self, course: Course, *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helper(self._plan, self.recorder)
-        return IsolatedStream(self._helper, self._plan, course)
+        return IsolatedStream(self._helper, self._plan, course, ahead)
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight
@@ -220,17 +220,18 @@ class IsolatedRuntime(Runtime):
 class IsolatedStream:
     """Batches that a helper process computes."""
 
-    def __init__(self, helper: Helper, plan: Plan, course: Course) -> None:
+    def __init__(self, helper: Helper, plan: Plan, course: Course, ahead: int) -> None:
         self._helper = helper
         self._recorder = helper.recorder
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
+        self._usually_kept = _USUALLY_KEPT + ahead  # messages
         self._course = course  # as it was begun last
         self._index = 0  # steps of it that were handed out
         self._token: Token = None  # after the last of them
         self._received: deque[tuple[Element, Told]] = deque()
         self._last: tuple[Word, Told] | None = None  # what ended the run
-        self._failure: Exception | None = None  # met by `is_ready`
+        self._failure = Caught()  # met by `is_ready`
         self._deaths = 0  # in a row
         self._lost = False  # whether the process has died
         self._closed = False
@@ -241,18 +242,13 @@ class IsolatedStream:
     def next(self) -> tuple[Element, Token]:
         if not self._received:
             self._helper.check()
-            self._raise_failure()
+            if self._failure.error is not None:
+                raise self._failure.taken()
             self._receive(None)
             if self._closed:
                 raise EndOfEpoch
         if self._received:
-            batch, told = self._received.popleft()
-            if told is not NOTHING_TOLD:
-                self._count(told)
-            self._index += 1
-            self._token = told.token
-            self._deaths = 0
-            return batch, told.token
+            return self._handed_out()
         if self._last is None:
             raise InternalError("a run ends with a word that it has ended")
         word, told = self._last
@@ -267,24 +263,34 @@ class IsolatedStream:
         finally:
             del error
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            try:
-                raise failure
-            finally:
-                del failure  # else its traceback holds it, and this stream
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        self._helper.check()
+        if not self._received:
+            self._looks(awaited=False)
+        return self._handed_out() if self._received else None
+
+    def _handed_out(self) -> tuple[Element, Token]:
+        batch, told = self._received.popleft()
+        if told is not NOTHING_TOLD:
+            self._count(told)
+        self._index += 1
+        self._token = told.token
+        self._deaths = 0
+        return batch, told.token
 
     def failing(self) -> Unit | None:
         return None
 
     def is_ready(self) -> bool:
+        return self._looks(awaited=True)
+
+    def _looks(self, *, awaited: bool) -> bool:
+        """Return whether there is a batch, or an end, or an error for `next` to raise."""
         with Caught() as caught:
-            return self._failure is not None or self._receive(0.0)
-        error = caught.taken()
-        if not isinstance(error, Exception):
-            raise error
-        self._failure = error  # for `next` to raise
+            return self._failure.error is not None or self._receive(0.0, awaited=awaited)
+        if not isinstance(caught.error, Exception):
+            raise caught.taken()
+        self._failure = caught  # for `next` to raise
         return True
 
     def fileno(self) -> int | None:
@@ -306,7 +312,7 @@ class IsolatedStream:
         self._course, self._index, self._life = course, 0, life
         return life
 
-    def _receive(self, timeout_seconds: float | None) -> bool:
+    def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
         """Return whether there is a batch, or what ended the run; receive until then, or only what is there."""
         while not (self._closed or self._received or self._last is not None):
             life = self._life or self._begin()
@@ -317,7 +323,7 @@ class IsolatedStream:
                 continue
             self._warn_of_kept(life)
             try:
-                self._take_in(self._message(life, timeout_seconds))
+                self._take_in(self._message(life, timeout_seconds, awaited=awaited))
             except (PeerError, EndOfPipeError):
                 self._lost = True
             except TimeoutError:
@@ -329,8 +335,8 @@ class IsolatedStream:
                 raise UsageError(self._starved_text(error)) from None
         return True
 
-    def _message(self, life: Life, timeout_seconds: float | None) -> object:
-        if life.reader.keeps_referred:  # perhaps all that there is; hardly ever, and to say so wakes the helper
+    def _message(self, life: Life, timeout_seconds: float | None, *, awaited: bool) -> object:
+        if awaited and life.reader.keeps_referred:  # perhaps all that there is: hardly ever, and telling wakes it
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
             with suppress(TimeoutError):
                 return life.reader.receive(timeout_seconds=patience)
@@ -373,7 +379,7 @@ class IsolatedStream:
 
     def _warn_of_kept(self, life: Life) -> None:
         kept = life.reader.kept
-        if kept > _USUALLY_KEPT and not self._helper.told_of_kept_batches:
+        if kept > self._usually_kept and not self._helper.told_of_kept_batches:
             self._helper.told_of_kept_batches = True
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for others. Keep "

@@ -88,6 +88,9 @@ class OrderedStream:
         """Whether the next element is computed already."""
         return self._chunk is not None and self._index < len(self._chunk.elements)
 
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        return None
+
     def failing(self) -> Unit | None:
         return None
 

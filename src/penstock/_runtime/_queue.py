@@ -3,13 +3,14 @@
 Guarantees:
   - `next_job` returns the jobs, each exactly once, complete or with its error: in the order in which they were made, or
     as they become complete.
-  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, unless
-    the consumer keeps more. Then there will be more, up to the plan's `memory`, with one warning; it never deadlocks.
+  - At most `window` jobs are being made or ready; with what the consumer holds, `window` + 1 jobs have memory, and as
+    many more as batches are taken ahead, unless the consumer keeps more. Then there will be more, up to the plan's
+    `memory`, with one warning; it never deadlocks.
   - Where making a job raises, the jobs before it are returned first; the next call tries to make it again.
   - Closing takes back every block that no worker has begun; those that run drain while another queue uses the crew.
 
-All methods belong to one thread, the consumer's or the one that folds ahead of it; only `close` may be called wherever
-the garbage collector runs.
+All methods belong to one thread at a time, the consumer's or one that takes or folds ahead of it; only `close` may be
+called wherever the garbage collector runs.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ class JobQueue(Generic[AnyJob]):
         window = min(window, max(SLOTS_EACH // queues, 1))
         self._window = window
         self._memory = client.plan.memory
-        self._most_regions = window + 1
+        self._most_regions = window + 1 + client.ahead
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # made, and waiting for a slot
         self._ended = False
@@ -69,8 +70,16 @@ class JobQueue(Generic[AnyJob]):
             client.queues.append(self._give_up)
             if queues == 1:
                 client.arm_more = self._arm_ahead
-                client.stock.most_idle = window + 1
+                client.stock.most_idle = window + 1 + client.ahead
             self._arm_ahead()
+
+    def next_job_nowait(self) -> AnyJob | None:
+        """Return the next job if it is complete."""
+        self._crew.check()
+        if not any(map(self._crew.is_complete, self._wanted())):
+            return None
+        with self._crew.owned():
+            return self._retired() if self._armed else None  # given up by another thread
 
     def next_job(self) -> AnyJob | None:
         """Return the next job when it is complete; None at the end."""
@@ -87,11 +96,13 @@ class JobQueue(Generic[AnyJob]):
         self._crew.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
         self._crew.check()
         with self._crew.owned():
-            if not self._armed:  # given up by another thread
-                return None
-            slot, job = self._taken()
-            self._crew.retire(slot)
-            self._arm_ahead()
+            return self._retired() if self._armed else None  # given up by another thread
+
+    def _retired(self) -> AnyJob:
+        """Take a complete job out of its slot, with the crew owned."""
+        slot, job = self._taken()
+        self._crew.retire(slot)
+        self._arm_ahead()
         return job
 
     def _wanted(self) -> Iterable[int]:
@@ -190,7 +201,7 @@ class JobQueue(Generic[AnyJob]):
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
-                stacklevel=6,
+                stacklevel=5,
             )
         self._most_regions = crew.regions_in_use(client) + self._window
         self._arm()

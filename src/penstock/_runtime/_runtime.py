@@ -45,9 +45,15 @@ class Runtime:
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
 
-    def open_stream(self, course: Course) -> Stream:
-        """Return the batches of a course."""
+    def open_stream(self, course: Course, *, ahead: int = 0) -> Stream:
+        """Return the batches of a course.
+
+        Args:
+            course: which.
+            ahead: how many batches are taken, and held, before they are handed out: there is memory for so many more.
+        """
         plan = self._plan
+        self._client.ahead = ahead
         self.recorder.start_epoch()
         if plan.place == "inline" or (isinstance(plan.program, Ordered) and not can_read_ahead(plan)):
             return self._inline(course)

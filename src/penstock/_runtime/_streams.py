@@ -30,7 +30,7 @@ class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
 
 
 class Stream(Protocol):
-    """Batches in order, or as they become ready. Used by one thread; `close` may be called more than once."""
+    """Batches in order, or as they become ready. Used by one thread at a time; `close` may be called more than once."""
 
     def next(self) -> tuple[Element, Token]:
         """Return the next batch and a token.
@@ -40,6 +40,10 @@ class Stream(Protocol):
 
         After an exception the stream stands before the failing batch. At the end it raises EndOfEpoch.
         """
+        ...
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        """Return the next batch if it is there; None if it has to be waited for, or computed here, or failed."""
         ...
 
     def failing(self) -> Unit | None:
@@ -146,6 +150,9 @@ class InlineStream:
         if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
             return units
         return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        return None
 
     def failing(self) -> Unit | None:
         return None

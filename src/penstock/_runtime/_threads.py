@@ -73,7 +73,9 @@ class ThreadBatchStream:
     def next(self) -> tuple[Element, Token]:
         if self._crew.is_closed:
             self._crew.check()
-        job = self._job or self._taken()
+        job = self._job or self._begun(self._queue.next_job())
+        if job is None:
+            raise EndOfEpoch
         trouble = job.trouble
         if trouble.death is not None and self._index >= trouble.step:
             self._go_around(job, trouble.row, trouble.death)
@@ -81,13 +83,33 @@ class ThreadBatchStream:
         if job.failed:
             batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
         else:
-            if not self._ready:
-                self._ready = job.batches(self._copied_bytes)[::-1]
-            batch = self._ready.pop()
+            batch = self._next_of(job)
+        return self._handed_out(job, batch)
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        if self._crew.is_closed:
+            return None
+        job = self._job or self._begun(self._queue.next_job_nowait())
+        if job is None or job.failed or job.trouble.death is not None:
+            return None
+        return self._handed_out(job, self._next_of(job))
+
+    def _next_of(self, job: BatchJob) -> Element:
+        if not self._ready:
+            self._ready = job.batches(self._copied_bytes)[::-1]
+        return self._ready.pop()
+
+    def _begun(self, job: BatchJob | None) -> BatchJob | None:
+        if job is not None:
+            self._job, self._index = job, 0
+            self._left = _without(self._left, job.course)
+        return job
+
+    def _handed_out(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
         step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
         if self._index == job.course.steps:
-            self._client.tell_of(trouble.complaint)
+            self._client.tell_of(job.trouble.complaint)
             self._job = None
         return batch, step
 
@@ -98,22 +120,15 @@ class ThreadBatchStream:
         """
         if self._crew.is_closed:
             self._crew.check()
-        job = self._job or self._taken()
+        job = self._job or self._begun(self._queue.next_job())
+        if job is None:
+            raise EndOfEpoch
         trouble = job.trouble
         stacked = None if self._index or job.failed or trouble.death is not None else job.stacked()
         if stacked is not None:
             self._client.tell_of(trouble.complaint)
             self._job = None
         return stacked
-
-    def _taken(self) -> BatchJob:
-        """Return the next job, whose batches are handed out from now on."""
-        job = self._job = self._queue.next_job()
-        self._index = 0
-        if job is None:
-            raise EndOfEpoch
-        self._left = _without(self._left, job.course)
-        return job
 
     def _go_around(self, job: BatchJob, row: int | None, death: WorkerError) -> None:
         """Begin again at the job's next step without the row that processes die of; raise if that can't be."""
