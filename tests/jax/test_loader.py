@@ -80,12 +80,18 @@ def element(number: int) -> Any:
 
 
 @settings(max_examples=15)
-@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2), st.booleans())
-def test_values_are_those_of_the_arrays(total: int, batch: int, workers: int, shuffled: bool) -> None:  # noqa: FBT001 - drawn
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2), st.integers(0, 3), st.booleans())
+def test_values_are_those_of_the_arrays(
+    total: int,
+    batch: int,
+    workers: int,
+    ahead: int,
+    shuffled: bool,  # noqa: FBT001 - drawn
+) -> None:
     """A dataset's batches have the structure, dtypes, shapes and bytes that they have as NumPy's arrays."""
     numbers = ps.range(total, seed=3)
     dataset = (numbers.shuffle() if shuffled else numbers).map(element).batch(batch)
-    with door.Loader(dataset, num_workers=workers, workers="threads") as loader:
+    with door.Loader(dataset, ahead=ahead, num_workers=workers, workers="threads") as loader:
         for arrays, expected in zip(loader, ps.Loader(dataset), strict=True):
             assert same(arrays, expected)
 

@@ -10,8 +10,8 @@ Guarantees:
     tried again by the next call.
   - Closing drops what was placed.
 
-Used by one thread, as any stream. There is no thread that places: transfers run by themselves once they were begun, and
-whoever asks for batches as fast as they are made gains nothing by beginning them sooner.
+Used by one thread, as any stream. No other places: transfers run by themselves once they were begun. Where beginning
+them takes long, `_placed_in_turns` has a thread for it.
 """
 
 from collections import deque
@@ -43,9 +43,7 @@ class PlacedStream:
 
     def next(self) -> tuple[Element, Token]:
         if not self._placed:
-            if self._failed.error is not None:
-                raise self._failed.taken()
-            self._place_one()
+            self._place_next()
         hand_over, token = self._placed[0]
         batch = hand_over()
         self._placed.popleft()
@@ -61,11 +59,20 @@ class PlacedStream:
         if not isinstance(self._failed.error, Exception | None):
             raise self._failed.taken()  # an interrupt: the iterator begins anew after what it has handed out
 
+    def _place_next(self) -> None:
+        """Place the batch that is asked for, or raise what came in its place."""
+        if self._failed.error is not None:
+            raise self._failed.taken()
+        self._place_one()
+
     def _place_one(self) -> None:
         if self._taken is None:
             self._taken = self._stream.next()
-        batch, token = self._taken
-        self._placed.append((self._place(batch), token))
+        self._place_taken(self._taken, self._place)
+
+    def _place_taken(self, taken: tuple[Element, Token], place: Place) -> None:
+        batch, token = taken
+        self._placed.append((place(batch), token))
         self._taken = None
 
     def failing(self) -> Unit | None:
@@ -81,6 +88,9 @@ class PlacedStream:
 
     def is_ready(self) -> bool:
         return bool(self._placed) or self._failed.error is not None or self._stream.is_ready()
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        return self.next() if self._placed else None
 
     def close(self) -> None:
         self._stream.close()

@@ -31,7 +31,7 @@ _NARROW: Final = {np.dtype(np.int64): np.iinfo(np.int32), np.dtype(np.uint64): n
 
 
 class Placing:
-    """Makes arrays of batches, and puts them where a sharding says. Used by one thread."""
+    """Makes arrays of batches, and puts them where a sharding says. May be used by several threads."""
 
     def __init__(self, sharding: object, shard: Shard) -> None:
         """Check what was given.
@@ -51,6 +51,10 @@ class Placing:
         """Return whether all arrays lie on the CPU, where they need no copy."""
         shardings = jax.tree_util.tree_leaves(self._sharding) or [jax.device_put(0).sharding]
         return all(device.platform == "cpu" for sharding in shardings for device in sharding.device_set)
+
+    def depends_on_settings(self, batch: Element) -> bool:
+        """Return whether `settings` decide how a batch is placed."""
+        return self._sharding is None or not all(map(_is_plain, jax.tree_util.tree_leaves(batch)))
 
     def __call__(self, batch: Element) -> Element:
         """Return the batch with each leaf as an array, where it belongs; what is under way goes on by itself."""
@@ -145,6 +149,11 @@ class Placing:
                     f"{_path(batch, index)}, and shard= is {self._shard}. Use shard=Shard.from_jax(sharding, shape)."
                 )
         self._checked.add((sharding, shape))
+
+
+def settings() -> tuple[object, object]:
+    """Return what a thread may set for itself, as by `with jax.default_device(…)`, and placing depends on."""
+    return jax.config.jax_enable_x64, jax.config.jax_default_device
 
 
 def _as_sharding(given: Sharding) -> Sharding:

@@ -10,10 +10,11 @@ from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Element
 from penstock._graph._verify import need_count
-from penstock._loader._placed import PlacedLoader
+from penstock._loader._placed_in_turns import LoaderInTurns
+from penstock._loader._turns import TurnThread
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock.errors import GraphError
-from penstock.jax._arrays import Placing
+from penstock.jax._arrays import Placing, settings
 
 if TYPE_CHECKING:
     from penstock._loader import Loader as ArrayLoader
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 jax: Any = importlib.import_module("jax")  # by name, as in `_arrays`
 
 
-class Loader(PlacedLoader):
+class Loader(LoaderInTurns):
     """Goes through a dataset's epochs as `penstock.Loader` does, and yields pytrees of `jax.Array`.
 
     The structure of a batch stays; what is registered with JAX as a pytree is taken for one. As everywhere in JAX,
@@ -36,11 +37,16 @@ class Loader(PlacedLoader):
     On CPU devices an array is the loader's own memory, without a copy, where it has the dtype that JAX gives it; it
     keeps that memory as long as it lives. To other devices batches are copied ahead, while these compute.
 
+    Where there are workers, making the arrays is left to a thread of the loader's own as well, so that the training
+    loop finds them made. Steps that are shorter than that takes make their own. Without workers no thread is started.
+
     Args:
         dataset: what to load.
         sharding: where global batches lie: a `jax.sharding.Sharding`, a device, or a pytree of them that has the
             structure of a batch or of its upper part. By default JAX's default device.
-        ahead: how many batches are placed before they are asked for, at least 0. On CPU devices nothing needs to be.
+        ahead: how many batches are placed before they are asked for, at least 0: there is memory for so many more. On
+            CPU devices none is without workers, where nothing is gained by it, nor with `memory=`, where they might
+            hold all of it.
         num_workers: as in `penstock.Loader`, as is all that follows.
         workers: who computes.
         isolated: have one helper process run all of it.
@@ -96,7 +102,12 @@ class Loader(PlacedLoader):
             limits=limits,
         )
         self._placing = Placing(sharding, self._plan.shard)
-        self._ahead = 0 if self._placing.is_on_host() else ahead
+        self._keeps_memory = self._placing.is_on_host()
+        if self._plan.place != "inline" or self._plan.isolated:
+            self._thread = TurnThread("penstock-placing")
+        # On the host there is nothing to begin early but in that thread, and what lies ready there may be all memory.
+        on_request = self._keeps_memory and (self._thread is None or self._plan.memory is not None)
+        self._ahead = 0 if on_request else ahead
         if sharding is not None and not _has_equal_rows(self._plan):
             raise GraphError(
                 f"{chain_text(dataset.node)}: the rows of the last batch may not divide by {self._plan.shard.count} "
@@ -112,6 +123,13 @@ class Loader(PlacedLoader):
     def _place(self, batch: Element) -> Callable[[], Element]:
         placed = self._placing(batch)
         return lambda: placed
+
+    def _place_elsewhere(self, batch: Element) -> Callable[[], Element]:
+        placed = self._placing(batch)
+        if not self._placing.depends_on_settings(batch):
+            return lambda: placed
+        there = settings()
+        return lambda: placed if settings() == there else self._placing(batch)
 
 
 def _has_equal_rows(plan: Plan) -> bool:

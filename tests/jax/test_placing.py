@@ -1,0 +1,128 @@
+"""Who places: a thread of the loader's own where there are workers, and the caller's thread where there are none."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import GraphError
+
+jax = pytest.importorskip("jax")
+door: Any = pytest.importorskip("penstock.jax")
+
+NAME = "penstock-placing"
+KINDS = pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_workers": 2, "workers": "threads"},
+        {"num_workers": 1, "workers": "processes"},
+        {"isolated": True},
+    ],
+    ids=["threads", "processes", "isolated"],
+)
+
+
+class Watched(door.Loader):  # type: ignore[misc] # of a module that may not be there
+    """Tells when its thread has placed a batch."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.placed = threading.Event()
+        own: Any = super()
+        own.__init__(*arguments, **named)
+
+    def _place_elsewhere(self, batch: Any) -> Any:
+        assert threading.current_thread().name == NAME
+        try:
+            return super()._place_elsewhere(batch)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] # as above
+        finally:
+            self.placed.set()
+
+
+def watched(*arguments: Any, **named: Any) -> Any:
+    """Return such a loader."""
+    return Watched(*arguments, **named)
+
+
+def placed_ahead(loader: Any, batches: Any) -> Any:
+    """Return the batch that the thread placed ahead, when it has done so."""
+    while not loader.placed.wait(0.01):
+        next(batches)
+    return next(batches)
+
+
+def large(number: int) -> Any:
+    """Return a row that is lent, not copied out."""
+    return np.full(1 << 16, number, np.float32)
+
+
+@KINDS
+def test_a_thread_places_for_workers(arguments: Any) -> None:
+    """It is there from the first batch to the end of the loader; on the CPU what it places is no copy either."""
+    dataset = ps.range(8).map(large).repeat().batch(4)
+    with watched(dataset, **arguments) as loader:
+        batches = iter(loader)
+        batch = placed_ahead(loader, batches)
+        assert batch[:, -1].tolist() in ([0, 1, 2, 3], [4, 5, 6, 7])
+        assert NAME in {thread.name for thread in threading.enumerate()}
+        assert loader.state_dict()["step"] == loader.step + 1
+    assert NAME not in {thread.name for thread in threading.enumerate()}
+
+
+def test_no_thread_without_workers() -> None:
+    """Without workers, all is done in the caller's thread; so it is where nothing is placed ahead."""
+    dataset = ps.range(8).map(large).batch(4)
+    for arguments in ({}, {"num_workers": 1, "ahead": 0}, {"num_workers": 1, "memory": "1GiB"}):
+        with watched(dataset, workers="threads", **arguments) as loader:
+            assert len(list(loader)) == 2
+            assert NAME not in {thread.name for thread in threading.enumerate()}
+            assert not loader.placed.is_set()
+
+
+@KINDS
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_values_order_and_state(arguments: Any, ahead: int) -> None:
+    """However many are placed ahead, batches and states are those of `penstock.Loader`, also when left and gone on."""
+    dataset = ps.range(80, seed=3).shuffle().map(large).batch(4)
+    expected = [batch[:, 0].tolist() for batch in ps.Loader(dataset)]
+    with door.Loader(dataset, ahead=ahead, prefetch=1, **arguments) as loader:
+        iterator = iter(loader)
+        assert [next(iterator)[:, 0].tolist() for _ in range(7)] == expected[:7]
+        state = loader.state_dict()
+        assert state == ps.Loader(dataset).state_dict(step=7)
+        next(iterator)
+        iterator.set_state(state)
+        assert [batch[:, 0].tolist() for batch in iterator] == expected[7:]
+
+
+def test_what_a_thread_may_set_for_itself(devices: Any) -> None:
+    """JAX's settings that hold in the training thread alone hold for batches that another places."""
+    dataset = ps.read([np.int64(1 << 40)]).repeat().batch(2)
+    with watched(dataset, num_workers=1, workers="threads") as loader, jax.default_device(devices[1]):
+        batches = iter(loader)
+        with pytest.raises(GraphError, match="jax_enable_x64"):
+            next(batches)
+        with jax.enable_x64(True):  # noqa: FBT003 - JAX's way to say it
+            batch = next(batches)
+            assert (batch.dtype, batch.tolist()) == (np.int64, [1 << 40] * 2)
+    numbers = ps.range(8).repeat().batch(2)
+    with watched(numbers, num_workers=1, workers="threads") as loader, jax.default_device(devices[1]):
+        assert placed_ahead(loader, iter(loader)).devices() == {devices[1]}
+
+
+def test_what_cannot_be_placed_is_raised_at_its_step() -> None:
+    """An error of the placing, which the thread met first, comes after the batches before it, and `seek` goes past."""
+
+    def wrong(number: int) -> Any:
+        return "text" if number == 5 else number
+
+    with door.Loader(ps.range(9).map(wrong), ahead=2, num_workers=1, workers="threads") as loader:
+        found: list[int] = []
+        iterator = iter(loader)
+        for _ in range(2):
+            with pytest.raises(GraphError, match="the type str") as caught:
+                found.extend(int(batch) for batch in iterator)
+            assert any("step 5:" in note for note in caught.value.__notes__)
+        loader.seek(6)
+        assert found + [int(batch) for batch in loader] == [0, 1, 2, 3, 4, 6, 7, 8]
