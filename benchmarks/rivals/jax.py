@@ -22,7 +22,8 @@ from benchmarks.scenario import Contestant
 
 BY_HAND, BY_HAND_THREAD = "NumPy and jax.device_put", "NumPy and jax.device_put in a thread"
 GRAIN, GRAIN_PUT = "Grain and jax.device_put", "Grain's device_put"  # those of rivals/grain.py
-AGAINST = (BY_HAND, GRAIN, GRAIN_PUT)
+# Like with like: who has no thread against those that have none.
+AGAINST = {"inline": (BY_HAND, GRAIN), "1 thread": (BY_HAND, BY_HAND_THREAD, GRAIN, GRAIN_PUT)}
 AHEAD = 2  # batches that the thread has ready
 
 
@@ -102,7 +103,7 @@ def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:
         jax_feed.Way(BY_HAND, "limit", partial(_by_hand, work, order), step),
         jax_feed.Way(BY_HAND_THREAD, "reference", partial(_by_thread, work, order), step),
         *(
-            jax_feed.Way(f"penstock.jax {place}", "ours", partial(_ours, work, options), step, AGAINST)
+            jax_feed.Way(f"penstock.jax {place}", "ours", partial(_ours, work, options), step, AGAINST[place])
             for place, options in jax_feed.PLACES
         ),
     )
