@@ -92,6 +92,7 @@ class LentMemory:
 
     def starve(self, messages: int) -> None:
         """Be told that the receiver waits for more than so many messages, and keeps memory of some of them."""
+        self._let_go()  # of what came back before it said so, which may not have been noticed
         with self._changed:
             self._starved_at = messages
             self._changed.notify_all()
