@@ -55,7 +55,9 @@ class InlineBatches:
 class DirectBatches:
     """Some steps' batches whose rows `reads_directly`, with no steps above: keys for all, and a few read at once.
 
-    Those are read into memory that is used again while it is still in the cache.
+    Attributes:
+        course: the steps.
+        at_once: so many batches lie in memory that is used again while it is still in the cache.
     """
 
     def __init__(self, plan: Plan, course: Course, layout: Layout) -> None:
@@ -70,11 +72,11 @@ class DirectBatches:
         self._read_into = read.source.read_into
         runs, self._bounds = rows_of_course(program, shard, course)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
-        self._at_once = max(_READ_BYTES * course.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
+        self.at_once = max(_READ_BYTES * course.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
-    def batches(self, index: int) -> list[Element]:
-        """Return the batches of the course's steps from `index` on that are read at once, at least one."""
-        bounds = self._bounds[index : index + self._at_once + 1]
+    def batches(self, index: int, count: int) -> list[Element]:
+        """Return the batches of so many of the course's steps from `index` on, or of as many as there are."""
+        bounds = self._bounds[index : index + count + 1]
         first = bounds[0]
         columns = self._layout.columns(bounds[-1] - first)
         self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))

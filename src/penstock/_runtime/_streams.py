@@ -113,11 +113,19 @@ class InlineStream:
         return [self._single.batch(self._course.unit(index))]
 
     def _several(self, index: int) -> list[Element]:
+        """Return the batches of the next steps, as many as take a moment."""
+        started = time.perf_counter()
         direct = self._direct
         if self._reads_directly and (direct is None or index >= self._first + direct.course.steps):
             direct = self._direct = self._begin_direct(index)
             self._first = index
-        return self._computed(index) if direct is None else direct.batches(index - self._first)
+        if direct is None:
+            batches, most = self._computed(index)
+        else:
+            batches, most = direct.batches(index - self._first, self._units), direct.at_once
+        seconds = time.perf_counter() - started
+        self._units = max(min(self._next_units(seconds, len(batches)), most), 1)
+        return batches
 
     def _begin_direct(self, index: int) -> DirectBatches | None:
         layout = row_layout(self._program, self._learned)
@@ -126,18 +134,15 @@ class InlineStream:
         course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
         return DirectBatches(self._plan, course, layout)
 
-    def _computed(self, index: int) -> list[Element]:
-        started = time.perf_counter()
+    def _computed(self, index: int) -> tuple[list[Element], int]:
+        """Return batches that are computed, and how many may be at once, whatever time that takes."""
         job = BatchJob(self._plan, self._course.part(index, self._units), None, self._learned)
         job.use(None)
         job.run_block(0, self._context)
         if job.has_merge:
             job.run_merge(self._context)
-        seconds = time.perf_counter() - started
         most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
-        most = min(most, max(_MOST_UNITS, self._wanted_units))
-        self._units = max(min(self._next_units(seconds, job.course.steps), most), 1)
-        return job.batches()
+        return job.batches(), min(most, max(_MOST_UNITS, self._wanted_units))
 
     def _next_units(self, seconds: float, units: int) -> int:
         """Return how many units to compute at once next, this many having taken these seconds."""
