@@ -201,7 +201,7 @@ class JobQueue(Generic[AnyJob]):
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
-                stacklevel=5,
+                stacklevel=6,
             )
         self._most_regions = crew.regions_in_use(client) + self._window
         self._arm()

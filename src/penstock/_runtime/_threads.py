@@ -71,11 +71,7 @@ class ThreadBatchStream:
         return kind(self._crew, self._client, next_job, cutter.window, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
-        if self._crew.is_closed:
-            self._crew.check()
-        job = self._job or self._begun(self._queue.next_job())
-        if job is None:
-            raise EndOfEpoch
+        job = self._awaited()
         trouble = job.trouble
         if trouble.death is not None and self._index >= trouble.step:
             self._go_around(job, trouble.row, trouble.death)
@@ -99,6 +95,15 @@ class ThreadBatchStream:
             self._ready = job.batches(self._copied_bytes)[::-1]
         return self._ready.pop()
 
+    def _awaited(self) -> BatchJob:
+        """Return the job whose batches are handed out, and wait for it."""
+        if self._crew.is_closed:
+            self._crew.check()
+        job = self._job or self._begun(self._queue.next_job())
+        if job is None:
+            raise EndOfEpoch
+        return job
+
     def _begun(self, job: BatchJob | None) -> BatchJob | None:
         if job is not None:
             self._job, self._index = job, 0
@@ -116,13 +121,9 @@ class ThreadBatchStream:
     def next_stacked(self) -> tuple[Element, list[int]] | None:
         """Hand out a whole job where that can be: its rows as one batch, and where each of its batches begins and ends.
 
-        None where it can't, and batches come by `next`, which see also for what is raised.
+        None where it can't, and batches come by `next`, which says what is raised.
         """
-        if self._crew.is_closed:
-            self._crew.check()
-        job = self._job or self._begun(self._queue.next_job())
-        if job is None:
-            raise EndOfEpoch
+        job = self._awaited()
         trouble = job.trouble
         stacked = None if self._index or job.failed or trouble.death is not None else job.stacked()
         if stacked is not None:
