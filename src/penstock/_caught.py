@@ -5,19 +5,27 @@ from typing import Self
 
 
 class Caught:
-    """Keeps what its block raises, of any kind: user code runs in it, and another will tell what it raised."""
+    """Keeps what its block raises: user code runs in it, and another will tell what it raised.
 
-    __slots__ = ("error",)
+    Args:
+        kind: what is kept, by default all. Where an error is told in other words, or leaves only another way to go, it
+            must be Exception: in the program's main thread Ctrl-C is raised anywhere, and would be lost.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_kind", "error")
+
+    def __init__(self, kind: type[BaseException] = BaseException) -> None:
         self.error: BaseException | None = None
+        self._kind = kind
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if not isinstance(error, self._kind):
+            return False
         self.error = error
-        return error is not None
+        return True
 
     def taken(self) -> BaseException:
         """Return what was raised, and forget it: its traceback would hold whoever raises it again, and holds this."""

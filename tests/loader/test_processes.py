@@ -143,7 +143,7 @@ def slow(number):
     return number
 
 # What is imported at the first use: struck while it handles an error of its own, Python's import prints both.
-for batch in ps.Loader(dataset({kind!r}), num_workers={workers}):
+for batch in ps.Loader(dataset({kind!r}, abs if {stuck} >= 0 else slow), num_workers={workers}):
     pass
 print("ready", flush=True)
 while True:

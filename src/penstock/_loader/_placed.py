@@ -39,7 +39,7 @@ class PlacedStream:
         self._ahead = ahead
         self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
         self._taken: tuple[Element, Token] | None = None  # from the stream, and not placed yet
-        self._failed = Caught()  # what comes after all that is placed
+        self._failed = Caught(Exception)  # what comes after all that is placed
 
     def next(self) -> tuple[Element, Token]:
         if not self._placed:
@@ -56,8 +56,6 @@ class PlacedStream:
             with self._failed:
                 while len(self._placed) < self._ahead and self._stream.is_ready():
                     self._place_one()
-        if not isinstance(self._failed.error, Exception | None):
-            raise self._failed.taken()  # an interrupt: the iterator begins anew after what it has handed out
 
     def _place_next(self) -> None:
         """Place the batch that is asked for, or raise what came in its place."""

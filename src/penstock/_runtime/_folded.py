@@ -174,16 +174,16 @@ class FoldedStream:
         return self._ended or self._index < len(self._made)
 
     def _end_fold(self) -> None:
-        fold, engine = self._fold, self._engine
-        if fold is not None:
-            fold.inner.give_up()
-        if engine is not None:
-            # Held: an interrupted `Thread.join` takes the thread for ended. A UsageError says that the collector runs
-            # in that very thread.
-            with HeldInterrupts(), suppress(TimeoutError, UsageError):
-                engine.stop(_PATIENCE_SECONDS)
-        self._made, self._index, self._ended = [], 0, False
-        self._fold = self._engine = self._outlet = None
+        # Held: an interrupted `Thread.join` takes the thread for ended, and when a loop of `asyncio` is dropped, Python
+        # code runs: a Ctrl-C there is forgotten. A UsageError says that the collector runs in that very thread.
+        with HeldInterrupts():
+            if self._fold is not None:
+                self._fold.inner.give_up()
+            if self._engine is not None:
+                with suppress(TimeoutError, UsageError):
+                    self._engine.stop(_PATIENCE_SECONDS)
+            self._made, self._index, self._ended = [], 0, False
+            self._fold = self._engine = self._outlet = None
 
     def close(self) -> None:
         self._closed = True

@@ -286,10 +286,8 @@ class IsolatedStream:
 
     def _looks(self, *, awaited: bool) -> bool:
         """Return whether there is a batch, or an end, or an error for `next` to raise."""
-        with Caught() as caught:
+        with Caught(Exception) as caught:
             return self._failure.error is not None or self._receive(0.0, awaited=awaited)
-        if not isinstance(caught.error, Exception):
-            raise caught.taken()
         self._failure = caught  # for `next` to raise
         return True
 

@@ -26,10 +26,8 @@ def pickler() -> ModuleType:
 
 def pack(value: object) -> Pickled:
     """Return a value ready to be written; it refers to the value's arrays."""
-    with Caught() as caught:
+    with Caught(Exception):
         return dump(value)
-    if not isinstance(caught.error, Exception):
-        raise caught.taken()
     return dump(value, pickler().dumps)  # the classes of a script or a notebook are known to it alone
 
 

@@ -90,14 +90,12 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
     Raises:
         UsageError: something of it can't be pickled.
     """
-    with Caught() as caught:
+    with Caught(Exception) as caught:
         parcel = _packed(plan)
         region = create_region(parcel.nbytes)
         write(parcel, region, 0)
         return region
     error = caught.taken()
-    if not isinstance(error, Exception):
-        raise error
     raise UsageError(
         f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}. Use functions "
         "that are defined in a module, or install cloudpickle (the extra `processes`), which takes lambdas and local "
@@ -106,14 +104,13 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 
 
 def _packed(plan: Plan) -> Pickled:
-    with Caught() as caught:
+    with Caught(Exception) as caught:
         return dump(plan, pickler().dumps)
     error = caught.taken()
-    if isinstance(error, Exception):
-        with Caught():  # what cloudpickle would copy, with all that its code might mean, may be found by its name
-            named = dump(plan)
-            if not not_found(bytes(named.pieces[0][1])):
-                return named
+    with Caught(Exception):  # what cloudpickle would copy, with all that its code might mean, may be found by its name
+        named = dump(plan)
+        if not not_found(bytes(named.pieces[0][1])):
+            return named
     try:
         raise error
     finally:

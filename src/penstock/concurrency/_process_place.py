@@ -140,7 +140,7 @@ class _Process(Generic[Job, Result]):
     def run(self, job: Job, /) -> Result:
         """Return the result of a job that the process does."""
         pickled = b""
-        with Caught() as pickling:
+        with Caught(Exception) as pickling:
             pickled = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
         if pickling.error is not None:
             _refuse("a job", job, pickling.error)
@@ -188,7 +188,7 @@ class _Process(Generic[Job, Result]):
     def _error(self, failed: Failed) -> BaseException:
         original: object = None
         if failed.error:
-            with Caught():  # its class may not exist here; then it is told in words
+            with Caught(Exception):  # its class may not exist here; then it is told in words
                 original = pickle.loads(failed.error)
         error = (
             original if isinstance(original, BaseException) else WorkerError(f"the worker raised {failed.description}")
@@ -231,7 +231,7 @@ class _Process(Generic[Job, Result]):
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
     """Return what a process needs to make a worker; raise a UsageError where it can't be pickled."""
     pickled = b""
-    with Caught() as pickling:
+    with Caught(Exception) as pickling:
         pickled = pickle.dumps(make_worker)
     if pickling.error is not None:
         _refuse("make_worker", make_worker, pickling.error)

@@ -10,13 +10,13 @@ from penstock._runtime._choosing._processors import usable_processors
 ALL = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def system(root: Path, files: dict[str, str]) -> Path:
+def system(root: Path, files: dict[str, str]) -> str:
     """Make a file system of these files."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return root
+    return str(root)
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_a_containers_quota_counts(tmp_path: Path, files: dict[str, str]) -> Non
 @pytest.mark.parametrize(("ranks", "expected"), [("", ALL), ("1", ALL), ("none", ALL), ("100000", 1)])
 def test_ranks_of_one_machine_share_it(tmp_path: Path, ranks: str, expected: int) -> None:
     """Where a launcher says how many it started here."""
-    assert usable_processors(tmp_path, {"LOCAL_WORLD_SIZE": ranks}) == expected
+    assert usable_processors(str(tmp_path), {"LOCAL_WORLD_SIZE": ranks}) == expected

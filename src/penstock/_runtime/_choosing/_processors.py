@@ -1,15 +1,17 @@
-"""How many processors this program may use: what the scheduler, the container and the launcher leave it."""
+"""How many processors this program may use: what the scheduler, the container and the launcher leave it.
+
+Paths are text here: `pathlib` raises and handles errors of its own, and a Ctrl-C at that moment would tell of both.
+"""
 
 import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 LOCAL_RANKS = "LOCAL_WORLD_SIZE"  # set by launchers that start several ranks on a machine
 
 
-def usable_processors(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> int:
+def usable_processors(root: str = "/", environment: Mapping[str, str] = os.environ) -> int:
     """Return how many processors the program may use, at least 1.
 
     Args:
@@ -24,27 +26,29 @@ def usable_processors(root: Path = Path("/"), environment: Mapping[str, str] = o
     return max(math.floor(count), 1)
 
 
-def _quotas(root: Path) -> Iterator[float]:
+def _quotas(root: str) -> Iterator[float]:
     """Yield the numbers of processors that the control groups of this program, and those above them, may use."""
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _lines(os.path.join(root, "proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        group = (root / "sys/fs/cgroup" / ("cpu" if controllers else "")).joinpath(*Path(name).parts[1:])
-        for folder in (group, *group.parents):
+        top = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
+        names = [part for part in name.split("/") if part]
+        for length in range(len(names), -1, -1):
+            folder = os.path.join(top, *names[:length])
             with suppress(ValueError, IndexError):  # "max", -1, or no file at all: no quota
-                words = " ".join(_lines(folder / "cpu.max")).split()
+                words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
                 if controllers:
-                    words = [*_lines(folder / "cpu.cfs_quota_us"), *_lines(folder / "cpu.cfs_period_us")]
+                    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                    words = [word for file in files for word in _lines(os.path.join(folder, file))]
                 quota, period = int(words[0]), int(words[1])
                 if quota > 0 and period > 0:
                     yield quota / period
-            if folder == root / "sys/fs/cgroup":
-                break
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: str) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
     except OSError:
         return []

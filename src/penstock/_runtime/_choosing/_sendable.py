@@ -74,7 +74,7 @@ def _without_processes() -> str:
 def _not_copied(plan: Plan) -> str:
     """Return why a plan can't be copied into processes that begin anew; empty if it can."""
     copy = _Copy()
-    with Caught() as caught:
+    with Caught(Exception) as caught:
         pickle.Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(plan)
     if isinstance(caught.error, _TooLargeError):
         return f"the dataset holds more than {_MOST_BYTES // 1_000_000} MB, which would be copied"

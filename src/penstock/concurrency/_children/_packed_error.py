@@ -77,7 +77,7 @@ def unpack_error(packed: PackedError) -> Exception:
     """
     original: object = None
     if packed.pickled:
-        with Caught():  # its class may not exist here
+        with Caught(Exception):  # its class may not exist here
             original = pickle.loads(packed.pickled)
     if isinstance(original, Exception):
         error: Exception = original

@@ -306,7 +306,7 @@ class AsyncPassIterator(AsyncIterator[Item]):
 
 
 def _pickled_setup(setup: Setup) -> bytes:
-    with Caught():
+    with Caught(Exception):
         return pickle.dumps(setup, protocol=pickle.HIGHEST_PROTOCOL)
     _find_unpicklable(setup.config)
     return _pickled(setup, "the config")
@@ -328,7 +328,7 @@ def _find_unpicklable(config: PipelineConfig) -> None:
 
 
 def _pickled(value: object, what: str) -> bytes:
-    with Caught() as pickling:
+    with Caught(Exception) as pickling:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     raise UsageError(
         f"{what} must be picklable to go to the pipeline's process; got {value!r:.200}, and {pickling.error!r:.500}. "

@@ -221,7 +221,7 @@ class Link:
         if not self.process.wait(timeout):
             raise TimeoutError(f"the pipeline's process did not start within {timeout} s")
         failed: PackedError | None = None
-        with Caught() as caught:
+        with Caught(Exception) as caught:
             if not self.process.pipe.poll():
                 raise EOFError
             failed = pickle.loads(self.process.pipe.recv_bytes())

@@ -91,16 +91,14 @@ class Drawn:
     def draw(self, most: int) -> None:
         """Have so many batches drawn that are not handed out."""
         while len(self._waiting) + len(self._under_way) < most and not self._has_ended and self.error is None:
-            with Caught() as caught:
+            with Caught(Exception) as caught:
                 drawn = next(self._sampler, _NOTHING)  # an exception would keep its callers, and a batch, for a while
                 if drawn is _NOTHING:
                     self._has_ended = True
                 else:
                     self._waiting.append(self._given(drawn))
-            if isinstance(caught.error, Exception):
+            if caught.error is not None:
                 self.error = caught.taken()  # raised in its place, after the batches before it
-            elif caught.error is not None:
-                raise caught.taken()
 
     def _given(self, drawn: object) -> Given:
         indices: Any = drawn

@@ -43,7 +43,7 @@ class Sealed:
 
     def __init__(self, value: object, *, shares: bool = False) -> None:
         self._buffers: list[pickle.PickleBuffer] = []
-        with Caught() as caught:
+        with Caught(Exception) as caught:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
             if shares and (missing := not_found(self._data)):
                 raise pickle.PicklingError(missing)
@@ -89,8 +89,6 @@ class Arrived:
 
 def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
     """Return cloudpickle's pickler, which takes lambdas and local functions too; raise the error if there is none."""
-    if not isinstance(error, Exception):
-        raise error
     try:
         other: type[pickle.Pickler] = importlib.import_module("cloudpickle").Pickler
     except ImportError:
@@ -189,6 +187,6 @@ def _view_with_gradient(storage: object, name: str, place: tuple[int, tuple[int,
 
 def pickled(value: object) -> bytes:
     """Return a value as one pickle, which `pickle.loads` opens."""
-    with Caught():
+    with Caught(Exception):
         return pickle.dumps(value, _PROTOCOL)
     return bytes(pickler().dumps(value, protocol=_PROTOCOL))  # of a script's own class, perhaps; else it raises again

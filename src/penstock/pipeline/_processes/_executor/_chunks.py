@@ -152,7 +152,7 @@ def dump(value: object, what: str) -> bytes:
     Raises:
         UsageError: it can't be pickled.
     """
-    with Caught() as pickling:
+    with Caught(Exception) as pickling:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     if isinstance(pickling.error, UsageError):  # a part of it that says so itself
         raise pickling.error
@@ -168,7 +168,7 @@ def load(pickled: bytes, what: str) -> object:
     Raises:
         WorkerError: it can't be rebuilt here.
     """
-    with Caught() as unpickling:
+    with Caught(Exception) as unpickling:
         return pickle.loads(pickled)
     raise WorkerError(
         f"{what} can't be rebuilt in process {os.getpid()} ({unpickling.error!r:.500}). It must be importable there, "

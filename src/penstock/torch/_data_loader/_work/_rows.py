@@ -70,12 +70,10 @@ def row_layout(element: object) -> RowLayout | None:
     found = _plain(element, types)
     if found is None:
         return None
-    with Caught() as caught:
+    with Caught(Exception):
         layout = layout_of(found[0])
         if layout.row_bytes and all(isinstance(kind, LeafSpec) for kind in layout.kinds):
             return RowLayout(layout, tuple(types))
-    if caught.error is not None and not isinstance(caught.error, Exception):
-        raise caught.taken()
     return None
 
 
