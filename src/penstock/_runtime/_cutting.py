@@ -15,6 +15,8 @@ _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds
 _LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
+_LENT_TIMES: Final = 4  # as much and as many where a job is a message to another process, which costs as much again
+_LENT_BYTES: Final = 1_000_000  # of a batch that is small there
 _MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
 
@@ -33,6 +35,7 @@ class Cutter:
         self._number, self._next = 0, 0  # of the course, and of its next step
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
+        self._is_lent = client.lender is not None
         self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
 
@@ -68,9 +71,10 @@ class Cutter:
         row_bytes = 0.0 if layout is None else layout.row_bytes
         if self._program.above or row_layout(self._program, self._learned) is None:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
-        most_bytes = min(_SMALL_BATCHES_BYTES, self._plan.memory or _SMALL_BATCHES_BYTES)
+        times = _LENT_TIMES if self._is_lent and row_bytes * self._rows < _LENT_BYTES else 1
+        most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
-        return int(max(min(by_time, by_bytes, _MOST_UNITS), 1))
+        return int(max(min(by_time, by_bytes, times * _MOST_UNITS), 1))
 
 
 class SpanCutter:
