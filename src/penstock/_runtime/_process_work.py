@@ -193,6 +193,7 @@ class _Worker:
         self._is_elsewhere = False  # whether only the consumer can tell what becomes of the block at hand
         self._context = Context(observe=self._events.append, substituted=self._substituted)
         self._jobs: dict[int, tuple[Described, SharedJob]] = {}  # by slot
+        self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 
     def run(self) -> None:
         """Work until there is nothing to be done any more."""
@@ -249,13 +250,19 @@ class _Worker:
         memory = described.spill if job.has_merge else described.region
         if job.row_bytes and memory is not None:
             job.use(self._regions.get(memory))
-        self._regions.keep(described.living)
+        if described.living != self._living:
+            self._living = described.living
+            self._forget_others(described.living)
+        self._jobs[slot] = described, job
+        return described, job
+
+    def _forget_others(self, living: tuple[int, ...]) -> None:
+        """Let go of memory that is not in use any more, and of what lies in it."""
+        self._regions.keep(living)
         for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
             del self._programs[gone]
         # Columns of an earlier job keep its memory mapped.
-        self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in described.living}
-        self._jobs[slot] = described, job
-        return described, job
+        self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in living}
 
     def _program(self, described: Described) -> _Program:
         number = described.plan

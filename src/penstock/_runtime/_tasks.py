@@ -1,5 +1,7 @@
 """Jobs for other processes, as values that with the plan make the same job there."""
 
+import pickle
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._apply import Context
@@ -17,7 +19,8 @@ class BatchTask(NamedTuple):
 
     course: Course
     block_rows: int
-    layout: Layout | None
+    layout: bytes | None
+    """Pickled, since it's the same for all but the first jobs of a loader, and takes longer to load than all else."""
 
 
 class SpanTask(NamedTuple):
@@ -98,7 +101,7 @@ Task: TypeAlias = BatchTask | SpanTask | GivenTask
 def task_of(job: SharedJob) -> Task:
     """Return a job as a value."""
     if isinstance(job, BatchJob):
-        return BatchTask(job.course, job.block_rows, job.layout)
+        return BatchTask(job.course, job.block_rows, None if job.layout is None else _packed(job.layout))
     if not isinstance(job, SpanJob):
         return job.task()
     return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.course, job.span, job.block_rows)
@@ -108,9 +111,20 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
     """Return the job that a value stands for."""
     if isinstance(task, BatchTask):
         learned = Learned()
-        learned.layout = task.layout
+        learned.layout = None if task.layout is None else _unpacked(task.layout)
         return BatchJob(plan, task.course, task.block_rows, learned, shared=True)
     if not isinstance(task, SpanTask):
         return task.job(plan)
     node = leaves_of(plan.node)[task.leaf]
     return SpanJob(Leaf(task.leaf, node, task.epoch, task.course, read_inline, context), task.span, task.block_rows)
+
+
+@lru_cache
+def _packed(layout: Layout) -> bytes:
+    return pickle.dumps(layout, pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache
+def _unpacked(packed: bytes) -> Layout:
+    layout: Layout = pickle.loads(packed)
+    return layout
