@@ -101,7 +101,7 @@ Task: TypeAlias = BatchTask | SpanTask | GivenTask
 def task_of(job: SharedJob) -> Task:
     """Return a job as a value."""
     if isinstance(job, BatchJob):
-        return BatchTask(job.course, job.block_rows, None if job.layout is None else _packed(job.layout))
+        return BatchTask(job.course, job.block_rows, None if job.layout is None else job.layout.pickled)
     if not isinstance(job, SpanJob):
         return job.task()
     return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.course, job.span, job.block_rows)
@@ -111,7 +111,7 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
     """Return the job that a value stands for."""
     if isinstance(task, BatchTask):
         learned = Learned()
-        learned.layout = None if task.layout is None else _unpacked(task.layout)
+        learned.layout = None if task.layout is None else _unpickled(task.layout)
         return BatchJob(plan, task.course, task.block_rows, learned, shared=True)
     if not isinstance(task, SpanTask):
         return task.job(plan)
@@ -120,11 +120,6 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
 
 
 @lru_cache
-def _packed(layout: Layout) -> bytes:
-    return pickle.dumps(layout, pickle.HIGHEST_PROTOCOL)
-
-
-@lru_cache
-def _unpacked(packed: bytes) -> Layout:
-    layout: Layout = pickle.loads(packed)
+def _unpickled(pickled: bytes) -> Layout:
+    layout: Layout = pickle.loads(pickled)
     return layout

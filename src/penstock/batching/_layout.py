@@ -4,8 +4,10 @@ A layout is known from one element. It tells how many bytes a row takes, makes t
 written into (over given memory, too), and puts full columns together to a batch.
 """
 
+import functools
 import itertools
 import math
+import pickle
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +24,7 @@ Memory: TypeAlias = bytearray | memoryview | NDArray[Any]
 ALIGNMENT: Final = 64  # bytes; JAX copies arrays that are aligned to less
 
 
-@frozen
+@frozen(cached=True)
 class Layout:
     """The structure of the elements of a batch and the kind of each leaf, in the structure's order.
 
@@ -38,6 +40,11 @@ class Layout:
 
     structure: Structure
     kinds: tuple[LeafKind, ...]
+
+    @functools.cached_property
+    def pickled(self) -> bytes:
+        """The layout as it goes to other processes. Equal layouts' may differ, as their keys 1 and True do."""
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @property
     def row_bytes(self) -> int:
