@@ -3,6 +3,7 @@
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -114,3 +115,27 @@ def test_unpickling_an_error() -> None:
     packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", 0)
     with pytest.raises(KeyboardInterrupt):
         unpack_error(packed)
+
+
+class EndingError(Exception):
+    """An error that can't be unpickled without the end of who does it."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
+        """Raise its argument there."""
+        return end, self.args
+
+
+def end(kind: type[BaseException]) -> None:
+    """Raise an exception."""
+    raise kind
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_unpickling_what_ends_a_thread(kind: type[BaseException]) -> None:
+    """In a thread, which Ctrl-C never comes to, it is told in words: whoever listens to a process must go on."""
+    found: list[object] = []
+    packed = PackedError(pickle.dumps(EndingError(kind)), "its words", "", 0)
+    thread = threading.Thread(target=lambda: found.append(unpack_error(packed)))
+    thread.start()
+    thread.join()
+    assert "its words" in str(found)

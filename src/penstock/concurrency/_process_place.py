@@ -140,8 +140,9 @@ class _Process(Generic[Job, Result]):
     def run(self, job: Job, /) -> Result:
         """Return the result of a job that the process does."""
         pickled = b""
-        with Caught(Exception) as pickling:
+        with Caught() as pickling:
             pickled = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+        pickling.pass_interrupt()
         if pickling.error is not None:
             _refuse("a job", job, pickling.error)
         return cast("Result", self._ask(RUN, pickled))
@@ -188,8 +189,9 @@ class _Process(Generic[Job, Result]):
     def _error(self, failed: Failed) -> BaseException:
         original: object = None
         if failed.error:
-            with Caught(Exception):  # its class may not exist here; then it is told in words
+            with Caught() as caught:  # its class may not exist here; then it is told in words
                 original = pickle.loads(failed.error)
+            caught.pass_interrupt()
         error = (
             original if isinstance(original, BaseException) else WorkerError(f"the worker raised {failed.description}")
         )
@@ -231,8 +233,9 @@ class _Process(Generic[Job, Result]):
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
     """Return what a process needs to make a worker; raise a UsageError where it can't be pickled."""
     pickled = b""
-    with Caught(Exception) as pickling:
+    with Caught() as pickling:
         pickled = pickle.dumps(make_worker)
+    pickling.pass_interrupt()
     if pickling.error is not None:
         _refuse("make_worker", make_worker, pickling.error)
     return pickled

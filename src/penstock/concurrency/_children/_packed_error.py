@@ -77,8 +77,9 @@ def unpack_error(packed: PackedError) -> Exception:
     """
     original: object = None
     if packed.pickled:
-        with Caught(Exception):  # its class may not exist here
+        with Caught() as caught:  # its class may not exist here
             original = pickle.loads(packed.pickled)
+        caught.pass_interrupt()
     if isinstance(original, Exception):
         error: Exception = original
     else:

@@ -152,8 +152,9 @@ def dump(value: object, what: str) -> bytes:
     Raises:
         UsageError: it can't be pickled.
     """
-    with Caught(Exception) as pickling:
+    with Caught() as pickling:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    pickling.pass_interrupt()
     if isinstance(pickling.error, UsageError):  # a part of it that says so itself
         raise pickling.error
     raise UsageError(
@@ -168,8 +169,9 @@ def load(pickled: bytes, what: str) -> object:
     Raises:
         WorkerError: it can't be rebuilt here.
     """
-    with Caught(Exception) as unpickling:
+    with Caught() as unpickling:
         return pickle.loads(pickled)
+    unpickling.pass_interrupt()
     raise WorkerError(
         f"{what} can't be rebuilt in process {os.getpid()} ({unpickling.error!r:.500}). It must be importable there, "
         "and what it pickles must suffice to make it again"
