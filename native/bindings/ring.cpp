@@ -1,10 +1,13 @@
-// Binds the slot ring. Only claim_wait can sleep, so only it gives up the interpreter's lock, and not before it has to.
+// Binds the slot ring. Only claim_wait and rest can sleep, so only they give up the interpreter's lock, claim_wait not
+// before it has to.
 #include "core/ring.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 
@@ -58,6 +61,13 @@ std::optional<Claim> claim_wait(Ring& ring, std::uint64_t worker) {
     return ring.claim_wait(worker);
 }
 
+void rest(Ring& ring, double seconds) {
+    if (!(seconds > 0)) return;
+    constexpr double most = 1e9;  // more would not fit
+    const nb::gil_scoped_release unlocked;
+    ring.rest(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1e9)));
+}
+
 }  // namespace
 
 void bind_ring(nb::module_& module) {
@@ -100,6 +110,7 @@ void bind_ring(nb::module_& module) {
         .def("claim", &claim, "worker"_a,
              "Claims a block without waiting; None if there is none, or the ring is stopped.")
         .def("claim_wait", &claim_wait, "worker"_a, "Claims a block; None once the ring is stopped.")
+        .def("rest", &rest, "seconds"_a, "Claims nothing for so long, or until the ring is stopped.")
         .def("finish", &finish, "slot"_a, "block"_a, "worker"_a, "A claimed block is written.")
         .def(
             "ready", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).ready(slot); }, "slot"_a,

@@ -52,7 +52,13 @@ Ring::Ring(std::shared_ptr<Region> region, RingLayout layout, std::shared_ptr<Be
     : RingProtocol(words_of(*region), layout),
       region_memory_(std::move(region)),
       sleeper_(region_memory_->descriptor() >= 0),
+      resting_(region_memory_->descriptor() >= 0),
       bell_(std::move(bell)) {}
+
+void Ring::stop() {
+    RingProtocol::stop();
+    resting_.wake(word(RingLayout::stopped), RingWords::all);
+}
 
 std::unique_ptr<Ring> Ring::create_shared(std::uint64_t capacity, std::uint64_t blocks) {
     const RingLayout layout{capacity, blocks};

@@ -7,6 +7,7 @@
 //   - `attach` takes only memory that a ring of this version was made in.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -35,6 +36,11 @@ class Ring : public RingProtocol<Ring, AtomicWord> {
     void ring_bell() { bell_->ring(); }
     void ring_bell_always() { bell_->ring_always(); }
 
+    // Worker: leaves what can be claimed to others, for `longest` at most; `stop` ends it. Who rests holds no block,
+    // and takes no wake-up that is meant for who waits for one.
+    void rest(std::chrono::nanoseconds longest) { resting_.sleep_for(word(RingLayout::stopped), 0, longest); }
+    void stop();
+
     const std::shared_ptr<Bell>& bell() const { return bell_; }
     // The descriptor of a shared ring's memory; -1 for a private one.
     int descriptor() const { return region_memory_->descriptor(); }
@@ -44,6 +50,7 @@ class Ring : public RingProtocol<Ring, AtomicWord> {
 
     std::shared_ptr<Region> region_memory_;  // holds the words
     Sleeper sleeper_;
+    Sleeper resting_;
     std::shared_ptr<Bell> bell_;
 };
 

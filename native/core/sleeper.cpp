@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <ctime>
 #include <limits>
 #else
 #include <stdexcept>
@@ -39,6 +40,13 @@ void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
     }
 }
 
+void Sleeper::sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chrono::nanoseconds longest) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+    const timespec most{seconds.count(), (longest - seconds).count()};
+    ::syscall(SYS_futex, low_half(word), FUTEX_WAIT | process_private_, static_cast<std::uint32_t>(ticket), &most,
+              nullptr, 0);
+}
+
 void Sleeper::wake(const AtomicWord& word, std::uint64_t count) {
     constexpr std::uint64_t most = std::numeric_limits<int>::max();
     ::syscall(SYS_futex, low_half(word), FUTEX_WAKE | process_private_, static_cast<int>(std::min(count, most)),
@@ -54,6 +62,11 @@ Sleeper::Sleeper(bool shared) {
 void Sleeper::sleep(const AtomicWord& word, std::uint64_t ticket) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return word.load() != ticket; });
+}
+
+void Sleeper::sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chrono::nanoseconds longest) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, longest, [&] { return word.load() != ticket; });
 }
 
 void Sleeper::wake(const AtomicWord&, std::uint64_t count) {

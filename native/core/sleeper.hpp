@@ -4,6 +4,7 @@
 // that was given to one that is dying is lost with it: who sees to its death wakes all others.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #ifndef __linux__
 #include <condition_variable>
@@ -21,6 +22,8 @@ class Sleeper {
 
     // Returns when `word` differs from `ticket`: at once, or after a wake that follows the change.
     void sleep(const AtomicWord& word, std::uint64_t ticket);
+    // The same, or after `longest`; a signal handler may end it sooner.
+    void sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chrono::nanoseconds longest);
     // Wakes up to `count` sleepers of the word, which was changed before.
     void wake(const AtomicWord& word, std::uint64_t count);
 

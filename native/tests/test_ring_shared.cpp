@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -132,6 +133,10 @@ void sleepers_wake_at_any_address() {
             while (const auto claim = own->claim_wait(i)) own->finish(claim->slot, claim->block, i);
         });
     }
+    workers.emplace_back([&ring] {
+        const auto own = Ring::attach(ring->descriptor(), ring->bell()->fileno());
+        while (!own->stopped()) own->rest(std::chrono::hours(1));
+    });
     for (int number = 0; number < 2'000; ++number) {
         ring->arm(0, number, 1, false);
         while (!ring->ready(0)) {

@@ -524,6 +524,9 @@ class Ring:
     def claim_wait(self, worker: int) -> Claim | None:
         """Claims a block; None once the ring is stopped."""
 
+    def rest(self, seconds: float) -> None:
+        """Claims nothing for so long, or until the ring is stopped."""
+
     def finish(self, slot: int, block: int, worker: int) -> bool:
         """A claimed block is written."""
 

@@ -3,6 +3,8 @@
 import itertools
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -71,6 +73,25 @@ def test_the_blocks_of_a_dead_worker_are_claimed_again() -> None:
     again = [ring.claim(3), ring.claim(3)]
     assert [claim.block for claim in again if claim is not None] == [0, 2]
     assert ring.claim(3) is None
+
+
+@pytest.mark.parametrize("make", [SlotRing, SlotRing.shared])
+def test_rest_ends_with_the_ring_or_after_its_time(make: Callable[[int], SlotRing]) -> None:
+    """It lasts as long as it was asked to, not longer than the ring, and takes no wake-up from who waits for blocks."""
+    ring = make(1)
+    began = time.monotonic()
+    ring.rest(0.02)
+    assert time.monotonic() - began >= 0.02
+    for nothing in (0, -1.0, float("nan")):
+        ring.rest(nothing)
+    with ThreadPoolExecutor(2) as pool:
+        resting, waiting = pool.submit(ring.rest, 3_600), pool.submit(ring.claim_wait, 1)
+        ring.arm(0, number=0, blocks=1)
+        assert waiting.result(timeout=20) is not None
+        assert not resting.done()
+        ring.stop()
+        resting.result(timeout=20)
+    ring.rest(3_600)
 
 
 def test_a_cancelled_slot_drains_and_can_be_armed_again() -> None:

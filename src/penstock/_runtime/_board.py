@@ -32,7 +32,7 @@ _HEAD: Final = 7
 _BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
 _DEATHS: Final = 4
 _WORKER_WORDS: Final = 8
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE = range(7)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE = range(8)
 _UNKNOWN: Final = -1
 
 
@@ -204,6 +204,18 @@ class Board:
         if not is_busy:
             return None
         return Doing(slot, job, block, None if step == _UNKNOWN else step, None if row == _UNKNOWN else row)
+
+    def keep_pace(self, worker: int, nanoseconds: int) -> None:
+        """Write how long a block takes a worker that keeps a processor busy; 0 where it doesn't, or rests."""
+        self._workers[worker, _PACE] = nanoseconds
+
+    def paces(self, but: int) -> list[tuple[int, int]]:
+        """Return, for each worker that keeps a processor busy but this one, when it began, and how long blocks take it.
+
+        Both are in nanoseconds, the first by `monotonic_ns`. It may have finished the block that it began.
+        """
+        records: list[list[int]] = self._workers.tolist()
+        return [(of[_SINCE], of[_PACE]) for worker, of in enumerate(records) if of[_PACE] and worker != but]
 
     def busy_since(self, worker: int) -> float | None:
         """Return since when, by `monotonic`, a worker is at what it is at; None if it is at nothing."""

@@ -23,6 +23,7 @@ from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
+from penstock._runtime._pace import Pace
 from penstock._runtime._parcels import pack, pickler, read, write
 from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._runtime._trouble import ToldError
@@ -36,7 +37,7 @@ from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import create_region, open_region
 from penstock.transport._encoding._pickles import Pickled, dump, stream_of
 from penstock.transport._memory import Region, aligned
-from penstock.transport._ring import SlotRing
+from penstock.transport._ring import Claim, SlotRing
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -123,13 +124,16 @@ def needs_of(region: Region) -> bytes:
     return naming(modules_of(bytes(stream[:_LOOKED_AT_BYTES])))
 
 
-def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
+def work(
+    pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, processors: int | None, needs: bytes = b""
+) -> None:
     """Run tasks until the ring is stopped.
 
     Args:
         pipe: to the crew.
         number: of this worker.
         descriptors: of the crew's memory.
+        processors: how many there are; None where no more processes work than that.
         needs: names the modules that whoever starts this process loads before; not used here.
     """
     del needs
@@ -145,7 +149,7 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
         answer_with_stack(stack[0])  # which is open as long as the process lives
     program = _prepared(pipe, number, region)
     if program is not None:
-        _Worker(pipe, number, ring, board, program).run()
+        _Worker(pipe, number, ring, board, program, processors).run()
 
 
 class _Program(NamedTuple):
@@ -181,12 +185,19 @@ class _Worker:
     """Runs what it claims."""
 
     def __init__(
-        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, board: Board, program: _Program
+        self,
+        pipe: "Connection[Any, Any]",
+        number: int,
+        ring: SlotRing,
+        board: Board,
+        program: _Program,
+        processors: int | None,
     ) -> None:
         self._pipe = pipe
         self._number = number
         self._ring = ring
         self._board = board
+        self._pace = Pace(board, ring, number, processors)
         self._programs = {OWNERS_PLAN: program}
         self._regions = _Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand
@@ -197,7 +208,7 @@ class _Worker:
 
     def run(self) -> None:
         """Work until there is nothing to be done any more."""
-        while (claim := self._ring.claim_wait(self._number)) is not None:
+        while (claim := self._claim()) is not None:
             slot, block = claim.slot, claim.block
             self._board.begin(self._number, slot, claim.number, block)
             self._events.clear()
@@ -224,6 +235,10 @@ class _Worker:
             del caught
             self._ring.finish(slot, block, self._number)
             self._board.end(self._number)
+
+    def _claim(self) -> Claim | None:
+        self._pace.stand_aside()
+        return self._ring.claim_wait(self._number)
 
     def _substituted(self, step: str, epoch: int, position: int) -> int:
         """Take no budget for spent, since the consumer alone knows. It will compute the block, which goes on here."""
@@ -271,12 +286,14 @@ class _Worker:
         return self._programs[number]
 
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
-        began, cpu_began = time.perf_counter(), time.thread_time()
+        waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
         context = self._context
         if described.deadly:
             context = replace(context, deadly={at: WorkerError(text) for at, text in described.deadly.items()})
         rows = job.run_block(block, context, come_to)
-        self._board.count(slot, rows, time.perf_counter() - began, time.thread_time() - cpu_began)
+        seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
+        self._board.count(slot, rows, seconds, cpu_seconds)
+        self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
         if described.spill is None or job.row_bytes:
             return
         parcel = pack(job.elements(block))

@@ -10,15 +10,16 @@ Guarantees:
     wake-up that ended with it. Release only a worker that is certainly gone: it must never write again.
   - After `cancel` no further block of the slot is claimed; it is `drained` when the claimed ones are finished or
     released.
-  - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait` at once, and every `wait_ready`.
+  - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait`, `rest` and
+    `wait_ready` at once.
 
 A ring lies in private memory, for the threads of one process, or in shared memory, for any number of processes. All of
 the above holds between processes too, where a worker is killed at any instruction. What it was writing is half written,
 and is written again by who claims the block next.
 
 Who may call: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`; a worker calls
-`claim`, `claim_wait` and `finish` with its own number; `release_worker`, `stop`, `ready` and `drained` are for any
-thread of any process. The bell has one waiter, the owner.
+`claim`, `claim_wait` and `finish` with its own number, and may `rest` between them; `release_worker`, `stop`, `ready`
+and `drained` are for any thread of any process. The bell has one waiter, the owner.
 
 The protocol is in native/core/ring_protocol.hpp; native/tests/test_ring_model.cpp explores all its interleavings.
 """
@@ -194,6 +195,16 @@ class SlotRing:
         """
         return self._native.claim_wait(worker)
 
+    def rest(self, seconds: float) -> None:
+        """Leave what can be claimed to other workers for a while, without the interpreter's lock.
+
+        It takes no wake-up from who waits in `claim_wait`. `stop` ends it, called in whatever process; a signal may.
+
+        Args:
+            seconds: how long at most; at once if not positive.
+        """
+        self._native.rest(seconds)
+
     def finish(self, slot: int, block: int, worker: int) -> bool:
         """Say that a claimed block is written.
 
@@ -241,7 +252,10 @@ class SlotRing:
         return self._native.release_worker(worker)
 
     def stop(self) -> None:
-        """End every `claim_wait`, now and from now on, and every `wait_ready`. Claimed blocks can still be finished."""
+        """End every `claim_wait`, `rest` and `wait_ready`, now and from now on.
+
+        Claimed blocks can still be finished.
+        """
         self._native.stop()
 
     @property

@@ -1,0 +1,164 @@
+"""More worker processes than processors: no more of them compute at once than there are, and all of them wait."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock._runtime._board import Board
+from penstock._runtime._pace import Pace
+from penstock.transport._ring import SlotRing
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+
+AN_HOUR: Final = 3_600 * 10**9  # in nanoseconds
+PATIENCE_SECONDS: Final = 20.0
+WORKERS: Final = 4
+
+
+@pytest.fixture
+def one_processor() -> Any:
+    """Have this program use one processor; workers that its fork server starts may use all."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def rows_of(function: Callable[[int], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the last rows of many: who computed each, from when to when."""
+    dataset = ps.range(2_000).map(function).batch(8)
+    with ps.Loader(dataset, num_workers=WORKERS, workers="processes") as loader:
+        return np.concatenate(list(loader)).astype(np.int64)[-400:]
+
+
+def share_overlapping(rows: NDArray[np.int64]) -> float:
+    """Return the share of rows that began while another process was at a row."""
+    others = rows[:, 0, None] != rows[None, :, 0]
+    within = (rows[None, :, 1] <= rows[:, 1, None]) & (rows[:, 1, None] < rows[None, :, 2])
+    return float((others & within).any(axis=1).mean())
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_rows_that_compute_leave_the_processor_to_one() -> None:
+    """With one processor to use, one of four processes is at a row, but for now and then."""
+    assert share_overlapping(rows_of(functions.computed)) < 0.3
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_rows_that_wait_are_waited_for_by_all() -> None:
+    """Whatever the processors, all four are at their rows at once, where these only wait."""
+    rows = rows_of(functions.waited)
+    assert len(np.unique(rows[:, 0])) == WORKERS
+    assert share_overlapping(rows) > 0.7
+
+
+class Standing:
+    """One worker with a pace, and others of which the board tells."""
+
+    def __init__(self, processors: int | None = 2) -> None:
+        self.board = Board.create(1, 1, WORKERS)
+        self.ring = SlotRing.shared(1, capacity=1)
+        self.board.keep_pace(0, AN_HOUR)  # a predecessor's
+        self.others = 0  # that are at work
+        self.pace = Pace(self.board, self.ring, 0, processors)
+        for _ in range(4):  # the first blocks open files
+            self.pace.worked(0.1, 0.01, 1)
+
+    def compute(self, blocks: int) -> None:
+        """Have the worker go through blocks of 2 ms."""
+        for _ in range(blocks):
+            self.pace.worked(0.002, 0.002, 0)
+
+    def occupy(self, *workers: int, pace: int = AN_HOUR) -> None:
+        """Have others begin blocks now."""
+        for worker in workers:
+            self.board.begin(worker, 0, 0, 0)
+            self.board.keep_pace(worker, pace)
+        self.others = len(workers)
+
+    def stand_aside(self) -> threading.Thread:
+        """Have the worker look, in a thread; return it once the worker rests."""
+        thread = threading.Thread(target=self.pace.stand_aside)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.keeps_pace and thread.is_alive() and time.monotonic() < deadline:
+            thread.join(0.001)
+        assert thread.is_alive()
+        return thread
+
+    @property
+    def keeps_pace(self) -> bool:
+        """Whether the others count the worker as being at work."""
+        return len(self.board.paces(but=-1)) > self.others
+
+
+def ends(thread: threading.Thread) -> bool:
+    """Return whether a thread comes to its end."""
+    thread.join(PATIENCE_SECONDS)
+    return not thread.is_alive()
+
+
+def test_who_stands_aside_takes_a_free_processor() -> None:
+    """It rests while two others are at work, counts as one of them no more, and goes on when one of them is not."""
+    standing = Standing()
+    standing.compute(32)
+    assert standing.keeps_pace
+    standing.occupy(1, 2)
+    thread = standing.stand_aside()
+    standing.board.keep_pace(2, 0)
+    assert ends(thread)
+
+
+def test_who_takes_too_long_counts_no_more() -> None:
+    """Others that are at a block for many times their pace may be waiting, so the worker goes on."""
+    standing = Standing()
+    standing.compute(32)
+    standing.occupy(1, 2, pace=50_000_000)
+    assert ends(standing.stand_aside())
+
+
+def test_the_ring_s_end_is_the_end_of_resting() -> None:
+    """Nobody rests on when the ring is stopped, nor begins to."""
+    standing = Standing()
+    standing.compute(32)
+    standing.occupy(1, 2, 3)
+    thread = standing.stand_aside()
+    standing.ring.stop()
+    assert ends(thread)
+    standing.pace.stand_aside()
+
+
+@pytest.mark.parametrize("processors", [3, None])
+def test_nobody_stands_aside_where_there_is_a_processor(processors: int | None) -> None:
+    """Two others are at work, and there are three processors; or no more processes than processors at all."""
+    standing = Standing(processors)
+    standing.compute(32)
+    standing.occupy(1, 2)
+    standing.pace.stand_aside()
+
+
+def test_nobody_stands_aside_before_blocks_are_known_not_to_wait() -> None:
+    """Too few blocks say nothing; a rare wait is borne, one that is a larger part of the time is not, until later."""
+    standing = Standing()
+    assert not standing.keeps_pace
+    standing.occupy(1, 2)
+    standing.compute(31)
+    standing.pace.stand_aside()
+    standing.compute(1)
+    assert standing.pace.is_steady
+    standing.pace.worked(0.003, 0.002, 1)
+    assert standing.pace.is_steady
+    standing.pace.worked(0.2, 0.002, 1)
+    standing.pace.stand_aside()
+    assert not standing.keeps_pace
+    standing.pace.worked(0.2, 0.002, 0)  # others had its processor
+    standing.compute(400)
+    assert standing.pace.is_steady
