@@ -8,17 +8,21 @@ import penstock as ps
 Place = Literal["inline", "threads", "processes", "isolated"]
 
 
-def open_loader(scope: ExitStack, dataset: ps.Dataset[Any], place: Place) -> tuple[str, ps.Loader[Any]]:
+def open_loader(
+    scope: ExitStack, dataset: ps.Dataset[Any], place: Place, num_workers: int = 2
+) -> tuple[str, ps.Loader[Any]]:
     """Return the name of a contestant that computes in some place, and its loader, which `scope` closes.
 
     Args:
         scope: closes the loader.
         dataset: what it loads.
-        place: where; 2 workers, but for "inline".
+        place: where.
+        num_workers: how many workers there are, but for "inline".
     """
     if place == "inline":
         return "penstock inline", scope.enter_context(ps.Loader(dataset))
     if place == "isolated":
-        loader = ps.Loader(dataset, num_workers=2, workers="processes", isolated=True)
-        return "penstock, isolated, 2 processes", scope.enter_context(loader)
-    return f"penstock, 2 {place}", scope.enter_context(ps.Loader(dataset, num_workers=2, workers=place))
+        loader = ps.Loader(dataset, num_workers=num_workers, workers="processes", isolated=True)
+        return f"penstock, isolated, {num_workers} processes", scope.enter_context(loader)
+    loader = ps.Loader(dataset, num_workers=num_workers, workers=place)
+    return f"penstock, {num_workers} {place}", scope.enter_context(loader)
