@@ -31,8 +31,8 @@ _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range
 _HEAD: Final = 7
 _BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
 _DEATHS: Final = 4
-_WORKER_WORDS: Final = 8
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE = range(8)
+_WORKER_WORDS: Final = 16  # two cache lines
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE, _GROUP = range(9)
 _UNKNOWN: Final = -1
 
 
@@ -205,17 +205,25 @@ class Board:
             return None
         return Doing(slot, job, block, None if step == _UNKNOWN else step, None if row == _UNKNOWN else row)
 
-    def keep_pace(self, worker: int, nanoseconds: int) -> None:
-        """Write how long a block takes a worker that keeps a processor busy; 0 where it doesn't, or rests."""
-        self._workers[worker, _PACE] = nanoseconds
+    def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
+        """Write how long a block takes a worker that keeps one of its group's processors busy; 0 if it doesn't."""
+        self._workers[worker, _PACE : _GROUP + 1] = nanoseconds, group
 
-    def paces(self, but: int) -> list[tuple[int, int]]:
-        """Return, for each worker that keeps a processor busy but this one, when it began, and how long blocks take it.
+    def paces(self, group: int, but: int) -> list[tuple[int, int]]:
+        """Return, for each worker of a group that keeps a processor busy, when it began and how long blocks take it.
 
         Both are in nanoseconds, the first by `monotonic_ns`. It may have finished the block that it began.
+
+        Args:
+            group: of workers that may use the same processors.
+            but: the worker that is left out.
         """
-        records: list[list[int]] = self._workers.tolist()
-        return [(of[_SINCE], of[_PACE]) for worker, of in enumerate(records) if of[_PACE] and worker != but]
+        records: list[list[int]] = self._workers[:, _SINCE : _GROUP + 1].tolist()
+        return [
+            (since, pace)
+            for worker, (since, pace, its_group) in enumerate(records)
+            if pace and its_group == group and worker != but
+        ]
 
     def busy_since(self, worker: int) -> float | None:
         """Return since when, by `monotonic`, a worker is at what it is at; None if it is at nothing."""

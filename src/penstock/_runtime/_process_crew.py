@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 
 from penstock._graph._apply import Context
 from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
-from penstock._runtime._choosing._processors import usable_processors
 from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
 from penstock._runtime._jobs import Job
@@ -74,19 +73,10 @@ class ProcessCrew(Crew):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(
-                partial(work, processors=self._processors(), needs=needs_of(self._owners_plan)),
-                descriptors,
-                limits.timeout,
-            ),
+            Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
             self,
             Starting(limits.start_method, limits.worker_threads),
         )
-
-    def _processors(self) -> int | None:
-        """Return how many processors there are, where workers are more; other ranks may leave theirs idle."""
-        processors = usable_processors(environment={})
-        return processors if processors < self.num_workers else None
 
     def _stop(self) -> None:
         self._processes.close()

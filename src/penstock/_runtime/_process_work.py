@@ -23,7 +23,7 @@ from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
-from penstock._runtime._pace import Pace
+from penstock._runtime._pace import Pace, shared_processors
 from penstock._runtime._parcels import pack, pickler, read, write
 from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._runtime._trouble import ToldError
@@ -124,16 +124,13 @@ def needs_of(region: Region) -> bytes:
     return naming(modules_of(bytes(stream[:_LOOKED_AT_BYTES])))
 
 
-def work(
-    pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, processors: int | None, needs: bytes = b""
-) -> None:
+def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
     """Run tasks until the ring is stopped.
 
     Args:
         pipe: to the crew.
         number: of this worker.
         descriptors: of the crew's memory.
-        processors: how many there are; None where no more processes work than that.
         needs: names the modules that whoever starts this process loads before; not used here.
     """
     del needs
@@ -149,7 +146,7 @@ def work(
         answer_with_stack(stack[0])  # which is open as long as the process lives
     program = _prepared(pipe, number, region)
     if program is not None:
-        _Worker(pipe, number, ring, board, program, processors).run()
+        _Worker(pipe, number, ring, board, program).run()
 
 
 class _Program(NamedTuple):
@@ -185,19 +182,13 @@ class _Worker:
     """Runs what it claims."""
 
     def __init__(
-        self,
-        pipe: "Connection[Any, Any]",
-        number: int,
-        ring: SlotRing,
-        board: Board,
-        program: _Program,
-        processors: int | None,
+        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, board: Board, program: _Program
     ) -> None:
         self._pipe = pipe
         self._number = number
         self._ring = ring
         self._board = board
-        self._pace = Pace(board, ring, number, processors)
+        self._pace = Pace(board, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
         self._regions = _Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand

@@ -284,12 +284,12 @@ def _killed_telling(*_: object) -> None:
 
 
 def computed(number: int) -> NDArray[np.int64]:
-    """Return who computed it, from when and until when, in nanoseconds: a millisecond without a pause."""
+    """Return who computed it, where, from when and until when, in nanoseconds: a millisecond without a pause."""
     del number
     began, over = time.monotonic_ns(), time.thread_time_ns() + 1_000_000
     while time.thread_time_ns() < over:
         pass
-    return np.array([os.getpid(), began, time.monotonic_ns()])
+    return np.array([os.getpid(), min(os.sched_getaffinity(0)), began, time.monotonic_ns()])
 
 
 def waited(number: int) -> NDArray[np.int64]:
@@ -297,4 +297,15 @@ def waited(number: int) -> NDArray[np.int64]:
     del number
     began = time.monotonic_ns()
     threading.Event().wait(0.001)
-    return np.array([os.getpid(), began, time.monotonic_ns()])
+    return np.array([os.getpid(), min(os.sched_getaffinity(0)), began, time.monotonic_ns()])
+
+
+def use_one_processor(worker: int) -> None:
+    """Have all workers use the same processor."""
+    del worker
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def share_processors_out(worker: int) -> None:
+    """Have every second worker use one of two processors, the others the other."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[worker % 2]})

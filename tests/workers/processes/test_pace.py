@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._runtime._board import Board
-from penstock._runtime._pace import Pace
+from penstock._runtime._choosing._processors import usable_processors
+from penstock._runtime._pace import Pace, Processors, shared_processors
 from penstock.transport._ring import SlotRing
 from tests.workers.processes import functions
 
@@ -21,54 +22,55 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared 
 AN_HOUR: Final = 3_600 * 10**9  # in nanoseconds
 PATIENCE_SECONDS: Final = 20.0
 WORKERS: Final = 4
+GROUP: Final = 7
 
 
-@pytest.fixture
-def one_processor() -> Any:
-    """Have this program use one processor; workers that its fork server starts may use all."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    yield
-    os.sched_setaffinity(0, allowed)
-
-
-def rows_of(function: Callable[[int], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the last rows of many: who computed each, from when to when."""
+def rows_of(
+    function: Callable[[int], NDArray[np.int64]], worker_init: Callable[[int], None] = functions.use_one_processor
+) -> NDArray[np.int64]:
+    """Return the last rows of many: who computed each, on which processor, from when to when."""
     dataset = ps.range(2_000).map(function).batch(8)
-    with ps.Loader(dataset, num_workers=WORKERS, workers="processes") as loader:
+    limits = ps.Limits(worker_init=worker_init)
+    with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
         return np.concatenate(list(loader)).astype(np.int64)[-400:]
 
 
-def share_overlapping(rows: NDArray[np.int64]) -> float:
-    """Return the share of rows that began while another process was at a row."""
+def others_at_work(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for each row, how many other processes were at one when it began."""
     others = rows[:, 0, None] != rows[None, :, 0]
-    within = (rows[None, :, 1] <= rows[:, 1, None]) & (rows[:, 1, None] < rows[None, :, 2])
-    return float((others & within).any(axis=1).mean())
+    within = (rows[None, :, 2] <= rows[:, 2, None]) & (rows[:, 2, None] < rows[None, :, 3])
+    return np.asarray((others & within).sum(axis=1))
 
 
-@pytest.mark.usefixtures("one_processor")
 def test_rows_that_compute_leave_the_processor_to_one() -> None:
-    """With one processor to use, one of four processes is at a row, but for now and then."""
-    assert share_overlapping(rows_of(functions.computed)) < 0.3
+    """One of four processes that have one processor is at a row, but for now and then."""
+    assert (others_at_work(rows_of(functions.computed)) > 0).mean() < 0.3
 
 
-@pytest.mark.usefixtures("one_processor")
+@pytest.mark.skipif(usable_processors() < 2, reason="there is one processor to use")
+def test_processors_that_were_shared_out_are_all_at_work() -> None:
+    """Of two processes that have the same processor one is at a row, and so are two of the others."""
+    rows = rows_of(functions.computed, functions.share_processors_out)
+    assert (others_at_work(rows) > 1).mean() < 0.3
+    assert min(np.unique(rows[:, 1], return_counts=True)[1]) > len(rows) / 5
+
+
 def test_rows_that_wait_are_waited_for_by_all() -> None:
     """Whatever the processors, all four are at their rows at once, where these only wait."""
     rows = rows_of(functions.waited)
     assert len(np.unique(rows[:, 0])) == WORKERS
-    assert share_overlapping(rows) > 0.7
+    assert (others_at_work(rows) > 0).mean() > 0.7
 
 
 class Standing:
     """One worker with a pace, and others of which the board tells."""
 
-    def __init__(self, processors: int | None = 2) -> None:
+    def __init__(self, count: int | None = 2) -> None:
         self.board = Board.create(1, 1, WORKERS)
         self.ring = SlotRing.shared(1, capacity=1)
-        self.board.keep_pace(0, AN_HOUR)  # a predecessor's
+        self.board.keep_pace(0, GROUP, AN_HOUR)  # a predecessor's
         self.others = 0  # that are at work
-        self.pace = Pace(self.board, self.ring, 0, processors)
+        self.pace = Pace(self.board, self.ring, 0, None if count is None else Processors(count, GROUP))
         for _ in range(4):  # the first blocks open files
             self.pace.worked(0.1, 0.01, 1)
 
@@ -77,11 +79,11 @@ class Standing:
         for _ in range(blocks):
             self.pace.worked(0.002, 0.002, 0)
 
-    def occupy(self, *workers: int, pace: int = AN_HOUR) -> None:
+    def occupy(self, *workers: int, pace: int = AN_HOUR, group: int = GROUP) -> None:
         """Have others begin blocks now."""
         for worker in workers:
             self.board.begin(worker, 0, 0, 0)
-            self.board.keep_pace(worker, pace)
+            self.board.keep_pace(worker, group, pace)
         self.others = len(workers)
 
     def stand_aside(self) -> threading.Thread:
@@ -97,7 +99,7 @@ class Standing:
     @property
     def keeps_pace(self) -> bool:
         """Whether the others count the worker as being at work."""
-        return len(self.board.paces(but=-1)) > self.others
+        return len(self.board.paces(GROUP, but=-1)) > self.others
 
 
 def ends(thread: threading.Thread) -> bool:
@@ -113,7 +115,7 @@ def test_who_stands_aside_takes_a_free_processor() -> None:
     assert standing.keeps_pace
     standing.occupy(1, 2)
     thread = standing.stand_aside()
-    standing.board.keep_pace(2, 0)
+    standing.board.keep_pace(2, GROUP, 0)
     assert ends(thread)
 
 
@@ -136,13 +138,22 @@ def test_the_ring_s_end_is_the_end_of_resting() -> None:
     standing.pace.stand_aside()
 
 
-@pytest.mark.parametrize("processors", [3, None])
-def test_nobody_stands_aside_where_there_is_a_processor(processors: int | None) -> None:
-    """Two others are at work, and there are three processors; or no more processes than processors at all."""
-    standing = Standing(processors)
+@pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
+def test_nobody_stands_aside_where_there_is_a_processor(count: int | None, group: int) -> None:
+    """Two others are at work, and there are three processors, or as many as processes, or theirs are other ones."""
+    standing = Standing(count)
     standing.compute(32)
-    standing.occupy(1, 2)
+    standing.occupy(1, 2, group=group)
     standing.pace.stand_aside()
+
+
+def test_as_many_workers_as_processors_share_none() -> None:
+    """Only where there are more of them are there too many."""
+    allowed = len(os.sched_getaffinity(0))
+    assert shared_processors(usable_processors(environment={})) is None
+    processors = shared_processors(allowed + 1)
+    assert processors is not None
+    assert 1 <= processors.number <= allowed
 
 
 def test_nobody_stands_aside_before_blocks_are_known_not_to_wait() -> None:
