@@ -129,3 +129,8 @@ def refuse() -> Unreadable:
     if is_child():
         raise LookupError("no such model here")
     return Unreadable()
+
+
+def most_in_flight(loader: ps.Loader) -> float:
+    """Return how many bytes are in flight in an epoch, at most."""
+    return max(loader.stats()["bytes_in_flight"] for _ in loader)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.loader.isolated import parts
-from tests.loader.isolated.parts import assert_same, isolated, same
+from tests.loader.isolated.parts import assert_same, isolated, most_in_flight, same
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
@@ -66,11 +66,6 @@ def test_it_takes_no_more_memory(workers: Any, prefetch: int, capfd: pytest.Capt
         assert sum(map(len, loader)) == 600
         assert BATCH_BYTES <= most_in_flight(loader) <= 1.01 * limit  # memory comes in pages
     assert capfd.readouterr() == ("", "")
-
-
-def most_in_flight(loader: ps.Loader) -> float:
-    """Return how many bytes are in flight in an epoch, at most."""
-    return max(loader.stats()["bytes_in_flight"] for _ in loader)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

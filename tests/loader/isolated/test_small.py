@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.loader.isolated.parts import assert_same, isolated, same
+from tests.loader.isolated.parts import assert_same, isolated, most_in_flight, same
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
 EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
@@ -73,6 +73,16 @@ def test_several_arrive_together(workers: Any) -> None:
         for batch in kept:
             batch["image"][...] = 255 - batch["image"]
     assert all((batch["image"][:, 0] == 255 - batch["label"] % 251).all() for batch in kept)
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("prefetch", [1, 8])
+def test_those_that_arrive_together_are_bounded(workers: Any, prefetch: int) -> None:
+    """Messages hold many small batches, but 64 MB at most are in flight, of 240."""
+    dataset = ps.range(12_000).map(mixed).batch(8)
+    with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
+        for _ in range(2):
+            assert most_in_flight(loader) < 1.1 * 64_000_000  # memory comes in pages
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])

@@ -33,6 +33,16 @@ def halves(number: int) -> dict[str, Any]:
     return {"number": number, "half": np.full(3, number / 2, np.float32)}
 
 
+def by_one(number: int) -> dict[int, int]:
+    """Return a row whose key is a number."""
+    return {1: number}
+
+
+def by_true(number: int) -> dict[bool, int]:
+    """Return a row whose key equals that number, but is none."""
+    return {True: number}
+
+
 def as_list(rows: list[Any]) -> list[Any]:
     """Merge rows by hand."""
     return rows

@@ -17,6 +17,8 @@ from tests.loader.sharing.parts import (
     MERGED,
     TRAINING,
     VALIDATION,
+    by_one,
+    by_true,
     listed,
     pair,
     plain,
@@ -70,6 +72,16 @@ def test_zip(kind: str) -> None:
     with pair(kind, VALIDATION, VALIDATION) as (owner, other):
         for _ in range(2):
             assert [(plain(one), plain(two)) for one, two in zip(owner, other, strict=True)] == expected
+
+
+@KINDS
+def test_equal_keys_of_other_types(kind: str) -> None:
+    """The keys 1 and True are equal; the batches of each loader keep their own."""
+    numbers = ps.range(40)
+    with pair(kind, numbers.map(by_one).batch(4), numbers.map(by_true).batch(4)) as (owner, other):
+        for _ in range(2):
+            found = [[type(key).__name__ for batch in both for key in batch] for both in zip(owner, other, strict=True)]
+            assert found == [["int", "bool"]] * 10
 
 
 @KINDS
