@@ -125,7 +125,7 @@ void bind_ring(nb::module_& module) {
             "cancel", [](Ring& ring, std::uint64_t slot) { return with_slot(ring, slot).cancel(slot); }, "slot"_a,
             "Gives an armed slot up; whether it is drained already.")
         .def("release_worker", &Ring::release_worker, "worker"_a, "Gives a dead worker's blocks to others.")
-        .def("stop", &Ring::stop, "Ends every claim_wait.")
+        .def("stop", &Ring::stop, "Ends every claim_wait and rest.")
         .def("stopped", &Ring::stopped, "Whether stop was called.");
 }
 

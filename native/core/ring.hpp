@@ -39,6 +39,7 @@ class Ring : public RingProtocol<Ring, AtomicWord> {
     // Worker: leaves what can be claimed to others, for `longest` at most; `stop` ends it. Who rests holds no block,
     // and takes no wake-up that is meant for who waits for one.
     void rest(std::chrono::nanoseconds longest) { resting_.sleep_for(word(RingLayout::stopped), 0, longest); }
+    // As the base's, and ends every rest.
     void stop();
 
     const std::shared_ptr<Bell>& bell() const { return bell_; }

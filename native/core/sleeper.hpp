@@ -22,7 +22,7 @@ class Sleeper {
 
     // Returns when `word` differs from `ticket`: at once, or after a wake that follows the change.
     void sleep(const AtomicWord& word, std::uint64_t ticket);
-    // The same, or after `longest`; a signal handler may end it sooner.
+    // The same, or after `longest`; a signal handler, or a wake without a change, may end it sooner.
     void sleep_for(const AtomicWord& word, std::uint64_t ticket, std::chrono::nanoseconds longest);
     // Wakes up to `count` sleepers of the word, which was changed before.
     void wake(const AtomicWord& word, std::uint64_t count);

@@ -546,7 +546,7 @@ class Ring:
         """Gives a dead worker's blocks to others."""
 
     def stop(self) -> None:
-        """Ends every claim_wait."""
+        """Ends every claim_wait and rest."""
 
     def stopped(self) -> bool:
         """Whether stop was called."""

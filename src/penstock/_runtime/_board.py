@@ -31,7 +31,7 @@ _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range
 _HEAD: Final = 7
 _BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
 _DEATHS: Final = 4
-_WORKER_WORDS: Final = 16  # two cache lines
+_WORKER_WORDS: Final = 16
 _SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE, _GROUP = range(9)
 _UNKNOWN: Final = -1
 

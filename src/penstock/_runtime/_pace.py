@@ -1,19 +1,23 @@
 """Who of more worker processes than processors stands aside, while blocks only compute.
 
-More of them would finish nothing sooner. They take turns at the processors, and each turn finds its data pushed out of
-the caches: photographs took four processes on two processors a quarter longer than two. Where blocks wait, for a disk
-or a server, all workers are needed, and nobody stands aside.
+More of them would finish little sooner, if at all. They take turns at the processors, and each turn finds its data
+pushed out of the caches: photographs took four processes on two processors a quarter longer than two. Where blocks
+wait, for a disk or a server, all workers are needed, and nobody stands aside.
 
 Each process tells the others by the board how long a block takes it. Before it claims one, it looks whether as many
 others as there are processors are at work, of those that may use the same ones: `worker_init` may share them out. One
 whose block takes far longer than usual counts no more, since it may be waiting for once; so a row that waits for once
-idles a processor for the time of a few blocks, or 50 ms.
+idles a processor for the time of a few blocks, or 50 ms. Merges count for nothing here.
+
+Nobody wakes who stands aside but the ring's end: that a row waits is no event to anyone, so there is no more to be told
+of it than the time.
 
 Guarantees:
-  - Who stands aside holds no block, is woken by no one in another's place, and looks again after 50 ms at most: all
-    that is claimed here is claimed a little later, if nobody else does.
+  - Who stands aside holds no block and takes nobody's wake-up. It looks again after 50 ms at most, so what nobody else
+    claims is claimed then.
 """
 
+import math
 import os
 import resource
 import time
@@ -21,15 +25,16 @@ import zlib
 from typing import Final, NamedTuple
 
 from penstock._runtime._board import Board
-from penstock._runtime._choosing._processors import usable_processors
+from penstock._runtime._choosing._processors import processor_share
 from penstock.transport._ring import SlotRing
 
 _FIRST: Final = 4  # blocks that tell nothing, since they import and open what others find there
 _BLOCKS: Final = 32  # which pace and waiting are means of; so many are done before anyone stands aside
 _MOST_WAITING: Final = 1 / 32  # of the time
-_USUAL: Final = 4  # paces that a block takes at most,
-_HICCUP_NANOSECONDS: Final = 1_000_000  # and what a scheduler or a fault adds
-_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds: to look at the others costs them cache, too
+_LATE_PACES: Final = 4  # a block that takes longer may be waiting
+_LATE_NANOSECONDS: Final = 1_000_000  # what a scheduler or a fault may add to that
+_SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds: looking at the others costs them cache, too
+_BLINK: Final = 1e-3  # seconds
 
 
 class Processors(NamedTuple):
@@ -38,14 +43,22 @@ class Processors(NamedTuple):
     number: int
     group: int
     """The same for whoever may use the same ones."""
+    workers: int
+    """How many processes there are, on these or other ones; more than processors."""
 
 
-def shared_processors(num_workers: int) -> Processors | None:
-    """Return what this process may use, where that many workers might be too many for it; else None."""
-    number = usable_processors(environment={})  # other ranks may leave theirs idle
+def shared_processors(num_workers: int, root: str = "/") -> Processors | None:
+    """Return what this process may use, where that many workers might be too many for it; else None.
+
+    Args:
+        num_workers: how many processes there are.
+        root: where the file system with `proc` and `sys` is.
+    """
+    # A part of a processor's time takes one more process; other ranks may leave their share idle.
+    number = math.ceil(processor_share(root))
     if number >= num_workers:
         return None
-    return Processors(number, zlib.crc32(repr(sorted(os.sched_getaffinity(0))).encode()))
+    return Processors(number, zlib.crc32(repr(sorted(os.sched_getaffinity(0))).encode()), num_workers)
 
 
 class Pace:
@@ -62,12 +75,19 @@ class Pace:
         self._board = board
         self._ring = ring
         self._worker = worker
-        # A system that counts no waits would show none here, after all that a process waits for until it begins.
-        self._processors = processors if _waits() else None
+        self._processors = processors
+        if processors is not None and not self._counts_waits():
+            self._processors = None
         self._blocks = -_FIRST
         self._seconds = 0.0  # of a block, in the mean
         self._waiting_seconds = 0.0
         board.keep_pace(worker, 0, 0)  # its predecessor's may stand there
+
+    def _counts_waits(self) -> bool:
+        # Else all blocks would look as if they only computed.
+        before = _waits()
+        self._ring.rest(_BLINK)
+        return _waits() > before
 
     @property
     def is_steady(self) -> bool:
@@ -84,7 +104,8 @@ class Pace:
         Args:
             seconds: how long it took.
             cpu_seconds: of which it computed so long.
-            waits: how often it waited. If never, all that it didn't compute it was kept off its processor by others.
+            waits: how often it waited. If never, others had its processor while it didn't compute; else all of that
+                time counts as waiting.
         """
         processors = self._processors
         if processors is None:
@@ -102,20 +123,21 @@ class Pace:
         processors = self._processors
         if processors is None or not self.is_steady:
             return
+        self._board.keep_pace(self._worker, processors.group, 0)  # of two that look at once, not both shall see two
+        shortest = _SHORTEST_REST * processors.workers / processors.number  # together they look as often as a few do
         while (left := self._crowded_for(processors)) > 0 and not self._ring.stopped:
-            self._board.keep_pace(self._worker, processors.group, 0)
-            self._ring.rest(min(max(left, _SHORTEST_REST), _LONGEST_REST))
+            self._ring.rest(min(max(left, shortest), _LONGEST_REST))
         self._tell(processors)
 
     def _tell(self, processors: Processors) -> None:
         self._board.keep_pace(self._worker, processors.group, int(self._seconds * 1e9) if self.is_steady else 0)
 
     def _crowded_for(self, processors: Processors) -> float:
-        """Return for how many seconds at least as many others count as being at work, if they finish nothing."""
+        """Return how long as many others as processors count as being at work, if they finish nothing; in seconds."""
         others = self._board.paces(processors.group, but=self._worker)
         if len(others) < processors.number:
             return 0.0
-        ends = sorted(since + _USUAL * pace + _HICCUP_NANOSECONDS for since, pace in others)
+        ends = sorted(since + _LATE_PACES * pace + _LATE_NANOSECONDS for since, pace in others)
         return (ends[-processors.number] - time.monotonic_ns()) / 1e9
 
 

@@ -229,6 +229,7 @@ class ProcessCrew(Crew):
         """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
         at = self._board.doing(number)
         self._board.end(number)  # the next one with this number begins at nothing
+        self._board.keep_pace(number, 0, 0)
         armed = None if at is None else self._armed_at(at)
         for client in self.clients:
             step, rows = None, None

@@ -284,20 +284,22 @@ def _killed_telling(*_: object) -> None:
 
 
 def computed(number: int) -> NDArray[np.int64]:
-    """Return who computed it, where, from when and until when, in nanoseconds: a millisecond without a pause."""
-    del number
+    """Return who computed what, where, from when and until when, in nanoseconds: a millisecond without a pause."""
     began, over = time.monotonic_ns(), time.thread_time_ns() + 1_000_000
     while time.thread_time_ns() < over:
         pass
-    return np.array([os.getpid(), min(os.sched_getaffinity(0)), began, time.monotonic_ns()])
+    return _row(number, began)
 
 
 def waited(number: int) -> NDArray[np.int64]:
     """Return the same of a millisecond in which a process waits."""
-    del number
     began = time.monotonic_ns()
     threading.Event().wait(0.001)
-    return np.array([os.getpid(), min(os.sched_getaffinity(0)), began, time.monotonic_ns()])
+    return _row(number, began)
+
+
+def _row(number: int, began: int) -> NDArray[np.int64]:
+    return np.array([os.getpid(), min(os.sched_getaffinity(0)), began, time.monotonic_ns(), number])
 
 
 def use_one_processor(worker: int) -> None:

@@ -1,9 +1,12 @@
 """More worker processes than processors: no more of them compute at once than there are, and all of them wait."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -52,7 +55,7 @@ def test_processors_that_were_shared_out_are_all_at_work() -> None:
     """Of two processes that have the same processor one is at a row, and so are two of the others."""
     rows = rows_of(functions.computed, functions.share_processors_out)
     assert (others_at_work(rows) > 1).mean() < 0.3
-    assert min(np.unique(rows[:, 1], return_counts=True)[1]) > len(rows) / 5
+    assert min(np.unique(rows[:, 1], return_counts=True)[1]) > len(rows) / 20
 
 
 def test_rows_that_wait_are_waited_for_by_all() -> None:
@@ -60,6 +63,21 @@ def test_rows_that_wait_are_waited_for_by_all() -> None:
     rows = rows_of(functions.waited)
     assert len(np.unique(rows[:, 0])) == WORKERS
     assert (others_at_work(rows) > 0).mean() > 0.7
+
+
+def test_who_is_killed_at_work_is_relieved() -> None:
+    """Those who stand aside take the place of one that dies at work, again and again, and nothing is lost."""
+    dataset = ps.range(1_200).map(functions.computed).batch(8)
+    limits = ps.Limits(worker_init=functions.use_one_processor)
+    numbers: list[int] = []
+    with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
+        for step, batch in enumerate(loader):
+            numbers += batch[:, -1].tolist()
+            if step % 25 == 24:
+                with suppress(ProcessLookupError):  # one that was killed before
+                    os.kill(int(batch[-1, 0]), signal.SIGKILL)
+        assert loader.deaths()
+    assert numbers == list(range(1_200))
 
 
 class Standing:
@@ -70,7 +88,7 @@ class Standing:
         self.ring = SlotRing.shared(1, capacity=1)
         self.board.keep_pace(0, GROUP, AN_HOUR)  # a predecessor's
         self.others = 0  # that are at work
-        self.pace = Pace(self.board, self.ring, 0, None if count is None else Processors(count, GROUP))
+        self.pace = Pace(self.board, self.ring, 0, None if count is None else Processors(count, GROUP, WORKERS))
         for _ in range(4):  # the first blocks open files
             self.pace.worked(0.1, 0.01, 1)
 
@@ -88,7 +106,7 @@ class Standing:
 
     def stand_aside(self) -> threading.Thread:
         """Have the worker look, in a thread; return it once the worker rests."""
-        thread = threading.Thread(target=self.pace.stand_aside)
+        thread = threading.Thread(target=self.pace.stand_aside, daemon=True)
         thread.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.keeps_pace and thread.is_alive() and time.monotonic() < deadline:
@@ -123,7 +141,7 @@ def test_who_takes_too_long_counts_no_more() -> None:
     """Others that are at a block for many times their pace may be waiting, so the worker goes on."""
     standing = Standing()
     standing.compute(32)
-    standing.occupy(1, 2, pace=50_000_000)
+    standing.occupy(1, 2, pace=100_000_000)
     assert ends(standing.stand_aside())
 
 
@@ -150,10 +168,25 @@ def test_nobody_stands_aside_where_there_is_a_processor(count: int | None, group
 def test_as_many_workers_as_processors_share_none() -> None:
     """Only where there are more of them are there too many."""
     allowed = len(os.sched_getaffinity(0))
-    assert shared_processors(usable_processors(environment={})) is None
+    assert shared_processors(allowed) is None
     processors = shared_processors(allowed + 1)
     assert processors is not None
     assert 1 <= processors.number <= allowed
+
+
+def test_a_part_of_a_processor_s_time_takes_a_worker(tmp_path: Path) -> None:
+    """One and a half processors' time is more than one process can use."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/job/cpu.max").write_text("50000 100000\n")
+    processors = shared_processors(2, str(tmp_path))
+    assert processors is not None
+    assert processors.number == 1
+    (tmp_path / "sys/fs/cgroup/job/cpu.max").write_text("150000 100000\n")
+    more = shared_processors(8, str(tmp_path))
+    assert more is not None
+    assert more.number == min(2, len(os.sched_getaffinity(0)))
 
 
 def test_nobody_stands_aside_before_blocks_are_known_not_to_wait() -> None:

@@ -18,12 +18,17 @@ def usable_processors(root: str = "/", environment: Mapping[str, str] = os.envir
         root: where the file system with `proc` and `sys` is.
         environment: of which `LOCAL_WORLD_SIZE` says how many programs share the processors.
     """
-    count: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min([count, *_quotas(root)])
+    count = processor_share(root)
     ranks = environment.get(LOCAL_RANKS, "")
     if ranks.isdecimal() and int(ranks) > 1:
         count /= int(ranks)
     return max(math.floor(count), 1)
+
+
+def processor_share(root: str = "/") -> float:
+    """Return how many processors' time this thread and those it starts may take, which needn't be a whole number."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([float(count), *_quotas(root)])
 
 
 def _quotas(root: str) -> Iterator[float]:
