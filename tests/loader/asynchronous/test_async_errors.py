@@ -244,6 +244,9 @@ def test_a_source_is_read_on_one_loop_for_as_long_as_it_lives() -> None:
     assert len(source.loops) == 1
     assert thread.is_alive()
     del source
+    for pipeline in threading.enumerate():  # that read ahead: closing a loader doesn't wait for its end
+        if pipeline.name == "penstock-loop":
+            pipeline.join(PATIENCE_SECONDS)
     gc.collect()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()

@@ -48,14 +48,18 @@ def test_equals_the_definition(
     stop: int,
     copy: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """The same batches in the same order over two epochs, and after one that was left early."""
+    """The same batches in the same order over two epochs, after one that was left early, and from its state on."""
     dataset = ps.range(total, seed=1).shuffle().map(mixed).batch(size, remainder=remainder)
     with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers, copy=copy) as loader:
         for _ in range(2):
             assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
-        for _ in zip(range(stop), loader, strict=False):
+        for _ in zip(range(stop), zip(loader, inline, strict=True), strict=False):
             pass
-        inline.load_state_dict(loader.state_dict())
+        state = loader.state_dict()
+        assert state == inline.state_dict()
+        assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
+        loader.load_state_dict(state)
+        inline.load_state_dict(state)
         assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
 
 
