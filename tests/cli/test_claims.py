@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock._cli.demo.claims import Claim, Evidence, judge, judge_resume, judge_state
+from penstock._cli.demo.claims import Claim, Evidence, judge, judge_resume, judge_state, status_of
 from penstock._cli.demo.training import Run, Step
 from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
 
@@ -131,6 +131,15 @@ def test_empty_runs_prove_nothing() -> None:
     empty = Run(2, "threads", 0.0)
     evidence = Evidence(empty, empty, Run(1, "threads", 0.0), 10, 3, 311, {})
     assert {"killed", "batches", "losses", "model", "accuracy", "replay", "resume"} == failed(evidence)
+
+
+def test_a_time_alone_fails_no_run() -> None:
+    """Every claim that doesn't hold decides the exit status, but for one of a time; not to resume at all is none."""
+    late, not_resumed = judge_resume(0.0117), Claim("resume", holds=False, detail="the run was not resumed")
+    assert not late.holds
+    assert status_of([judge_state(311), late]) == 0
+    assert status_of([judge_state(1001), judge_resume(0.0001)]) == 1
+    assert status_of([judge_state(311), not_resumed]) == 1
 
 
 def test_the_promises_of_a_state_are_the_same_for_ones_own_images() -> None:

@@ -20,8 +20,8 @@ dataset and N. Crashes, workers and restarts only decide who computes it, and wh
 """
 _EPILOG: Final = f"""\
 exit status:
-  {ENDED}    it ran, and everything that it claims holds
-  {FAILED}    a claim does not hold, or a run failed
+  {ENDED}    it ran, and what it claims holds
+  {FAILED}    a claim does not hold, or a run failed; a time alone, on a busy machine, fails nothing
   {WRONG_CALL}    the call was wrong, or an optional package is missing
   {INTERRUPTED}  stopped by Ctrl-C
 """

@@ -58,7 +58,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return the exit status of the command, after it has run: 1 if a claim does not hold, else 0."""
+    """Return the exit status of the command, after it has run, as `claims.status_of` tells."""
     terminal = Terminal(sys.stdout)
     if arguments.images is not None:
         return measure(arguments.images, arguments.size, arguments.num_workers, arguments.report, terminal)

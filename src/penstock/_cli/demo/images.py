@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock._cli.demo.claims import Claim, judge_resume, judge_state, print_claims
+from penstock._cli.demo.claims import Claim, judge_resume, judge_state, print_claims, status_of
 from penstock._cli.demo.pictures import decode_picture, require_pillow
 from penstock._cli.demo.report.images_page import Round, images_page
 from penstock._cli.demo.report.page import check_report
-from penstock._cli.terminal import ENDED, FAILED, Terminal
+from penstock._cli.terminal import Terminal
 
 _BATCH_SIZE: Final = 32
 _NUM_ROUNDS: Final = 7
@@ -70,7 +70,7 @@ def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: T
         terminal: where the text goes.
 
     Returns:
-        The exit status: 1 if a claim does not hold, else 0.
+        The exit status, as `status_of` tells.
 
     Raises:
         UsageError: the report's folder does not exist.
@@ -92,7 +92,7 @@ def measure(folder: Path, size: int, num_workers: int, report: Path, terminal: T
     page = images_page(rounds, claims, (list(fed["image"]), captions), f"{folder.resolve()}, {size} x {size} pixels")
     report.write_text(page.html(), encoding="utf-8")
     terminal.line(f"\n  the report   {report.resolve()}")
-    return ENDED if all(claim.holds for claim in claims) else FAILED
+    return status_of(claims)
 
 
 def _choose_keys(source: ps.sources.ImageFolder, size: int) -> list[int]:

@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 import penstock as ps
-from penstock._cli.demo.claims import Evidence, judge, print_claims
+from penstock._cli.demo.claims import Evidence, judge, print_claims, status_of
 from penstock._cli.demo.digits import find_script, write_digits
 from penstock._cli.demo.pictures import require_pillow
 from penstock._cli.demo.report.digits_page import Fed, digits_page
 from penstock._cli.demo.report.page import check_report
 from penstock._cli.demo.training import Command, Kind, Run, Step, start
-from penstock._cli.terminal import ENDED, FAILED, Terminal
+from penstock._cli.terminal import Terminal
 from penstock.errors import InternalError, UsageError
 
 _WINDOW_SECONDS: Final = 1.0
@@ -68,7 +68,7 @@ def tell(setting: Setting, terminal: Terminal) -> int:
     terminal.line(f"  the script that ran, to copy   {script.path}")
     terminal.line(f"  the report, to look at         {setting.report.resolve()}")
     terminal.line(terminal.colour(f"  {time.perf_counter() - began:.0f} seconds in all", "dim"))
-    return ENDED if all(claim.holds for claim in claims) else FAILED
+    return status_of(claims)
 
 
 def choose_kill_step(num_steps: int, steps_per_epoch: int, save_every: int, chance: Callable[[int], int]) -> int:
