@@ -109,8 +109,8 @@ class Limits:
             keep theirs.
         timeout: how many seconds a worker process may be at the same work. Then it is killed, its Python stack is told,
             and others try again: row by row, so a bound that is enough for one row or one merge makes nothing fail.
-            What hangs a third time is a WorkerError with the stack. None, the default, is for ever. Only for
-            `workers="processes"`: a thread can't be killed.
+            What hangs a third time is a WorkerError with the stack, and so is a `worker_init` that hangs twice. None,
+            the default, is for ever. Only for `workers="processes"`: a thread can't be killed.
 
     Example:
         >>> import penstock as ps

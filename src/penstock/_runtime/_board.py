@@ -34,6 +34,8 @@ _DEATHS: Final = 4
 _WORKER_WORDS: Final = 16
 _SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE, _GROUP = range(9)
 _UNKNOWN: Final = -1
+_COMPUTING: Final = 1
+_PREPARING: Final = 2
 
 
 class Doing(NamedTuple):
@@ -183,12 +185,17 @@ class Board:
 
     # -- workers
 
+    def prepare(self, worker: int) -> None:
+        """Write that a worker is being prepared, which is no block's work."""
+        self._workers[worker, _SINCE] = monotonic_ns()
+        self._workers[worker, _IS_BUSY] = _PREPARING
+
     def begin(self, worker: int, slot: int, job: int, block: int) -> None:
         """Write what a worker is at."""
         words = self._workers[worker]
         words[_SLOT : _BLOCK + 1] = slot, job, block
         words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, monotonic_ns()
-        words[_IS_BUSY] = 1
+        words[_IS_BUSY] = _COMPUTING
 
     def come_to(self, worker: int, step: int, row: int | None) -> None:
         """Write which row of which of the job's steps a worker has come to."""
@@ -199,9 +206,9 @@ class Board:
         self._workers[worker, _IS_BUSY] = 0
 
     def doing(self, worker: int) -> Doing | None:
-        """Return what a worker is at, or was when it died; None if it is at nothing."""
-        slot, job, block, is_busy, step, row = self._workers[worker, : _ROW + 1].tolist()
-        if not is_busy:
+        """Return what a worker is at, or was when it died; None if it is at no block."""
+        slot, job, block, busy_with, step, row = self._workers[worker, : _ROW + 1].tolist()
+        if busy_with != _COMPUTING:
             return None
         return Doing(slot, job, block, None if step == _UNKNOWN else step, None if row == _UNKNOWN else row)
 

@@ -144,7 +144,7 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
         os.close(descriptor)
     if stack:
         answer_with_stack(stack[0])  # which is open as long as the process lives
-    program = _prepared(pipe, number, region)
+    program = _prepared(pipe, number, region, board)
     if program is not None:
         _Worker(pipe, number, ring, board, program).run()
 
@@ -164,12 +164,14 @@ def _program(region: Region, number: int) -> _Program:
     return _Program(plan, _Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
 
 
-def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region) -> _Program | None:
+def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, board: Board) -> _Program | None:
     """Return the program of a process that is ready to work, and tell whether it is."""
     with Caught() as caught:
         program = _program(region, number)
         if program.plan.limits.worker_init is not None:
+            board.prepare(number)
             program.plan.limits.worker_init(number)
+            board.end(number)
         pipe.send_bytes(pickle.dumps(None))
         return program
     error = caught.taken()

@@ -32,7 +32,7 @@ from penstock.transport._ring import SlotRing
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves
+_MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves or hung
 _FAILURE: Final = 5
 _PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
@@ -171,13 +171,13 @@ class WorkerProcesses:
                 child.close()
             if closing:
                 return
-            failed = _FAILURE if death.exit_code is None or death.exit_code >= 0 else 1
-            trouble = 0 if has_started else trouble + failed
+            was_killed = death.exit_code is not None and death.exit_code < 0
+            trouble = 0 if has_started else trouble + (1 if was_killed and not hangs else _FAILURE)
+            if hangs and stack is not None:
+                death = self._hanging(number, child.pid, stack, death)
             if trouble >= _MOST_TROUBLE:
                 self._employer.fail(death)
                 return
-            if hangs and stack is not None:
-                death = self._hanging(number, child.pid, stack, death)
             _logger.warning("another process takes the place of one that died: %s", death)
             self._take_back(number, child.pid, death)
 

@@ -175,6 +175,12 @@ def refuses(worker: int) -> None:
     raise LookupError(f"no device {worker}")
 
 
+def never_ready(worker: int) -> None:
+    """Hang in `worker_init`."""
+    del worker
+    hangs()
+
+
 def broken(number: int) -> int:
     """Raise at one number."""
     if number == DEADLY:
@@ -223,15 +229,31 @@ class Once:
     def __call__(self, number: int) -> int:
         """Return what was given, perhaps after the other thing."""
         if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
-                self._what()
+            self.do()
         return number
+
+    def do(self) -> None:
+        """Do it if nobody has."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+            self._what()
 
 
 def hangs() -> None:
     """Wait for ever."""
     threading.Event().wait()
+
+
+class ReadyLater:
+    """A `worker_init` that hangs in the first process."""
+
+    def __init__(self, path: str) -> None:
+        self._first = Once(path, hangs)
+
+    def __call__(self, worker: int) -> None:
+        """Hang, or not."""
+        del worker
+        self._first.do()
 
 
 def hangs_at(number: int) -> int:

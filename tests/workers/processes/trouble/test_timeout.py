@@ -65,6 +65,27 @@ def test_slow_blocks_of_quick_rows_pass() -> None:
         assert [batch.tolist() for batch in loader] == [[*range(24)]]
 
 
+def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
+    """A `worker_init` that hangs is work like any other, and its process's death costs no batch."""
+    limits = ps.Limits(worker_init=functions.ReadyLater(str(tmp_path / "hung")), timeout=1.5)
+    with ps.Loader(ps.range(16).batch(8), num_workers=1, workers="processes", limits=limits) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
+        (death,) = loader.deaths()
+    assert "timeout=1.5 seconds" in death.reason
+    assert "functions.py" in death.reason
+    assert death.step is None
+
+
+def test_a_start_that_always_hangs_is_told() -> None:
+    """Twice is enough: the error has the stack, and says how long it was waited for."""
+    limits = ps.Limits(worker_init=functions.never_ready, timeout=0.5)
+    with (
+        ps.Loader(ps.range(16).batch(8), num_workers=2, workers="processes", limits=limits) as loader,
+        pytest.raises(WorkerError, match=r"(?s)timeout=0\.5 .*functions\.py.*never_ready"),
+    ):
+        list(loader)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
