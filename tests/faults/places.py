@@ -90,6 +90,7 @@ def place_for(fault: str, chance: Chance) -> Place:
                 Place("isolated", isolated=True),
                 Place("isolated threads", num_workers=count, isolated=True),
                 Place("isolated processes", "processes", min(count, 2), isolated=True),
+                Place("isolated, any order", num_workers=count, isolated=True, ordered=False),
             ]
         )
         if fault in place.faults() or (fault == KILL_PROGRAM and place.has_processes):

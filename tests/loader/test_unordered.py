@@ -63,14 +63,18 @@ def test_nothing_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: l
 
 
 @LINUX
-@settings(max_examples=EXAMPLES // 10)
-@given(batched() | indexable(), st.sets(st.integers(0, 8), max_size=2))
-def test_processes_that_are_killed_lose_nothing(dataset: ps.Dataset, kills: set[int]) -> None:
+@settings(max_examples=EXAMPLES // 5)
+@given(
+    batched() | indexable(),
+    st.sets(st.integers(0, 8), max_size=2),
+    st.sampled_from([{"workers": "processes"}, {"isolated": True}, {"isolated": True, "workers": "processes"}]),
+)
+def test_processes_that_are_killed_lose_nothing(dataset: ps.Dataset, kills: set[int], place: dict[str, Any]) -> None:
     """Every epoch has the definition's batches, whichever processes die."""
     whole = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     if any(map(raised, whole)):
         return
-    with loader_of(dataset, num_workers=2, workers="processes") as loader:
+    with loader_of(dataset, num_workers=2, **place) as loader:
         for expected in whole:
             found: list[Any] = []
             for number, batch in enumerate(loader):

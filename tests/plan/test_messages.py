@@ -80,9 +80,6 @@ CASES: dict[str, Case] = {
     ),
     "workers of a list": refused(NUMBERS, "workers must be", "got workers=['threads']", workers=["threads"]),
     "isolated": refused(NUMBERS, "isolated must be True or False; got isolated='yes'", isolated="yes"),
-    "isolated out of order": refused(
-        NUMBERS, "isolated=True hands batches out in order; got ordered=False", isolated=True, ordered=False
-    ),
     "isolated by forks": refused(
         NUMBERS,
         "start_method must be 'forkserver', 'spawn' or None; got start_method='fork'",

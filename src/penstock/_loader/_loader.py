@@ -65,7 +65,7 @@ class Loader(Generic[T_co]):
             `read_ahead`.
         isolated: have one helper process run all of this, its workers included, so that the trainer's own process
             computes nothing of it and only receives: what is said of "processes" about functions and scripts holds
-            then. Batches come in order.
+            then.
         ordered: False hands batches out as they become ready, so that one that takes long doesn't hold up those after
             it. An epoch then has the same batches, each exactly once, in the order of their completion; `step` and
             `epoch` speak of the batch last handed out. Each rank goes its own way, so save the states of all, and load

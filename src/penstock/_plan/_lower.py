@@ -43,7 +43,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if place == "threads":
         _check_threads(node)
     program = program_of(node)
-    is_isolated = _checked_isolated(isolated, ordered=ordered)
+    is_isolated = _checked_isolated(isolated)
     if is_isolated or place == "processes":
         _check_start_method(limits)
     if shard.count > 1:
@@ -123,14 +123,9 @@ def _check_threads(node: Node) -> None:
             )
 
 
-def _checked_isolated(isolated: object, *, ordered: bool) -> bool:
+def _checked_isolated(isolated: object) -> bool:
     if not isinstance(isolated, bool):
         raise UsageError(f"isolated must be True or False; got isolated={isolated!r}")
-    if isolated and not ordered:
-        raise UsageError(
-            "isolated=True hands batches out in order; got ordered=False. Leave ordered=False out, or do without "
-            "isolated=True"
-        )
     if isolated and sys.platform != "linux":
         raise UsageError(
             "isolated=True needs Linux, whose shared memory has no name and ends with its last user; this is "

@@ -1,8 +1,8 @@
 """The trainer's side of an isolated loader: a process that computes everything, and the stream of what it sends.
 
 Guarantees:
-  - Batches come in order, each exactly once, whatever becomes of helper processes: in the place of one that died
-    another is made ready at once, and begins after the batch that was handed out last. Batches handed out stay valid.
+  - Batches come in order, or as they become ready, each exactly once, whatever becomes of helper processes: in the
+    place of one that died another is made ready at once, and makes what was not handed out. What was stays valid.
   - `_MOST_DEATHS` in a row without a batch are a WorkerError. The last of them computed that step and nothing beside
     it, so that the step that is named is the deadly one, and those before it came. The next call tries again.
   - An error of a function of the dataset comes from the helper, after the batches before it. The next call has the
@@ -36,6 +36,7 @@ from penstock._runtime._batches import Course, Unit
 from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
 from penstock._runtime._isolated_process import Life
+from penstock._runtime._left import Left
 from penstock._runtime._process_work import shared
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
@@ -100,14 +101,14 @@ class Helper:
         if os.getpid() != self._owner:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
-    def begin(self, course: Course, *, alone: int) -> tuple[Life, int]:
+    def begin(self, courses: list[Course], *, alone: int) -> tuple[Life, int]:
         """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
         self.check()
         with HeldInterrupts(), self._telling:
             life = self._living()
             self._runs += 1
             life.has_begun = True
-            life.tell(Begin(self._runs, course, alone=alone, remembered=self.recorder.remembered()))
+            life.tell(Begin(self._runs, tuple(courses), alone=alone, remembered=self.recorder.remembered()))
             return life, self._runs
 
     def give_up(self, life: Life, run: int) -> None:
@@ -117,7 +118,7 @@ class Helper:
             try:
                 if run == self._runs and not self._closed:
                     self._runs += 1
-                    life.tell(Begin(self._runs, None))
+                    life.tell(Begin(self._runs, ()))
             finally:
                 self._telling.release()
 
@@ -203,11 +204,11 @@ class IsolatedRuntime(Runtime):
         super().__init__(plan)
         self._helper: Helper | None = None  # made when the first stream is opened
 
-    def open_stream(self, course: Course, *, ahead: int = 0) -> Stream:
+    def open_stream(self, course: Course, *others: Course, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helper(self._plan, self.recorder)
-        return IsolatedStream(self._helper, self._plan, course, ahead)
+        return IsolatedStream(self._helper, self._plan, [course, *others], ahead)
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight
@@ -220,15 +221,14 @@ class IsolatedRuntime(Runtime):
 class IsolatedStream:
     """Batches that a helper process computes."""
 
-    def __init__(self, helper: Helper, plan: Plan, course: Course, ahead: int) -> None:
+    def __init__(self, helper: Helper, plan: Plan, courses: list[Course], ahead: int) -> None:
         self._helper = helper
         self._recorder = helper.recorder
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
         self._usually_kept = _USUALLY_KEPT + ahead  # messages
-        self._course = course  # as it was begun last
-        self._index = 0  # steps of it that were handed out
-        self._token: Token = None  # after the last of them
+        self._left = Left(courses)
+        self._failing: Unit | None = None
         self._received: deque[tuple[Element, Told]] = deque()
         self._last: tuple[Word, Told] | None = None  # what ended the run
         self._failure = Caught()  # met by `is_ready`
@@ -257,6 +257,7 @@ class IsolatedStream:
         if told.error is None:
             raise EndOfEpoch
         self._last = self._life = None  # it is begun again by the next call
+        self._failing = self._left.place(told.token)
         error = unpack_error(told.error)
         try:
             raise error
@@ -273,13 +274,12 @@ class IsolatedStream:
         batch, told = self._received.popleft()
         if told is not NOTHING_TOLD:
             self._count(told)
-        self._index += 1
-        self._token = told.token
-        self._deaths = 0
+        if self._left.hand_out(told.token):  # else those that die of the first one left would be made without an end
+            self._deaths = 0
         return batch, told.token
 
     def failing(self) -> Unit | None:
-        return None
+        return self._failing
 
     def is_ready(self) -> bool:
         return self._looks(awaited=True)
@@ -304,10 +304,9 @@ class IsolatedStream:
 
     def _begin(self) -> Life:
         """Have what was not handed out computed."""
-        course = self._course.after(self._index, self._token) if self._index else self._course
         alone = _STEPS_ALONE if self._deaths == _MOST_DEATHS - 1 else 0
-        life, self._run = self._helper.begin(course, alone=alone)
-        self._course, self._index, self._life = course, 0, life
+        life, self._run = self._helper.begin(self._left.courses(), alone=alone)
+        self._life, self._failing = life, None
         return life
 
     def _receive(self, timeout_seconds: float | None, *, awaited: bool = True) -> bool:
@@ -351,7 +350,7 @@ class IsolatedStream:
             self._deaths = _MOST_DEATHS - 1  # the next call tries once more
             raise WorkerError(
                 "helper processes of isolated=True die while they make the batch of step "
-                f"{self._course.first.step + self._index}; the last: {death}",
+                f"{self._left.courses()[0].first.step}; the last: {death}",
                 exit_code=death.exit_code,
             )
 

@@ -31,7 +31,7 @@ from penstock._runtime._lent_memory import LEAST_BYTES, LentMemory
 from penstock._runtime._parcels import read
 from penstock._runtime._recorder import Remembered, TellingRecorder
 from penstock._runtime._runtime import Runtime
-from penstock._runtime._streams import Stream
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._begin import begin_process
@@ -69,13 +69,13 @@ class Begin(NamedTuple):
 
     Attributes:
         run: its number, higher than those before.
-        course: which steps; None for none.
+        courses: which steps; none if it is only the end of the one before.
         alone: so many steps, at first, are computed one by one and by no worker: processes have died here.
         remembered: what the trainer's recorder knows.
     """
 
     run: int
-    course: Course | None
+    courses: tuple[Course, ...]
     alone: int = 0
     remembered: Remembered = Remembered((), ())
 
@@ -193,24 +193,21 @@ class _Helper:
         try:
             with suppress(TrainerGoneError):
                 while (begin := self._commands.next()) is not None:
-                    if begin.course is not None:
-                        self._run(begin, begin.course)
+                    if begin.courses:
+                        self._run(begin)
         finally:
             self._runtime.close()
             self._memory.close()
 
-    def _run(self, begin: Begin, course: Course) -> None:
+    def _run(self, begin: Begin) -> None:
         self._recorder.recall(begin.remembered)
         self._recorder.taken()
         outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
         with Caught() as caught:
+            first, *others = begin.courses
             if begin.alone:
-                course = self._send_alone(course, begin.alone, outbox)
-            stream = self._runtime.open_stream(course)
-            try:
-                self._send_all(stream, outbox)
-            finally:
-                stream.close()
+                first = self._send_alone(first, begin.alone, outbox)
+            self._send_all(self._runtime.open_stream(first, *others), outbox)
         if caught.error is None or isinstance(caught.error, TrainerGoneError):
             outbox.drop()
             if caught.error is not None:
@@ -222,21 +219,33 @@ class _Helper:
         """Compute and send steps one by one, with nothing beside them; return the course of the others."""
         stream = self._runtime.open_alone(course)
         try:
-            for _ in range(steps):
-                if self._commands.waiting:
-                    break
-                self._do(self._sender.making_room)
-                outbox.begin()
-                batch, token = stream.next()
-                outbox.add(batch, token)
-                del batch
-                outbox.send()
-                course = course.after(1, token)
+            with suppress(EndOfEpoch):
+                for _ in range(steps):
+                    if self._commands.waiting:
+                        break
+                    self._do(self._sender.making_room)
+                    outbox.begin()
+                    batch, token = stream.next()
+                    outbox.add(batch, token)
+                    del batch
+                    outbox.send()
+                    course = course.after(1, token)
         finally:
             stream.close()
         return course
 
     def _send_all(self, stream: Stream, outbox: "Outbox") -> None:
+        try:
+            self._send_each(stream, outbox)
+        except Exception:
+            failing = stream.failing()
+            if outbox.failing is None and failing is not None:  # else a batch before it could not be sent
+                outbox.failing = failing.step
+            raise
+        finally:
+            stream.close()
+
+    def _send_each(self, stream: Stream, outbox: "Outbox") -> None:
         while not self._commands.waiting:
             if outbox.is_empty:
                 self._do(self._sender.making_room)

@@ -6,6 +6,7 @@ bounds[i + 1]): then several batches cost hardly more than one.
 """
 
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -39,7 +40,7 @@ class Told(NamedTuple):
     """What comes with a batch, and with what ends a run.
 
     Attributes:
-        token: where an ordered dataset stands after the batch.
+        token: what the stream gave with the batch; with an error, the step that failed, or None for the next in order.
         events: what happened to elements since the batch before.
         filtered: what filters kept and left out since then: the number of the step, and how many.
         error: what ended the run.
@@ -71,6 +72,9 @@ class Outbox:
     """The batches that are sent together: as many as take a moment, and are small.
 
     Their number is a power of two, if it can be: each number is another layout for the pipe.
+
+    Attributes:
+        failing: the step whose batch can't be made or sent, where batches come in no order.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Outbox:
         self._chunk_bytes = chunk_bytes
         self._run = run
         self._send = send
+        self.failing: Token = None
         self._batches: list[Element] = []
         self._told: list[Told] = []
         self._bytes = 0
@@ -110,9 +115,12 @@ class Outbox:
         self._bytes += size_bytes
         self._has_large |= size_bytes >= LEAST_BYTES
 
-    def send_stacked(self, stacked: Element, bounds: list[int]) -> None:
+    def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
         """Send batches that lie stacked in memory, at once; there are no others."""
-        self._send(self._run, Word.GOES_ON, [stacked], [Told(None, *self._recorder.taken())], bounds)
+        told = [Told(tokens[0], *self._recorder.taken())]
+        if tokens[0] is not None:
+            told += (NOTHING_TOLD._replace(token=token) for token in tokens[1:])
+        self._send(self._run, Word.GOES_ON, [stacked], told, bounds)
 
     def send(self) -> None:
         """Send what there is; of several batches of which one can't be sent, those before it."""
@@ -123,6 +131,7 @@ class Outbox:
             self._send(self._run, Word.GOES_ON, batches, told)
         except UsageError as error:
             if len(batches) == 1:
+                self.failing = told[0].token
                 raise UsageError(
                     f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
                 ) from error
@@ -150,7 +159,7 @@ class Outbox:
         if isinstance(error, TrainerGoneError):
             raise error
         packed = pack_error(error, with_cause=True) if word is Word.FAILED else None
-        self._send(self._run, word, [], [Told(None, *self._recorder.taken(), packed)])
+        self._send(self._run, word, [], [Told(self.failing, *self._recorder.taken(), packed)])
 
     def drop(self) -> None:
         """Forget what there is."""

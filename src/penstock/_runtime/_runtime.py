@@ -45,11 +45,12 @@ class Runtime:
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
 
-    def open_stream(self, course: Course, *, ahead: int = 0) -> Stream:
+    def open_stream(self, course: Course, *others: Course, ahead: int = 0) -> Stream:
         """Return the batches of a course.
 
         Args:
             course: which.
+            others: courses that follow it, with gaps between; for who hands batches out as they become ready.
             ahead: how many batches are taken, and held, before they are handed out: there is memory for so many more.
         """
         plan = self._plan
@@ -61,7 +62,7 @@ class Runtime:
         crew.check()
         crew.give_up(self._client)
         if isinstance(plan.program, Batches):
-            return ThreadBatchStream(crew, self._client, course)
+            return ThreadBatchStream(crew, self._client, [course, *others])
         from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
 
         return FoldedStream(crew, self._client, course)

@@ -6,7 +6,7 @@ thread. The same path serves rows that don't fit the layout.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._graph._apply import Context
@@ -24,6 +24,7 @@ from penstock._runtime._cutting import Cutter, SpanCutter
 from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob, SpanJob
+from penstock._runtime._left import without
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue, ReadyQueue
 from penstock._runtime._streams import EndOfEpoch
@@ -43,7 +44,7 @@ AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 class ThreadBatchStream:
     """Batches of an indexable dataset: in order, or those first that are ready first."""
 
-    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
+    def __init__(self, crew: Crew, client: Client, courses: list[Course]) -> None:
         plan = client.plan
         if not isinstance(plan.program, Batches):
             raise TypeError("an ordered dataset has no batches of its own")
@@ -51,7 +52,7 @@ class ThreadBatchStream:
         self._program: Batches = plan.program
         self._crew = crew
         self._client = client
-        self._left = [course]  # what no job was taken of; in order
+        self._left = courses  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
@@ -107,7 +108,7 @@ class ThreadBatchStream:
     def _begun(self, job: BatchJob | None) -> BatchJob | None:
         if job is not None:
             self._job, self._index = job, 0
-            self._left = _without(self._left, job.course)
+            self._left = without(self._left, job.course)
         return job
 
     def _handed_out(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
@@ -118,18 +119,20 @@ class ThreadBatchStream:
             self._job = None
         return batch, step
 
-    def next_stacked(self) -> tuple[Element, list[int]] | None:
-        """Hand out a whole job where that can be: its rows as one batch, and where each of its batches begins and ends.
+    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
+        """Hand out a whole job where that can be: its rows as one batch, where each batch begins and ends, and tokens.
 
         None where it can't, and batches come by `next`, which says what is raised.
         """
         job = self._awaited()
         trouble = job.trouble
         stacked = None if self._index or job.failed or trouble.death is not None else job.stacked()
-        if stacked is not None:
-            self._client.tell_of(trouble.complaint)
-            self._job = None
-        return stacked
+        if stacked is None:
+            return None
+        self._client.tell_of(trouble.complaint)
+        self._job = None
+        first, steps = job.course.first.step, job.course.steps
+        return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
     def _go_around(self, job: BatchJob, row: int | None, death: WorkerError) -> None:
         """Begin again at the job's next step without the row that processes die of; raise if that can't be."""
@@ -162,20 +165,6 @@ class ThreadBatchStream:
         self._queue.close()
         self._job = None
         self._ready = []
-
-
-def _without(courses: list[Course], taken: Course) -> list[Course]:
-    """Return what is left of some courses without the steps of another, which lie in one of them."""
-    left: list[Course] = []
-    for course in courses:
-        before = taken.first.step - course.first.step
-        if 0 <= before < course.steps:
-            after = before + taken.steps
-            parts = (course.part(0, before), course.part(after, course.steps))
-            left += (part for part in parts if part.steps)
-        else:
-            left.append(course)
-    return left
 
 
 class ThreadReader:
