@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.errors import StateError, WorkerError
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import Gate
+from tests.loader.isolated.parts import Door
 from tests.workers.processes.functions import kills_itself, mark_process, slow
 from tests.workers.processes.killing import kill_a_worker
 
@@ -102,6 +104,25 @@ def test_a_slow_batch_holds_nothing_up() -> None:
         assert loader.state_dict()["epoch"] == 1
         assert "ahead" not in loader.state_dict()
         assert sorted(steps_of(loader)) == list(range(20))
+
+
+@pytest.mark.parametrize("place", [{}, pytest.param({"isolated": True}, marks=LINUX)], ids=["threads", "isolated"])
+def test_a_slow_batch_holds_nothing_up_when_resumed(place: dict[str, Any], tmp_path: Path) -> None:
+    """A state with gaps is gone on from in all of them at once, in the same loader or another."""
+    os.mkfifo(tmp_path / "door")
+    door = Door(str(tmp_path / "door"))
+    dataset = ps.range(400).map(door).batch(2)
+    state: Any = None
+    found: list[int] = []
+    for count in (50, 70, 79):
+        with loader_of(dataset, num_workers=2, **place) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            batches = iter(loader)
+            found += steps_of(next(batches) for _ in range(count))
+            state = loader.state_dict()
+            door.open()
+    assert sorted(found) == list(range(1, 200))
 
 
 @pytest.mark.parametrize("remainder", ["drop", "keep", "pad"])

@@ -64,7 +64,7 @@ class LoaderIterator(Generic[T_co]):
     """
 
     def __init__(
-        self, loader: Stateful, progress: Progress, open_stream: Callable[[Course], Stream], clock: Clock
+        self, loader: Stateful, progress: Progress, open_stream: Callable[[list[Course]], Stream], clock: Clock
     ) -> None:
         self._loader = loader  # kept alive: it owns the workers
         self._progress = progress
@@ -74,8 +74,8 @@ class LoaderIterator(Generic[T_co]):
         self._ended = False
         self._open(self._progress.begin())
 
-    def _open(self, course: Course) -> None:
-        self._stream = self._open_stream(course)
+    def _open(self, courses: list[Course]) -> None:
+        self._stream = self._open_stream(courses)
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)
@@ -97,7 +97,7 @@ class LoaderIterator(Generic[T_co]):
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
         except Exception as error:
-            _add_note(error, self._stream.failing() or self._progress.rest().first)
+            _add_note(error, self._stream.failing() or self._progress.rest()[0].first)
             raise
         except BaseException:
             self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out

@@ -159,8 +159,8 @@ class Loader(Generic[T_co]):
         self._iterator = weakref.ref(iterator)
         return iterator
 
-    def _open_stream(self, course: Course) -> Stream:
-        return self._runtime.open_stream(course)
+    def _open_stream(self, courses: list[Course]) -> Stream:
+        return self._runtime.open_stream(courses)
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import

@@ -64,16 +64,16 @@ class OrderedProgress:
         read = sum(point.taken for point in stage.points(known.where.token) if point.taken < 1 << 61)
         return Unit(known.step, known.epoch, read, self._batch)
 
-    def begin(self) -> Course:
+    def begin(self) -> list[Course]:
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
             self._next = self._next._replace(run=self._next.run + 1)
             self._next_epoch()
         self._last = None
         return self.rest()
 
-    def rest(self) -> Course:
+    def rest(self) -> list[Course]:
         # How many steps there will be is known when they are done.
-        return Course(self._unit(self._next), 1 << 62, 0, self._next.where)
+        return [Course(self._unit(self._next), 1 << 62, 0, self._next.where)]
 
     def has_rest(self) -> bool:
         return False

@@ -105,8 +105,8 @@ class PlacedLoader(Loader[Any]):
     def batch_at(self, step: int) -> Element:
         return self._place(super().batch_at(step))()
 
-    def _open_stream(self, course: Course) -> Stream:
-        return PlacedStream(super()._open_stream(course), course, self._place, self._ahead)
+    def _open_stream(self, courses: list[Course]) -> Stream:
+        return PlacedStream(super()._open_stream(courses), courses[0], self._place, self._ahead)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
         """Begin to place a batch, and return what hands it over."""

@@ -123,14 +123,14 @@ class LoaderInTurns(PlacedLoader):
         if self._thread is not None:
             self._thread.close()
 
-    def _open_stream(self, course: Course) -> Stream:
+    def _open_stream(self, courses: list[Course]) -> Stream:
         thread = self._thread
         if thread is None or not self._ahead:
-            return super()._open_stream(course)
+            return super()._open_stream(courses)
         thread.settle()  # it may still be at what was left to it
-        stream = self._runtime.open_stream(course, ahead=self._ahead if self._keeps_memory else 0)
+        stream = self._runtime.open_stream(courses, ahead=self._ahead if self._keeps_memory else 0)
         return PlacedInTurns(
-            stream, course, self._place, self._ahead, thread=thread, place_elsewhere=self._place_elsewhere
+            stream, courses[0], self._place, self._ahead, thread=thread, place_elsewhere=self._place_elsewhere
         )
 
     def _place_elsewhere(self, batch: Element) -> Callable[[], Element]:

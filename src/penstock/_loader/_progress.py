@@ -43,16 +43,16 @@ class Progress(Protocol):
         """Return the batch last handed out, or, before there is one, the next."""
         ...
 
-    def begin(self) -> Course:
-        """Return the course of the next epoch, or, right after a restore or a seek, of the rest of this one."""
+    def begin(self) -> list[Course]:
+        """Return the courses of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
-    def rest(self) -> Course:
-        """Return what is left of the course that was begun last, or its next part, where some of it is done."""
+    def rest(self) -> list[Course]:
+        """Return what is left of what was begun last; its next part, where some is done and batches come in order."""
         ...
 
     def has_rest(self) -> bool:
-        """Return whether `rest` is another part than the one that was begun last."""
+        """Return whether `rest` is another part than what it was last."""
         ...
 
     def handed_out(self, token: Token) -> None:
@@ -101,7 +101,7 @@ class IndexedProgress:
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
         self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
         self._course: Course | None = None
-        self._part_end = 0  # the step after the part of the course that is being read
+        self._part_end = 0  # the step after what is being read of the course
         self._shard = plan.shard
         self._may_differ = not plan.ordered and plan.place != "inline"
         self._differs = self._may_differ  # from other ranks, within this epoch
@@ -131,7 +131,7 @@ class IndexedProgress:
         epoch, position = self._timeline.locate(step)
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
-    def begin(self) -> Course:
+    def begin(self) -> list[Course]:
         reached, last = self._reached, self._at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
@@ -145,13 +145,16 @@ class IndexedProgress:
         self._differs = self._may_differ or (self._differs and position > 0)
         return self.rest()
 
-    def rest(self) -> Course:
+    def rest(self) -> list[Course]:
         course, reached = self._course, self._reached
         if course is None:
             raise InternalError("no course was begun")
-        index, end = reached.step - course.first.step, course.first.step + course.steps
-        self._part_end = reached.ahead[0][0] if reached.ahead else end
-        return Course(course.unit(index), self._part_end - reached.step, course.stride, None)
+        first = course.first.step
+        gaps = reached.gaps(first + course.steps)
+        if not self._may_differ:
+            gaps = gaps[:1]
+        self._part_end = gaps[-1][1]
+        return [Course(course.unit(start - first), stop - start, course.stride) for start, stop in gaps]
 
     def has_rest(self) -> bool:
         course, step = self._course, self._at[0]

@@ -20,6 +20,13 @@ class Reached(NamedTuple):
         """The step after all that were handed out."""
         return self.ahead[-1][1] if self.ahead else self.step
 
+    def gaps(self, end: int) -> list[tuple[int, int]]:
+        """Return the spans of steps before `end` that were not handed out; at least one, which may be empty."""
+        starts = (self.step, *(stop for _, stop in self.ahead))
+        stops = (*(start for start, _ in self.ahead), end)
+        gaps = list(zip(starts, stops, strict=True))
+        return gaps if gaps[-1][0] < end else gaps[:-1] or gaps
+
     def after(self, step: int) -> "Reached":
         """Return this with one more step handed out."""
         return (

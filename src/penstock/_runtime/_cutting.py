@@ -15,7 +15,9 @@ _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds
 _LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
 _MOST_UNITS: Final = 64
-_LENT_TIMES: Final = 4  # as much and as many where a job is a message to another process, which costs as much again
+# As much and as many where a job is a message to another process, which costs as much again. The fourth part is for
+# jobs that are copied into messages, being too small to be lent memory: they may be so for a while, on a busy machine.
+_LENT_TIMES: Final = 3
 _LENT_BYTES: Final = 1_000_000  # of a batch that is small there
 _MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before

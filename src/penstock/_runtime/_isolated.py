@@ -108,7 +108,7 @@ class Helper:
             life = self._living()
             self._runs += 1
             life.has_begun = True
-            life.tell(Begin(self._runs, tuple(courses), alone=alone, remembered=self.recorder.remembered()))
+            life.tell(Begin(self._runs, courses, alone=alone, remembered=self.recorder.remembered()))
             return life, self._runs
 
     def give_up(self, life: Life, run: int) -> None:
@@ -118,7 +118,7 @@ class Helper:
             try:
                 if run == self._runs and not self._closed:
                     self._runs += 1
-                    life.tell(Begin(self._runs, ()))
+                    life.tell(Begin(self._runs, []))
             finally:
                 self._telling.release()
 
@@ -204,11 +204,11 @@ class IsolatedRuntime(Runtime):
         super().__init__(plan)
         self._helper: Helper | None = None  # made when the first stream is opened
 
-    def open_stream(self, course: Course, *others: Course, ahead: int = 0) -> Stream:
+    def open_stream(self, courses: list[Course], *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helper(self._plan, self.recorder)
-        return IsolatedStream(self._helper, self._plan, [course, *others], ahead)
+        return IsolatedStream(self._helper, self._plan, courses, ahead)
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight

@@ -75,7 +75,7 @@ class Begin(NamedTuple):
     """
 
     run: int
-    courses: tuple[Course, ...]
+    courses: list[Course]
     alone: int = 0
     remembered: Remembered = Remembered((), ())
 
@@ -204,10 +204,10 @@ class _Helper:
         self._recorder.taken()
         outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
         with Caught() as caught:
-            first, *others = begin.courses
+            courses = begin.courses
             if begin.alone:
-                first = self._send_alone(first, begin.alone, outbox)
-            self._send_all(self._runtime.open_stream(first, *others), outbox)
+                courses = [self._send_alone(courses[0], begin.alone, outbox), *courses[1:]]
+            self._send_all(self._runtime.open_stream(courses), outbox)
         if caught.error is None or isinstance(caught.error, TrainerGoneError):
             outbox.drop()
             if caught.error is not None:

@@ -45,27 +45,26 @@ class Runtime:
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
 
-    def open_stream(self, course: Course, *others: Course, ahead: int = 0) -> Stream:
-        """Return the batches of a course.
+    def open_stream(self, courses: list[Course], *, ahead: int = 0) -> Stream:
+        """Return the batches of some courses.
 
         Args:
-            course: which.
-            others: courses that follow it, with gaps between; for who hands batches out as they become ready.
+            courses: which, in order; more than one only where batches are handed out as they become ready.
             ahead: how many batches are taken, and held, before they are handed out: there is memory for so many more.
         """
         plan = self._plan
         self._client.ahead = ahead
         self.recorder.start_epoch()
         if plan.place == "inline" or (isinstance(plan.program, Ordered) and not can_read_ahead(plan)):
-            return self._inline(course)
+            return self._inline(courses[0])
         crew = self.started() if self._owner is None else self._joined(self._owner)
         crew.check()
         crew.give_up(self._client)
         if isinstance(plan.program, Batches):
-            return ThreadBatchStream(crew, self._client, [course, *others])
+            return ThreadBatchStream(crew, self._client, courses)
         from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
 
-        return FoldedStream(crew, self._client, course)
+        return FoldedStream(crew, self._client, courses[0])
 
     def started(self) -> Crew:
         """Return the crew, which works as long as this is open."""

@@ -77,7 +77,7 @@ class Door:
 
     def __call__(self, number: int) -> int:
         """Return what was given."""
-        if number == 0 and is_child():
+        if number == 0:
             with open(self._path, "rb") as fifo:
                 fifo.read()
         return number
