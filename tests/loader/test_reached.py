@@ -19,6 +19,11 @@ def check(reached: Reached, expected: set[int]) -> None:
     assert reached.step not in expected
     ends = [reached.step, *(stop for _, stop in reached.ahead)]
     assert all(end < start < stop for end, (start, stop) in zip(ends, reached.ahead, strict=False))
+    for end in (reached.end, reached.end + 3):
+        gaps = reached.gaps(end)
+        assert [step for gap in gaps for step in range(*gap)] == sorted(set(range(end)) - expected)
+        assert gaps[0][0] == reached.step
+        assert len(gaps) == 1 or all(start < stop for start, stop in gaps)
 
 
 @given(st.integers(0, 12).flatmap(lambda count: st.permutations(range(count))), st.data())

@@ -3,8 +3,9 @@
 Guarantees:
   - Batches come in order, or as they become ready, each exactly once, whatever becomes of helper processes: in the
     place of one that died another is made ready at once, and makes what was not handed out. What was stays valid.
-  - `_MOST_DEATHS` in a row without a batch are a WorkerError. The last of them computed that step and nothing beside
-    it, so that the step that is named is the deadly one, and those before it came. The next call tries again.
+  - `_MOST_DEATHS` in a row without the first batch of those left are a WorkerError. The last of them computed that step
+    and nothing beside it, so that the step that is named is the deadly one, and those before it came. The next call
+    tries again.
   - An error of a function of the dataset comes from the helper, after the batches before it. The next call has the
     helper compute the batch again: this process computes nothing, so that what a function needs (a connection that
     `worker_init` made, memory, a library) has to be there and nowhere else.
@@ -274,7 +275,7 @@ class IsolatedStream:
         batch, told = self._received.popleft()
         if told is not NOTHING_TOLD:
             self._count(told)
-        if self._left.hand_out(told.token):  # else those that die of the first one left would be made without an end
+        if self._left.hand_out(told.token):  # another one says nothing of the first, which may be what kills
             self._deaths = 0
         return batch, told.token
 
