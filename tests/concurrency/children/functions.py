@@ -1,11 +1,14 @@
 """What the processes of these tests run."""
 
 import os
+import resource
 import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from penstock.concurrency._children._begin import begin_process
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 IMPORTED_BY = os.getpid()
+ROUNDS, BLOCKS, BLOCK_BYTES = 20, 6, 1 << 20
 VARIABLES = ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "PENSTOCK_TEST")
 
 
@@ -58,3 +62,15 @@ def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
     folder = Path("/proc/self/fd")
     pipe.send([os.readlink(folder / entry) for entry in os.listdir(folder) if (folder / entry).exists()])
     del given
+
+
+def count_faults(pipe: "Connection[Any, Any]") -> None:
+    """Send how many pages this process is given while blocks of the size of images come and go."""
+    begin_process()
+    counts: list[int] = []
+    for _ in range(2):
+        for number in range(ROUNDS):
+            blocks = [np.full(BLOCK_BYTES, number, np.uint8) for _ in range(BLOCKS)]
+            del blocks
+        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    pipe.send(counts[1] - counts[0])

@@ -4,6 +4,7 @@ Guarantees:
   - SIGINT, which reaches all processes of a terminal, is ignored.
   - When the parent has gone, however it went, the process ends at once, in the middle of a call too.
   - The global random generators are seeded, each process's differently.
+  - Memory that is freed is kept for what is allocated next.
   - What runs in it may start processes of its own.
 """
 
@@ -16,6 +17,7 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Final
 
+from penstock.concurrency._children._freed_memory import keep_freed_memory
 from penstock.concurrency._children._seeding import seed_process
 
 _watching: Final[set[int]] = set()  # by process: what is forked has another number
@@ -37,6 +39,7 @@ def begin_process() -> None:
     # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
     multiprocessing.current_process().daemon = False
     seed_process()
+    keep_freed_memory()
 
 
 def watch_parent(*descriptors: int) -> None:

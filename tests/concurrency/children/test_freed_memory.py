@@ -1,0 +1,29 @@
+"""What a process of ours frees is used again, unless the user has said otherwise."""
+
+import os
+import platform
+
+import pytest
+
+from penstock.concurrency._children._child_process import StartMethod
+from tests.concurrency.children import functions
+from tests.concurrency.children.helping import received, started
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or "san" in os.environ.get("LD_PRELOAD", ""), reason="this is glibc's malloc"
+)
+PAGES = functions.ROUNDS * functions.BLOCKS * functions.BLOCK_BYTES // os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_blocks_lie_where_others_were(start_method: StartMethod) -> None:
+    """Images that come and go cost no fault of a page once a few have been there."""
+    with started(functions.count_faults, start_method=start_method) as child:
+        assert received(child) < PAGES / 20
+
+
+def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a variable of the C library's nothing is changed: here they are given back, and got again, each time."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    with started(functions.count_faults, start_method="spawn") as child:
+        assert received(child) > PAGES / 2
