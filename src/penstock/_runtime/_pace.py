@@ -35,6 +35,7 @@ _LATE_PACES: Final = 4  # a block that takes longer may be waiting
 _LATE_NANOSECONDS: Final = 1_000_000  # what a scheduler or a fault may add to that
 _SHORTEST_REST, _LONGEST_REST = 0.01, 0.05  # seconds: looking at the others costs them cache, too
 _BLINK: Final = 1e-3  # seconds
+_BLINKS: Final = 8  # of which one is a wait, on a machine however busy
 
 
 class Processors(NamedTuple):
@@ -84,10 +85,14 @@ class Pace:
         board.keep_pace(worker, 0, 0)  # its predecessor's may stand there
 
     def _counts_waits(self) -> bool:
-        # Else all blocks would look as if they only computed.
+        # Else all blocks would look as if they only computed. A blink that is over before it begins, since others had the
+        # processor meanwhile, is no wait.
         before = _waits()
-        self._ring.rest(_BLINK)
-        return _waits() > before
+        for _ in range(_BLINKS):
+            self._ring.rest(_BLINK)
+            if _waits() > before:
+                return True
+        return False
 
     @property
     def is_steady(self) -> bool:
