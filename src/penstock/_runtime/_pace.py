@@ -85,8 +85,8 @@ class Pace:
         board.keep_pace(worker, 0, 0)  # its predecessor's may stand there
 
     def _counts_waits(self) -> bool:
-        # Else all blocks would look as if they only computed. A blink that is over before it begins, since others had the
-        # processor meanwhile, is no wait.
+        # Else all blocks would look as if they only computed. A blink that is over before it begins, since others
+        # had the processor meanwhile, is no wait.
         before = _waits()
         for _ in range(_BLINKS):
             self._ring.rest(_BLINK)
