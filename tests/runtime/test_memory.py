@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
+from tests.loader.gates import Gate
 
 ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
 ROW_BYTES = 8 * ROW
@@ -71,6 +72,32 @@ def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> No
         assert max(leases) <= prefetch + 1
         assert loader.stats()["bytes_in_flight"] == 0
         assert leased_slots() == 0
+
+
+def test_what_is_still_written_for_abandoned_epochs_is_a_batch_a_worker() -> None:
+    """Memory of epochs given up is held by who is still writing there, and by nobody else."""
+    size, stuck = 16, 2
+    batch_bytes = size * ROW_BYTES
+    gates: list[Gate] = []
+
+    def slow(number: int) -> Any:
+        return row(gates[-1](number) if gates else number)
+
+    with ps.Loader(ps.range(12 * size).map(slow).batch(size), num_workers=stuck + 1) as loader:
+        assert len(list(map(len, loader))) == 12  # what a row looks like is known now
+        for _ in range(stuck):
+            gates.append(Gate(size))
+            batches = iter(loader)
+            next(batches)
+            gates[-1].wait_entered()
+            batches.close()
+        gates.append(Gate(-1))
+        found = [loader.stats()["bytes_in_flight"] for _ in loader]  # by the worker that is left
+        assert len(found) == 12
+        assert max(found) <= (2 + 1 + stuck + 1) * batch_bytes  # that worker may still write at the beginning
+        assert loader.stats()["bytes_in_flight"] == stuck * batch_bytes
+        for gate in gates:
+            gate.open()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
