@@ -150,7 +150,9 @@ class InlineStream:
         if seconds * 2 < _CHUNK_SECONDS:
             return units * 2
         fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
-        if seconds * 2 < _MOST_CHUNK_SECONDS and (units < self._wanted_units or more is None or more < _GAIN * each):
+        # Where more were never tried: doubling gains less each time, and trying it costs a few batches.
+        more_gain = (fewer is None or each < _GAIN * fewer) if more is None else more < _GAIN * each
+        if seconds * 2 < _MOST_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
             return units * 2  # a mixture of many parts has few rows of each, which gain nothing yet
         if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
             return units
