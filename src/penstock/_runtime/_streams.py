@@ -90,6 +90,7 @@ class InlineStream:
         self._units = 1
         self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
         base = foot(plan.program.rows)
+        self._is_mixture = isinstance(base, Mix)
         rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
         self._wanted_units = -(-rows // max(course.first.batch // plan.shard.count, 1))
 
@@ -150,8 +151,10 @@ class InlineStream:
         if seconds * 2 < _CHUNK_SECONDS:
             return units * 2
         fewer, more = self._seconds_each.get(units // 2), self._seconds_each.get(units * 2)
-        # Where more were never tried: doubling gains less each time, and trying it costs a few batches.
-        more_gain = (fewer is None or each < _GAIN * fewer) if more is None else more < _GAIN * each
+        if more is not None:
+            more_gain = more < _GAIN * each
+        else:  # doubling gains less each time, and trying it costs a few batches; but rows of a mixture are unlike
+            more_gain = self._is_mixture or fewer is None or each < _GAIN * fewer
         if seconds * 2 < _MOST_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
             return units * 2  # a mixture of many parts has few rows of each, which gain nothing yet
         if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
