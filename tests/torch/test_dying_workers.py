@@ -218,6 +218,12 @@ def test_the_first_to_draw_is_seeded_too() -> None:
     assert found[0] == found[1]
 
 
+def test_generators_draw_different_numbers() -> None:
+    """What an item draws from `random` says nothing of what it draws from NumPy, though both are one algorithm."""
+    for _, python, numpy, _ in DataLoader(Drawing(8), batch_size=8, num_workers=1):
+        assert not set(python.tolist()) & set(numpy.tolist())
+
+
 def test_batches_in_memory() -> None:
     """No more batches are in memory than `prefetch_factor` and the one in use, from the first to the last."""
     before, most = shared_bytes(), 0

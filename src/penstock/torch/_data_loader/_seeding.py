@@ -22,6 +22,7 @@ T = TypeVar("T")
 _WORD: Final = 0xFFFFFFFF
 _SIGNED: Final = 0x7FFFFFFFFFFFFFFF
 _STATE_BYTES: Final = 4 * 624  # of a Mersenne Twister, beside its position
+_NUMPY: Final = 0x4E554D50  # beside the seed: `random` has the same generator and would draw the same numbers
 
 
 class _Watched:
@@ -91,7 +92,7 @@ def _watched_numpy() -> _Watched | None:
 
 
 def _seed_numpy(seed: int) -> None:
-    np.random.seed((seed & _WORD, seed >> 32))
+    np.random.seed((seed & _WORD, seed >> 32, _NUMPY))
 
 
 def seed_all(seed: int) -> None:
