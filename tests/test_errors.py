@@ -1,6 +1,8 @@
 """Errors have a tree that callers rely on: what to catch, what they carry, and that they travel between processes."""
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +25,7 @@ TREE: dict[str, list[type]] = {
     "EndOfPipeError": [errors.PenstockError, EOFError],
     "PipelineFailure": [errors.PenstockError, RuntimeError],
     "ClosedError": [errors.PenstockError, RuntimeError],
-    "MissingDependencyError": [errors.PenstockError, ImportError],
+    "MissingDependencyError": [errors.PenstockError, ModuleNotFoundError],
     "InternalError": [errors.PenstockError, RuntimeError],
 }
 
@@ -80,6 +82,15 @@ def test_a_missing_dependency_says_what_to_run() -> None:
     error = errors.MissingDependencyError("Pillow", extra="demo")
     assert str(error) == "Pillow is needed here and is not installed. Run: pip install 'penstock[demo]'"
     assert error.extra == "demo"
+
+
+@pytest.mark.parametrize(("door", "module"), [("torch", "torch"), ("jax", "jax")])
+def test_a_door_to_what_is_missing_says_what_to_run(door: str, module: str) -> None:
+    """The error of importing it names the extra."""
+    program = f"import sys; sys.modules[{module!r}] = None; import penstock.{door}"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.stderr.splitlines()[-1].startswith("penstock.errors.MissingDependencyError: ")
+    assert f"pip install 'penstock[{door}]'" in run.stderr
 
 
 CLOSED: dict[str, Callable[[ps.Loader], object]] = {

@@ -115,7 +115,7 @@ class ClosedError(PenstockError, RuntimeError):
     """It was used after it had been closed."""
 
 
-class MissingDependencyError(PenstockError, ImportError):
+class MissingDependencyError(PenstockError, ModuleNotFoundError):
     """An optional dependency is missing.
 
     Attributes:

@@ -5,6 +5,10 @@ from penstock.torch import DataLoader
 loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers=8)
 """
 
+from penstock._optional import need
+
+need("torch", "PyTorch", extra="torch")
+
 from penstock.torch._data_loader._data_loader import DataLoader
 from penstock.torch._loader import Loader
 

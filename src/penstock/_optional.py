@@ -1,0 +1,26 @@
+"""Optional dependencies: one that is missing is told with the extra that brings it."""
+
+import importlib
+
+from penstock.errors import MissingDependencyError
+
+
+def need(module: str, what: str, *, extra: str) -> None:
+    """Import a module of an optional dependency's.
+
+    Args:
+        module: its name.
+        what: the dependency's name for people.
+        extra: what of Penstock's brings it.
+
+    Raises:
+        MissingDependencyError: it isn't installed.
+    """
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and lacks something of its own
+        missing = MissingDependencyError(what, extra=extra)
+        missing.name = error.name
+        raise missing from None
