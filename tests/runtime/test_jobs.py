@@ -1,8 +1,10 @@
 """Jobs as values: what several processes do of one comes together as if one had done it."""
 
-from typing import cast
+import threading
+from typing import Any, cast
 
 import numpy as np
+import pytest
 
 import penstock as ps
 from penstock._graph._apply import Context
@@ -25,3 +27,27 @@ def test_who_merges_learns_the_layout() -> None:
     job.take_merged(merging.merged())
     assert [batch.tolist() for batch in job.batches()] == [[0, 1, 2, 3]]
     assert not BatchJob(plan, course.part(1, 2), 2, learned, shared=True).has_merge
+
+
+class Counted:
+    """Takes longer than any other part of a batch, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, after a while."""
+        threading.Event().wait(0.03)
+        self.count += 1
+        return batch
+
+
+@pytest.mark.parametrize("where", ["merge", "above"])
+def test_batches_that_take_long_to_make_are_made_apart(where: str) -> None:
+    """One that is ready doesn't wait for others that one worker makes after it, however little time rows take."""
+    slow = Counted()
+    numbers = ps.range(120)
+    dataset = numbers.batch(4, merge=slow) if where == "merge" else numbers.batch(4).map(slow)
+    with ps.Loader(dataset, num_workers=2, prefetch=2) as loader:
+        for number, _ in enumerate(loader):
+            assert slow.count <= number + 1 + 2 + 1  # this one, what is ready or being made, and the next begun

@@ -64,8 +64,9 @@ class Context:
     filtered: Callable[[Node, int, int], None] = _count_nothing
     """Told what filters kept and left out, where that is taken in: a filter, or a node with filters that are part of
     it; how many elements it gave; how many its filters left out."""
-    deadly: Mapping[tuple[int, int], Exception] = field(default_factory=dict[tuple[int, int], Exception])
-    """By epoch and position below the batch: elements that processes die of, and what is told of that."""
+    deadly: Mapping[tuple[int, ...], Exception] = field(default_factory=dict[tuple[int, ...], Exception])
+    """What is told of elements that processes die of: by epoch and position below the batch, or, of what is read in
+    order, by epoch, position and the leaf's number."""
     read: Callable[[Source, Keys], list[Record]] = read_records
     """Returns the records of keys of a source: those that were read ahead, or read here and now."""
 

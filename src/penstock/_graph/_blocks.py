@@ -70,6 +70,14 @@ class Block(NamedTuple):
     """How many of the others a predicate left out, rather than an error."""
 
 
+def joined(singles: list[Block]) -> Block:
+    """Return the block of blocks of one position each."""
+    numbers = [number for number, single in enumerate(singles) if single.elements]
+    kept = None if len(numbers) == len(singles) else np.array(numbers, np.int64)
+    elements = [element for single in singles for element in single.elements]
+    return Block(elements, kept, sum(single.filtered for single in singles))
+
+
 class BlockPlaces:
     """The places of a block's elements at one node, computed when they are asked for."""
 

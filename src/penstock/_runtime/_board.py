@@ -27,12 +27,13 @@ DEADLY: Final = 4
 """Processes die of it."""
 
 _RECORD_BYTES: Final = 1 << 20  # addresses, of which as much is touched as a description takes
-_TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS = range(7)  # of a slot, before its blocks'
-_HEAD: Final = 7
-_BLOCK_WORDS: Final = 5  # where its parcel lies, and its notes, each with its size; how many died of it
+_HEAD: Final = 8  # words of a slot, before its blocks'
+_TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _MERGE_NANOSECONDS = range(_HEAD)
+_BLOCK_WORDS: Final = 7  # where its parcel lies, and its notes, each with its size; how many died of it; its suspect
 _DEATHS: Final = 4
+_SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _SINCE, _PACE, _GROUP = range(9)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP = range(10)
 _UNKNOWN: Final = -1
 _COMPUTING: Final = 1
 _PREPARING: Final = 2
@@ -48,6 +49,8 @@ class Doing(NamedTuple):
     """Which of the job's steps, counted from 0, where it goes through them one by one."""
     row: int | None
     """Which of that step's rows; None where it is none of them, but the batch as a whole."""
+    is_alone: bool = False
+    """Whether it has come to that row before all others."""
 
 
 class Board:
@@ -97,7 +100,7 @@ class Board:
             return False
         self._outcomes[slot] = FINE
         self._places[slot] = 0
-        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0
+        self._words[slot, :_HEAD] = taken_bytes, 0, len(description), end, 0, 0, 0, 0
         record[start:end] = np.frombuffer(description, np.uint8)
         return True
 
@@ -168,6 +171,15 @@ class Board:
         """Return how many workers died of a block."""
         return int(self._places[slot, block, _DEATHS])
 
+    def suspect(self, slot: int, block: int, step: int, row: int) -> None:
+        """Write at which row of which of the job's steps a worker has died."""
+        self._places[slot, block, _SUSPECT:] = step + 1, row
+
+    def suspected(self, slot: int, block: int) -> tuple[int, int] | None:
+        """Return the step and the row at which the last worker of a block has died; None if that isn't known."""
+        step, row = self._places[slot, block, _SUSPECT:].tolist()
+        return (step - 1, row) if step else None
+
     def any_deaths(self, slot: int) -> bool:
         """Return whether workers died of a slot's blocks."""
         return bool(self._places[slot, :, _DEATHS].any())
@@ -183,6 +195,14 @@ class Board:
         rows, nanoseconds, cpu_nanoseconds = self._words[slot, _ROWS : _CPU_NANOSECONDS + 1].tolist()
         return rows, nanoseconds / 1e9, cpu_nanoseconds / 1e9
 
+    def count_merge(self, slot: int, seconds: float) -> None:
+        """Write how long the slot's merge took."""
+        self._words[slot, _MERGE_NANOSECONDS] = int(seconds * 1e9)
+
+    def counted_merge(self, slot: int) -> float:
+        """Return how many seconds the slot's merge took."""
+        return int(self._words[slot, _MERGE_NANOSECONDS]) / 1e9
+
     # -- workers
 
     def prepare(self, worker: int) -> None:
@@ -194,12 +214,13 @@ class Board:
         """Write what a worker is at."""
         words = self._workers[worker]
         words[_SLOT : _BLOCK + 1] = slot, job, block
-        words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, monotonic_ns()
+        words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
         words[_IS_BUSY] = _COMPUTING
 
-    def come_to(self, worker: int, step: int, row: int | None) -> None:
-        """Write which row of which of the job's steps a worker has come to."""
-        self._workers[worker, _STEP : _SINCE + 1] = step, _UNKNOWN if row is None else row, monotonic_ns()
+    def come_to(self, worker: int, step: int, row: int | None, *, is_alone: bool = False) -> None:
+        """Write which row of which of the job's steps a worker has come to, and whether before all others."""
+        at = step, _UNKNOWN if row is None else row, is_alone
+        self._workers[worker, _STEP : _SINCE + 1] = *at, monotonic_ns()
 
     def end(self, worker: int) -> None:
         """Write that a worker is at nothing."""
@@ -207,10 +228,11 @@ class Board:
 
     def doing(self, worker: int) -> Doing | None:
         """Return what a worker is at, or was when it died; None if it is at no block."""
-        slot, job, block, busy_with, step, row = self._workers[worker, : _ROW + 1].tolist()
+        slot, job, block, busy_with, step, row, is_alone = self._workers[worker, : _IS_ALONE + 1].tolist()
         if busy_with != _COMPUTING:
             return None
-        return Doing(slot, job, block, None if step == _UNKNOWN else step, None if row == _UNKNOWN else row)
+        at = None if step == _UNKNOWN else step, None if row == _UNKNOWN else row
+        return Doing(slot, job, block, *at, is_alone=bool(is_alone))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
         """Write how long a block takes a worker that keeps one of its group's processors busy; 0 if it doesn't."""

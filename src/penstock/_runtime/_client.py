@@ -46,7 +46,7 @@ class Client:
         self.recorder = recorder
         self.lender = lender
         self.learned = Learned()
-        self.deadly: dict[tuple[int, int], Exception] = {}
+        self.deadly: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
         self.stock = Stock()
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)

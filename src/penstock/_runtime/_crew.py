@@ -62,6 +62,7 @@ class Crew:
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
+        self._consumers = threading.local()  # whether this thread was prepared
         self.is_closed = False
         self._ring = self._make_ring()
         self._bell = CommonBell(self._ring.bell)
@@ -190,6 +191,13 @@ class Crew:
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")
         if self._worker_error is not None:
             raise self._worker_error
+
+    def prepare_consumer(self) -> None:
+        """Prepare the calling thread as workers are: once, before it computes what these have failed at."""
+        worker_init = self._owner.plan.limits.worker_init
+        if worker_init is not None and not getattr(self._consumers, "is_prepared", False):
+            worker_init(self.num_workers)
+            self._consumers.is_prepared = True
 
     def arm_more(self, client: Client) -> None:
         """Arm what memory that has come back has room for; any thread may call it, and never waits."""
@@ -354,7 +362,9 @@ class Crew:
         with Caught() as caught:
             if claim.merge:
                 with client.merging:
+                    started = time.perf_counter()
                     job.run_merge(client.context_of(number))
+                client.learned.timed_merge(job.steps, time.perf_counter() - started)
             else:
                 rows = job.run_block(claim.block, client.context_of(number))
                 client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)

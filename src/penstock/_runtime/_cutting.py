@@ -8,7 +8,8 @@ from penstock._plan._plan import Batches
 from penstock._runtime._batches import Course
 from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, Crew
-from penstock._runtime._jobs import BatchJob, Learned, SpanJob, row_layout
+from penstock._runtime._jobs import BatchJob, Learned, row_layout
+from penstock._runtime._span_job import SpanJob
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
 _MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
@@ -65,14 +66,18 @@ class Cutter:
         return job
 
     def _units_per_job(self) -> int:
-        seconds = self._learned.row_seconds
-        if seconds is None:
-            return 1  # the first batch shouldn't wait for others
-        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers, 1e-9)
         layout = self._learned.layout
+        seconds = self._learned.row_seconds
         row_bytes = 0.0 if layout is None else layout.row_bytes
+        merge_seconds: float | None = 0.0
         if self._program.above or row_layout(self._program, self._learned) is None:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
+            if self._program.above or self._program.batch is not None:
+                merge_seconds = self._learned.merge_seconds
+        if seconds is None or merge_seconds is None:
+            return 1  # the first batch shouldn't wait for others
+        # The rows are shared out, the batches are merged one after the other.
+        by_time = _JOB_SECONDS / max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
         times = _LENT_TIMES if self._is_lent and row_bytes * self._rows < _LENT_BYTES else 1
         most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)

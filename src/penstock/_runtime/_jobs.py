@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import numpy as np
 
 from penstock._graph._apply import Context
-from penstock._graph._blocks import Block
 from penstock._graph._nodes import Element, Read
-from penstock._graph._ordered._leaf import Leaf
-from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
@@ -52,6 +49,12 @@ class Job(Protocol):
 
     blocks: int
     has_merge: bool
+
+    @property
+    def steps(self) -> int:
+        """How many batches it makes."""
+        ...
+
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
     trouble: Trouble
@@ -94,6 +97,8 @@ class Learned:
         """The time from a row's start to its end, waiting for storage or for the interpreter included."""
         self.row_cpu_seconds: float | None = None
         """The processor's time for a row."""
+        self.merge_seconds: float | None = None
+        """The time for a batch, beyond that for its rows."""
         self.merged_row_bytes = 0.0
         """The most memory that a row, and its part of what is merged, took where both lie in shared memory."""
         self.element_bytes: int | None = None
@@ -106,6 +111,11 @@ class Learned:
         if rows:
             self.row_seconds = self._smoothed(self.row_seconds, seconds / rows)
             self.row_cpu_seconds = self._smoothed(self.row_cpu_seconds, cpu_seconds / rows)
+
+    def timed_merge(self, steps: int, seconds: float) -> None:
+        """Take the time of merging some steps into account, that of the steps above the batch included; 0 for none."""
+        if seconds:
+            self.merge_seconds = self._smoothed(self.merge_seconds, seconds / steps)
 
     def sized(self, element_bytes: int) -> None:
         """Take the size of an element into account; 0 where there was none."""
@@ -157,6 +167,11 @@ class BatchJob:
         self._results: list[Element] = []
 
     @property
+    def steps(self) -> int:
+        """How many steps the job has."""
+        return self.course.steps
+
+    @property
     def row_count(self) -> int:
         """How many rows the job has."""
         return self._bounds[-1]
@@ -176,10 +191,11 @@ class BatchJob:
         start = block * self.block_rows
         return start, min(start + self.block_rows, self.row_count)
 
-    def among(self, elements: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    def among(self, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
         """Return which of some elements, by epoch and position below the batch, are rows of the job."""
         epochs, positions = row_coordinates(self._spans(0, self.row_count))
-        return set(zip(epochs.tolist(), positions.tolist(), strict=True)).intersection(elements)
+        rows: set[tuple[int, ...]] = set(zip(epochs.tolist(), positions.tolist(), strict=True))
+        return rows.intersection(elements)
 
     def step_of(self, row: int) -> int:
         """Return in which of the job's steps, counted from 0, a row is."""
@@ -206,6 +222,11 @@ class BatchJob:
             come_to(step, row - self._bounds[step])
             self._run_rows(block, row, row + 1, context)
         return stop - start
+
+    def try_row(self, step: int, row: int, context: Context) -> None:
+        """Compute one row of one of the job's steps, for nothing."""
+        number = self._bounds[step] + row
+        evaluate_rows(self._program, self._spans(number, number + 1), context)
 
     def _run_rows(self, block: int, start: int, stop: int, context: Context) -> None:
         spans = self._spans(start, stop)
@@ -317,78 +338,6 @@ class BatchJob:
         return with_masks(
             self._program, self._shard, self.course, layout.batches(self._columns, self._bounds, copied_bytes)
         )
-
-
-class SpanJob:
-    """Some positions of a leaf of an ordered dataset."""
-
-    has_merge = False
-    joins = False
-    memory_bytes = 0
-    row_bytes = 0
-
-    def __init__(self, leaf: Leaf, span: range, block_rows: int) -> None:
-        self.leaf = leaf
-        self.block_rows = block_rows
-        self.span = span
-        self.blocks = max(-(-len(span) // block_rows), 1)
-        self.failed = False
-        self.trouble = NO_TROUBLE
-        self.arriving: list[BlockRecords] | None = None
-        self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
-
-    def use(self, lease: Lease | Region) -> None:
-        del lease
-        raise InternalError("elements have memory of their own")
-
-    def upcoming(self, block: int) -> list[Upcoming]:
-        """Return which records of async sources a block needs."""
-        span = self._span(block)
-        positions = self.leaf.course.positions(span.start, span.stop)
-        return list(upcoming(self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions))
-
-    def _span(self, block: int) -> range:
-        return self.span[block * self.block_rows : (block + 1) * self.block_rows]
-
-    @property
-    def row_count(self) -> int:
-        return len(self.span)
-
-    def extent(self, block: int) -> tuple[int, tuple[int, int]] | tuple[None, None]:
-        del block
-        return None, None  # what is read in order has no steps yet
-
-    def among(self, elements: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-        del elements
-        return set()
-
-    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
-        if self.arriving is not None:
-            context = self.arriving[block].informed(context)
-        span = self._span(block)
-        if come_to is not None:
-            for number in span:  # alone, before they are computed together
-                come_to(0, number - self.span.start)
-                self.leaf.evaluate(number, number + 1, context)
-        self.parts[block] = (span, self.leaf.evaluate(span.start, span.stop, context))
-        return len(span)
-
-    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
-        """Do nothing: it is the steps above that merge."""
-
-    def elements(self, block: int) -> object:
-        (_, block_of), self.parts[block] = self.parts[block], (range(0), Block([], None))
-        return tuple(block_of)
-
-    def take_elements(self, block: int, elements: tuple[list[Element], Integers | None, int]) -> None:
-        self.parts[block] = self._span(block), Block(*elements)
-
-    def merged(self) -> object:
-        raise InternalError("positions of an ordered dataset are merged by the steps above")
-
-    def take_merged(self, merged: object) -> None:
-        del merged
-        raise InternalError("positions of an ordered dataset are merged by the steps above")
 
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:

@@ -5,8 +5,9 @@ consumer nothing is sent. What they failed on the consumer computes itself.
 
 Guarantees, beyond a crew's:
   - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block
-    that has killed one is gone through row by row, so that the row that kills the third is known: a WorkerError names
-    it, in the place of its batch.
+    that has killed one is gone through row by row, so that it is known at which row the next one dies; that row is
+    computed before all others then. Who dies of it even so shows that it is the row's doing, and not that of somebody
+    who kills processes: a WorkerError names it, in the place of its batch.
 """
 
 import pickle
@@ -32,7 +33,8 @@ from penstock.transport._arena._table import create_region
 from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
 
-_MOST_DEATHS: Final = 3  # of one block
+_MOST_DEATHS: Final = 3  # of one block, where it isn't known of which row
+_MOST_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not
 _DEADLY_CHARACTERS: Final = 500  # of what is told of an element; without the stack of one that hung
 _ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
 
@@ -173,6 +175,7 @@ class ProcessCrew(Crew):
     def _conclude(self, slot: int, armed: Armed) -> None:
         number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
         client.learned.timed(*self._board.counted(slot))
+        client.learned.timed_merge(job.steps, self._board.counted_merge(slot))
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
         client.learned.has_concluded |= self._ring.ready(slot)
         outcome = self._board.outcome(slot)
@@ -201,7 +204,8 @@ class ProcessCrew(Crew):
         step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
         complaint = note.decode(errors="replace").strip()
         suspect = self._board.any_deaths(slot)
-        return Trouble(death, step, row, suspect, complaint, note if outcome == FAILED else b"")
+        passing = outcome in {IRREGULAR, NO_ROOM}
+        return Trouble(death, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
         """Take what a job's processes made."""
@@ -236,13 +240,21 @@ class ProcessCrew(Crew):
             if at is not None and armed is not None and armed.client is client:
                 step, rows = armed.job.extent(at.block)
             client.recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
-        if at is None or armed is None or self._board.count_death(at.slot, at.block) < _MOST_DEATHS:
+        if at is None or armed is None or not self._is_deadly(at):
             return None
         known = self._deaths.get(at.job)
         if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
             self._deaths[at.job] = at, death
         self._board.tell(at.slot, at.block, DEADLY)
         return at.slot, at.block
+
+    def _is_deadly(self, at: Doing) -> bool:
+        """Count a death; return whether it is known now what processes die of."""
+        deaths = self._board.count_death(at.slot, at.block)
+        if at.step is None or at.row is None:
+            return deaths >= _MOST_DEATHS
+        self._board.suspect(at.slot, at.block, at.step, at.row)
+        return at.is_alone or deaths >= _MOST_DEATHS_IN_ROWS
 
     def _armed_at(self, at: Doing) -> Armed | None:
         armed = self._armed[at.slot]

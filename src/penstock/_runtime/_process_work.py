@@ -65,8 +65,8 @@ class Described(NamedTuple):
     """The number of the memory for batches; None where elements are what is wanted."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
-    deadly: dict[tuple[int, int], str]
-    """The job's elements that processes die of, by epoch and position, and what is told of that."""
+    deadly: dict[tuple[int, ...], str]
+    """What is told of the job's elements that processes die of, as in `Context`."""
 
 
 class _NoRoomError(Exception):
@@ -212,11 +212,7 @@ class _Worker:
                 come_to = partial(self._board.come_to, self._number)
                 self._board.forget(slot, block)  # what the dead one has told
             with Caught() as caught:
-                described, job = self._job(slot, claim.number)
-                if not claim.merge:
-                    self._run(slot, described, job, block, come_to)
-                elif self._board.outcome(slot) == FINE:  # else there are rows that nobody has written
-                    self._merge(slot, described, job, come_to)
+                self._compute(claim, come_to)
                 if self._is_elsewhere:
                     raise _ElsewhereError
                 if self._events and not self._board.note(slot, block, pickle.dumps(self._events)):
@@ -228,6 +224,17 @@ class _Worker:
             del caught
             self._ring.finish(slot, block, self._number)
             self._board.end(self._number)
+
+    def _compute(self, claim: Claim, come_to: ComeTo | None) -> None:
+        slot, block = claim.slot, claim.block
+        described, job = self._job(slot, claim.number)
+        if not claim.merge:
+            suspect = None if come_to is None else self._board.suspected(slot, block)
+            if suspect is not None:
+                self._try(described, job, *suspect)
+            self._run(slot, described, job, block, come_to)
+        elif self._board.outcome(slot) == FINE:  # else there are rows that nobody has written
+            self._merge(claim, described, job, come_to)
 
     def _claim(self) -> Claim | None:
         self._pace.stand_aside()
@@ -278,11 +285,15 @@ class _Worker:
             self._programs[number] = _program(self._regions.get(number), self._number)
         return self._programs[number]
 
+    def _try(self, described: Described, job: SharedJob, step: int, row: int) -> None:
+        """Compute the row at which another process has died, for nothing but to see whether this one dies too."""
+        self._board.come_to(self._number, step, row, is_alone=True)
+        with Caught():  # which comes again
+            job.try_row(step, row, Context(deadly=_deaths(described)))
+
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
-        context = self._context
-        if described.deadly:
-            context = replace(context, deadly={at: WorkerError(text) for at, text in described.deadly.items()})
+        context = replace(self._context, deadly=_deaths(described)) if described.deadly else self._context
         rows = job.run_block(block, context, come_to)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._board.count(slot, rows, seconds, cpu_seconds)
@@ -297,22 +308,31 @@ class _Worker:
         write(parcel, region, start)
         self._board.put(slot, block, start, parcel.nbytes)
 
-    def _merge(self, slot: int, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
+    def _merge(self, claim: Claim, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
+        slot = claim.slot
+        self._board.end(self._number)  # to wait for a turn is no work
         with self._program(described).merging:
+            self._board.begin(self._number, slot, claim.number, claim.block)
             spill, region = self._regions.get(described.spill), self._regions.get(described.region)
             if not job.row_bytes:
                 for block in range(job.blocks):
                     elements: Any = read(spill, self._board.place(slot, block), 0)
                     job.take_elements(block, elements)
+            began = time.perf_counter()
             job.run_merge(self._context, come_to)
+            self._board.count_merge(slot, time.perf_counter() - began)
             parcel = pack(job.merged())
             if parcel.nbytes > len(region):
                 raise _NoRoomError(parcel.nbytes)
             write(parcel, region, 0)
             self._board.put(slot, job.blocks, 0, parcel.nbytes)
         del self._jobs[slot]  # with the batches
+
+
+def _deaths(described: Described) -> dict[tuple[int, ...], Exception]:
+    return {at: WorkerError(text) for at, text in described.deadly.items()}
 
 
 def _complaint(error: BaseException | None) -> bytes:

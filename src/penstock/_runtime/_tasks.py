@@ -9,7 +9,8 @@ from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._leaf import Leaf, LeafCourse, read_inline
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course
-from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned, SpanJob
+from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
+from penstock._runtime._span_job import SpanJob
 from penstock.batching._layout import Layout
 from penstock.transport._memory import Lease, Region
 
@@ -61,12 +62,16 @@ class GivenJob(Job, Protocol):
         """Take memory for its rows."""
         ...
 
-    def among(self, elements: object, /) -> set[tuple[int, int]]:
-        """Return which of some elements, by epoch and position, are rows of the job."""
+    def among(self, elements: object, /) -> set[tuple[int, ...]]:
+        """Return which of some elements, given as in `Context.deadly`, are rows of the job."""
         ...
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
         """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
+        ...
+
+    def try_row(self, step: int, row: int, context: Context) -> None:
+        """Compute one row of one of the job's steps, for nothing."""
         ...
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._graph._apply import Context
-from penstock._graph._deadly import may_be_replaced
+from penstock._graph._deadly import may_be_left
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
@@ -23,10 +23,11 @@ from penstock._runtime._crew import Crew
 from penstock._runtime._cutting import Cutter, SpanCutter
 from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
-from penstock._runtime._jobs import BatchJob, SpanJob
+from penstock._runtime._jobs import BatchJob
 from penstock._runtime._left import without
 from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue, ReadyQueue
+from penstock._runtime._span_job import SpanJob
 from penstock._runtime._streams import EndOfEpoch
 from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 SMALL_LEAF_BYTES: Final = 65_536
 """Of arrays that are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
+
+_MOST_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
 
 AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
@@ -59,6 +62,7 @@ class ThreadBatchStream:
         self._descriptor = crew.fileno(client)
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
+        self._repeated = 0  # times, that a job was begun again since the last batch
         self._ready: list[Element] = []  # the job's batches from that one on, the last first
 
     def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
@@ -77,10 +81,14 @@ class ThreadBatchStream:
         if trouble.death is not None and self._index >= trouble.step:
             self._go_around(job, trouble.row, trouble.death)
             return self.next()
-        if job.failed:
-            batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
-        else:
-            batch = self._next_of(job)
+        if not job.failed:
+            return self._handed_out(job, self._next_of(job))
+        if trouble.is_passing and self._repeated < _MOST_REPEATED:
+            self._repeated += 1
+            self._begin_again(job)
+            return self.next()
+        self._crew.prepare_consumer()
+        batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
         return self._handed_out(job, batch)
 
     def next_nowait(self) -> tuple[Element, Token] | None:
@@ -114,6 +122,7 @@ class ThreadBatchStream:
     def _handed_out(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
         step = None if self._plan.ordered else job.course.first.step + self._index
         self._index += 1
+        self._repeated = 0
         if self._index == job.course.steps:
             self._client.tell_of(job.trouble.complaint)
             self._job = None
@@ -140,12 +149,16 @@ class ThreadBatchStream:
         error = deadly_error(self._program, shard, unit, row, death)
         at = None if row is None else coordinates_of(self._program, shard, unit, row)
         # What is there already was replaced; now what took its place kills.
-        if at is None or at in self._client.deadly or not may_be_replaced(self._program.rows, *at):
+        if at is None or at in self._client.deadly or not may_be_left(self._program.rows, *at):
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, and this stream
         self._client.deadly[at] = error
+        self._begin_again(job)
+
+    def _begin_again(self, job: BatchJob) -> None:
+        """Have all that is left computed anew, from the job's next step on."""
         self._queue.close()
         self._job = None
         self._ready = []
@@ -214,12 +227,21 @@ class ThreadReader:
         queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
+        repeated = 0
         while (job := queue.next_job()) is not None:
             if job.trouble.death is not None:
                 deadly = job.span.start + (job.trouble.row or 0)
                 yield from one_by_one(leaf, job.span.start, deadly)
-                raise deadly_position_error(leaf, deadly, job.trouble.death)
+                self._go_around(leaf, deadly, job.trouble.death)
+                queue = self._open(leaf, deadly)
+                continue
+            if job.failed and job.trouble.is_passing and repeated < _MOST_REPEATED:
+                repeated += 1
+                queue = self._open(leaf, job.span.start)
+                continue
+            repeated = 0
             if job.failed:
+                self._crew.prepare_consumer()
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
                 self._client.tell_of(job.trouble.complaint)
             else:
@@ -228,6 +250,18 @@ class ThreadReader:
                     yield leaf.chunk(span.start, span.stop, block)
         if self._queues.get(leaf.number) is queue:
             self._close(leaf.number)
+
+    def _go_around(self, leaf: Leaf, number: int, death: WorkerError) -> None:
+        """Have the element that processes die of left out or replaced; raise if no step does that."""
+        error = deadly_position_error(leaf, number, death)
+        at = leaf.epoch, int(leaf.course.positions(number, number + 1)[0])
+        # What is there already was replaced; now what took its place kills.
+        if (*at, leaf.number) in self._client.deadly or not may_be_left(leaf.node, *at):
+            try:
+                raise error
+            finally:
+                del error  # else its traceback holds it, and this reader
+        self._client.deadly[*at, leaf.number] = error
 
     def is_ready(self) -> bool:
         """Return whether the next chunk of every leaf would come without waiting."""

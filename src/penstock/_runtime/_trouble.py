@@ -15,6 +15,7 @@ class Trouble:
         is_suspect: whether any process died of it, maybe of a row that comes after one that raises.
         complaint: what a process raised where it failed; empty where that isn't known.
         note: the complaint as bytes, a `ToldError`'s own where one was raised; empty where it wasn't that alone.
+        is_passing: whether nothing raised; the job only needs more memory, or memory of another kind.
     """
 
     death: WorkerError | None = None
@@ -23,6 +24,7 @@ class Trouble:
     is_suspect: bool = False
     complaint: str = ""
     note: bytes = b""
+    is_passing: bool = False
 
 
 class ToldError(Exception):

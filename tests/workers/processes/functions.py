@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+import penstock as ps
 from penstock._runtime._board import Board
 
 DEADLY = 37
@@ -166,8 +167,26 @@ def broken_before(number: int) -> int:
 
 
 def mark_process(worker: int) -> None:
-    """Have this process known as a worker's."""
-    os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
+    """Have this process known as a worker's, if it is one: who consumes is prepared too, where it has to compute."""
+    if psutil.Process().name() == "penstock-worker":
+        os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
+
+
+prepared: list[int] = []  # which workers this process was prepared as, who consumes counting as one more
+
+
+def prepare(worker: int) -> None:
+    """Have this process compute."""
+    prepared.append(worker)
+
+
+def prepared_row(number: int) -> NDArray[np.uint8]:
+    """Return a large row, where the process was prepared; raise for one number."""
+    if not prepared:
+        raise RuntimeError("nobody has prepared this process")
+    if number == DEADLY:
+        raise LookupError(f"no record {number}")
+    return large_row(number)
 
 
 def refuses(worker: int) -> None:
@@ -209,6 +228,31 @@ def same(number: int) -> int:
     return number
 
 
+def stacked(numbers: ps.Dataset) -> ps.Dataset:
+    """Return numbers in one batch."""
+    return numbers.batch(80)
+
+
+def as_lists(numbers: ps.Dataset) -> ps.Dataset:
+    """Return numbers in one batch that is no array."""
+    return numbers.batch(80, merge=list)
+
+
+def in_order(numbers: ps.Dataset) -> ps.Dataset:
+    """Return numbers in one batch, of a dataset that is read in order."""
+    return numbers.filter(is_not_negative).batch(80)
+
+
+def is_not_negative(number: int) -> bool:
+    """Keep all numbers."""
+    return number >= 0
+
+
+def second(pair: tuple[int, int]) -> int:
+    """Return the second of two."""
+    return pair[1]
+
+
 def is_odd(number: int) -> bool:
     """Return whether a number is odd."""
     return number % 2 == 1
@@ -239,6 +283,21 @@ class Once:
             self._what()
 
 
+class EachOnce:
+    """Kills the first worker process that comes to a number, at each of several."""
+
+    COUNT = 6
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, perhaps after a death."""
+        if DEADLY <= number < DEADLY + self.COUNT:
+            Once(os.path.join(self._directory, str(number)), killed).do()
+        return number
+
+
 def hangs() -> None:
     """Wait for ever."""
     threading.Event().wait()
@@ -266,6 +325,11 @@ def hangs_at(number: int) -> int:
 def merge_hangs(rows: list[int]) -> list[int]:
     """Merge rows, or hang."""
     return [hangs_at(number) for number in rows]
+
+
+def merge_slowly(rows: list[int]) -> list[int]:
+    """Merge rows, after a while."""
+    return [takes_a_while(rows[0]), *rows[1:]]
 
 
 def takes_a_while(number: int) -> int:

@@ -6,14 +6,15 @@ position; after a change of ranks it is whatever was dealt to it. The token of a
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._apply import Context
-from penstock._graph._blocks import Block, evaluate_block
+from penstock._graph._apply import DROPPED, Context
+from penstock._graph._blocks import Block, evaluate_block, joined
+from penstock._graph._deadly import element_around
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Element, Filter, Map, Node
 from penstock._graph._ordered._chunk import Chunk, Marks, Picked, Token
@@ -115,8 +116,24 @@ class Leaf:
 
     def evaluate(self, start: int, stop: int, context: Context) -> Block:
         """Return the elements at positions [start, stop) of the course."""
+        if context.deadly and self.among(start, stop, context.deadly):
+            return joined([self._around(position, context) for position in self.course.positions(start, stop).tolist()])
         positions = self.course.positions(start, stop)
         return evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, context)
+
+    def among(self, start: int, stop: int, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
+        """Return which of some elements, given as in `Context.deadly`, are at positions [start, stop) of the course."""
+        positions: list[int] = self.course.positions(start, stop).tolist()
+        ours: set[tuple[int, ...]] = {(self.epoch, position, self.number) for position in positions}
+        return ours.intersection(elements)
+
+    def _around(self, position: int, context: Context) -> Block:
+        death = context.deadly.get((self.epoch, position, self.number))
+        if death is None:
+            at = np.array([self.epoch], np.int64), np.array([position], np.int64)
+            return evaluate_block(self.node, *at, context)
+        element = element_around(self.node, self.epoch, position, death, context)
+        return Block([], np.empty(0, np.int64)) if element is DROPPED else Block([element], None)
 
     def chunk(self, start: int, stop: int, block: Block) -> Chunk:
         """Return the chunk of a block of positions [start, stop) of the course."""

@@ -139,6 +139,61 @@ def test_it_follows_on_error(name: str) -> None:
     assert functions.computed_here == []
 
 
+IN_ORDER: dict[str, tuple[ps.Dataset, bool]] = {
+    "left out": (ps.range(80).map(functions.kills_or_tells, name="load", on_error="skip").batch(8), False),
+    "left out below a step": (
+        ps.range(80).map(functions.kills_or_tells).map(functions.same, name="load", on_error="skip").batch(8),
+        False,
+    ),
+    "left out of a mixture": (
+        ps.mix(
+            {
+                "kills": ps.range(80).map(functions.kills_or_tells, name="load", on_error="skip"),
+                "others": ps.range(1000, 1080),
+            }
+        )
+        .map(functions.same)
+        .batch(8),
+        False,
+    ),
+    "replaced below a filter": (
+        ps.range(80)
+        .map(functions.kills_or_tells, name="load", on_error=ps.Substitute())
+        .filter(functions.is_not_negative)
+        .batch(8),
+        True,
+    ),
+    "replaced before a window": (
+        ps.range(80).map(functions.kills_or_tells, name="load", on_error=ps.Substitute()).window_shuffle(8).batch(8),
+        True,
+    ),
+    "replaced in a part that is zipped": (
+        ps.zip((ps.range(80), ps.range(80).map(functions.kills_or_tells, name="load", on_error=ps.Substitute())))
+        .map(functions.second)
+        .filter(functions.is_not_negative)
+        .batch(8),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_what_is_read_in_order_follows_on_error(name: str) -> None:
+    """An element that kills processes is left out, or replaced, as one whose function raises."""
+    functions.computed_here.clear()
+    dataset, is_replaced = IN_ORDER[name]
+    with processes(dataset) as loader:
+        found = sorted(int(number) for batch in loader for number in batch if number < 1000)
+        replaced = loader.replaced()
+        assert loader.stats()["worker_restarts"] == 3.0
+    (event,) = replaced
+    assert (event.step, event.position) == ("load", DEADLY)
+    assert f"WorkerError: position {DEADLY} of epoch 0" in event.error
+    taken = [event.taken_from] if is_replaced and isinstance(event, Substituted) else []
+    assert found == sorted([number for number in range(80) if number != DEADLY] + taken)
+    assert functions.computed_here == []
+
+
 def test_what_its_substitutes_do_too_is_told() -> None:
     """Where the elements that take its place kill as well, it is a WorkerError in the end."""
     dataset = ps.range(DEADLY, 80).map(functions.kills_always, on_error=ps.Substitute()).batch(1)

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     first = death.step * 8
     assert first + death.rows[0] <= functions.DEADLY <= first + death.rows[1]
     assert any("takes the place of one that died" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "finish", [functions.stacked, functions.as_lists, functions.in_order], ids=["stacked", "merged", "in order"]
+)
+def test_deaths_at_one_row_after_the_other(tmp_path: Path, finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """A batch whose processes are killed again and again, as somebody from outside might, is whole in the end."""
+    dataset = finish(ps.range(80).map(functions.EachOnce(str(tmp_path))))
+    with processes(dataset) as loader:
+        assert [number for batch in loader for number in list(batch)] == [*range(80)]
+        assert len(loader.deaths()) == functions.EachOnce.COUNT
 
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])

@@ -4,9 +4,11 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -148,3 +150,40 @@ def test_exceptions_of_a_script_arrive(tmp_path: Path) -> None:
     first, second = program.stdout.splitlines()
     assert first.startswith("function: number 0 in step 'fails' at epoch 0, position 0")
     assert second == "preparation: number 0"
+
+
+PREPARED = ps.Limits(worker_init=functions.prepare)
+BATCHED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "stacked": lambda rows: rows.batch(8),
+    "merged": lambda rows: rows.batch(8, merge=list),
+    "in order": lambda rows: rows.filter(np.any).batch(8),
+}
+
+
+@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
+@pytest.mark.parametrize("options", [{"workers": "processes"}, {"workers": "threads"}], ids=str)
+def test_the_users_exception_comes_where_workers_are_prepared(
+    batched: Callable[[ps.Dataset], ps.Dataset], options: Any
+) -> None:
+    """It is the one of the record that fails, not that of a process which nobody has prepared."""
+    functions.prepared.clear()
+    dataset = batched(ps.range(1, 80).map(functions.prepared_row, name="load"))
+    with ps.Loader(dataset, num_workers=2, limits=PREPARED, **options) as loader:
+        batches = iter(loader)
+        for _ in range((functions.DEADLY - 1) // 8):
+            next(batches)
+        with pytest.raises(LookupError, match=f"no record {functions.DEADLY}"):
+            next(batches)
+
+
+@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
+def test_who_consumes_computes_nothing_that_fails_for_want_of_memory(
+    batched: Callable[[ps.Dataset], ps.Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs more memory than was planned is computed by prepared workers all the same."""
+    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    functions.prepared.clear()
+    dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
+    with ps.Loader(dataset, num_workers=2, workers="processes", limits=PREPARED) as loader:
+        assert [row[0] for batch in loader for row in batch] == [*range(1, functions.DEADLY)]
+    assert functions.prepared == []

@@ -59,10 +59,20 @@ def test_what_always_hangs_is_told(dataset: ps.Dataset, named: str) -> None:
         assert len(list(loader)) == 64 // 8 - DEADLY // 8 - 1
 
 
-def test_slow_blocks_of_quick_rows_pass() -> None:
+@pytest.mark.parametrize("finish", [functions.stacked, functions.in_order])
+def test_slow_blocks_of_quick_rows_pass(finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
     """A block that takes longer than it may is gone through row by row, so only a single row's time counts."""
-    with processes(ps.range(24).map(functions.takes_a_while).batch(24), 1.5) as loader:
+    with processes(finish(ps.range(24).map(functions.takes_a_while)), 1.5) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(24)]]
+
+
+def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
+    """Where few batches may be merged at once, many processes wait for longer than a merge may take."""
+    limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5, num_batch_workers=1)
+    dataset = ps.range(32).batch(4, merge=functions.merge_slowly)
+    with ps.Loader(dataset, num_workers=8, workers="processes", prefetch=8, limits=limits) as loader:
+        assert [number for batch in loader for number in batch] == [*range(32)]
+        assert loader.deaths() == ()
 
 
 def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ class BatchJob:
     """One batch; here, or in a process that has the work."""
 
     joins = True
+    steps = 1
 
     def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
         self.given = task.given
@@ -116,7 +117,7 @@ class BatchJob:
         start, stop = self._bounds(block) if block < self.blocks else (0, self.row_count)
         return self.given.number, (start, stop - 1)
 
-    def among(self, elements: object, /) -> set[tuple[int, int]]:
+    def among(self, elements: object, /) -> set[tuple[int, ...]]:
         """Return none: nothing here has a position."""
         del elements
         return set()
@@ -158,6 +159,12 @@ class BatchJob:
                 come_to(0, row)
             elements.append(seeded(seed_of_row, operator.getitem, dataset, indices[row]))
         return elements
+
+    def try_row(self, step: int, row: int, context: Context) -> None:
+        """Compute one row, for nothing."""
+        del step, context
+        self._open()
+        seeded(derive(self._task.seed, row), operator.getitem, self._here.dataset, self._indices[row])
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
         """Collate."""
