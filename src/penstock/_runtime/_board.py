@@ -33,7 +33,7 @@ _BLOCK_WORDS: Final = 7  # where its parcel lies, and its notes, each with its s
 _DEATHS: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP = range(10)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP, _HAS_WORKED = range(11)
 _UNKNOWN: Final = -1
 _COMPUTING: Final = 1
 _PREPARING: Final = 2
@@ -225,6 +225,19 @@ class Board:
     def end(self, worker: int) -> None:
         """Write that a worker is at nothing."""
         self._workers[worker, _IS_BUSY] = 0
+
+    def finish(self, worker: int) -> None:
+        """Write that a worker has finished a block, and is at nothing."""
+        self._workers[worker, _HAS_WORKED] = 1
+        self.end(worker)
+
+    def has_worked(self, worker: int) -> bool:
+        """Return whether a worker has ever finished a block."""
+        return bool(self._workers[worker, _HAS_WORKED])
+
+    def forget_worker(self, worker: int) -> None:
+        """Forget what a worker has written of itself, before another one gets its number."""
+        self._workers[worker] = 0
 
     def doing(self, worker: int) -> Doing | None:
         """Return what a worker is at, or was when it died; None if it is at no block."""

@@ -229,11 +229,14 @@ class ProcessCrew(Crew):
         """Return since when a process is at what it is at; None if it is at nothing."""
         return self._board.busy_since(number)
 
+    def has_worked(self, number: int) -> bool:
+        """Return whether a process has ever finished a block."""
+        return self._board.has_worked(number)
+
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
         """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
         at = self._board.doing(number)
-        self._board.end(number)  # the next one with this number begins at nothing
-        self._board.keep_pace(number, 0, 0)
+        self._board.forget_worker(number)  # the next one with this number begins at nothing
         armed = None if at is None else self._armed_at(at)
         for client in self.clients:
             step, rows = None, None

@@ -223,7 +223,7 @@ class _Worker:
             self._board.tell(slot, block, outcome)  # whoever was at it may have told otherwise
             del caught
             self._ring.finish(slot, block, self._number)
-            self._board.end(self._number)
+            self._board.finish(self._number)
 
     def _compute(self, claim: Claim, come_to: ComeTo | None) -> None:
         slot, block = claim.slot, claim.block

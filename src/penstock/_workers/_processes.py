@@ -4,7 +4,8 @@ Guarantees:
   - Each process has a number, and at most one living process has it. When one dies, its block is given to others at
     once, or finished in its name where the employer says so; then another process takes its place.
   - One that is at the same work for longer than it may be is killed, and is dead like any other.
-  - Processes that die again and again before they have started are an error of the whole crew.
+  - Processes that die again and again before they have started are an error of the whole crew. After those that had
+    started, and died before they had finished any block, the next ones are started later and later.
   - Nothing is sent to a process but what it asks for, so nothing piles up before one that is busy.
   - `close` returns when all processes have ended and were waited for; those that are inside a function of the dataset
     are killed after `_PATIENCE_SECONDS`. They end with their parent, and print nothing on Ctrl-C.
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 _MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves or hung
 _FAILURE: Final = 5
+_AT_ONCE: Final = 3  # so many that did nothing have others take their place at once
+_FIRST_WAIT_SECONDS: Final = 0.05
+_LONGEST_WAIT_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
 
@@ -43,6 +47,10 @@ class Employer(Protocol):
 
     def busy_since(self, number: int) -> float | None:
         """Return since when, by `monotonic`, a process is at what it is at; None if it is at nothing."""
+        ...
+
+    def has_worked(self, number: int) -> bool:
+        """Return whether a process has ever finished a block."""
         ...
 
     def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
@@ -103,6 +111,7 @@ class WorkerProcesses:
         self._children: dict[int, ChildProcess] = {}
         self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
         self._closing = False
+        self._is_closing = threading.Event()
         self._spare = open_spare(starting.method, starting.threads)  # who dies is replaced at once
         # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
         self._finalizer = Finalize(None, self.close, exitpriority=0)
@@ -126,6 +135,7 @@ class WorkerProcesses:
         """End the processes."""
         with self._lock:
             self._closing = True
+        self._is_closing.set()
         self._ring.stop()
         deadline = monotonic() + _PATIENCE_SECONDS
         for number, thread in enumerate(self._threads):
@@ -152,9 +162,9 @@ class WorkerProcesses:
                 stack.close()
 
     def _employ(self, number: int, stack: StackFile | None) -> None:
-        trouble = 0
+        trouble = fruitless = 0
         while True:
-            child = self._start(number, stack)
+            child = self._start(number, stack, fruitless)
             if child is None:
                 return
             if not self._adopt(number, child):
@@ -179,6 +189,7 @@ class WorkerProcesses:
                 self._employer.fail(death)
                 return
             _logger.warning("another process takes the place of one that died: %s", death)
+            fruitless = 0 if self._employer.has_worked(number) else fruitless + 1
             self._take_back(number, child.pid, death)
 
     def _hanging(self, number: int, pid: int, stack: StackFile, death: WorkerError) -> WorkerError:
@@ -189,7 +200,9 @@ class WorkerProcesses:
             exit_code=death.exit_code,
         )
 
-    def _start(self, number: int, stack: StackFile | None) -> ChildProcess | None:
+    def _start(self, number: int, stack: StackFile | None, fruitless: int) -> ChildProcess | None:
+        if self._is_closing.wait(waited_seconds(fruitless)):
+            return None
         descriptors = self._work.descriptors if stack is None else (*self._work.descriptors, stack.fileno())
         with Caught() as caught:
             return ChildProcess(
@@ -255,6 +268,13 @@ class WorkerProcesses:
             if condemned is not None:
                 self._ring.finish(*condemned, number)
         self._ring.release_worker(number)
+
+
+def waited_seconds(fruitless: int) -> float:
+    """Return how long to wait before the next process is started, after so many in a row that did nothing."""
+    if fruitless <= _AT_ONCE:
+        return 0.0
+    return min(_FIRST_WAIT_SECONDS * 2.0 ** min(fruitless - _AT_ONCE - 1, 30), _LONGEST_WAIT_SECONDS)
 
 
 class Inherited:

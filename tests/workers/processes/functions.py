@@ -303,6 +303,24 @@ def hangs() -> None:
     threading.Event().wait()
 
 
+class StaysLater:
+    """A `worker_init` after which the first processes end before they have computed anything."""
+
+    COUNT = 5
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __call__(self, worker: int) -> None:
+        """Have this process end when it comes to compute, or not."""
+        del worker
+        paths = [os.path.join(self._directory, str(number)) for number in range(self.COUNT)]
+        left = [path for path in paths if not os.path.exists(path)]
+        if left:
+            dies = Once(left[0], killed)
+            setattr(Board, "begin", lambda *_: dies.do())  # noqa: B010 - a method, to type checkers
+
+
 class ReadyLater:
     """A `worker_init` that hangs in the first process."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock._workers._processes import waited_seconds
 from penstock.errors import WorkerError
 from tests.workers.processes import functions
 
@@ -50,6 +51,21 @@ def test_deaths_at_one_row_after_the_other(tmp_path: Path, finish: Callable[[ps.
     with processes(dataset) as loader:
         assert [number for batch in loader for number in list(batch)] == [*range(80)]
         assert len(loader.deaths()) == functions.EachOnce.COUNT
+
+
+def test_processes_that_do_nothing_are_followed_by_others(tmp_path: Path) -> None:
+    """However many die before they have computed anything, the batches come; later ones are waited for."""
+    limits = ps.Limits(worker_init=functions.StaysLater(str(tmp_path)))
+    with processes(ps.range(16).batch(8), limits=limits) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
+        assert len(loader.deaths()) == functions.StaysLater.COUNT
+
+
+def test_the_wait_for_another_process_grows() -> None:
+    """The first take their predecessor's place at once, then each is waited for twice as long, to a bound."""
+    waits = [waited_seconds(fruitless) for fruitless in range(2000)]
+    assert waits[:6] == [0.0, 0.0, 0.0, 0.0, 0.05, 0.1]
+    assert max(waits) == 5.0
 
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
