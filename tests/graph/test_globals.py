@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock._seeds import derive
 from penstock.errors import UsageError
+from tests.workers.processes.functions import Unpicklable
 
 
 def augment(number: int) -> tuple[int, float, float, int]:
@@ -68,10 +69,20 @@ def test_states_are_put_back(function: Any) -> None:
 
 
 def test_threads_are_refused() -> None:
-    """These generators are shared by all threads, so such a step runs inline only."""
+    """These generators are shared by all threads."""
     dataset = ps.range(6).random_map(augment, globals=True)
     with pytest.raises(UsageError, match="step 'augment' uses globals=True, which seeds generators that all threads"):
-        ps.Loader(dataset, num_workers=2)
+        ps.Loader(dataset, num_workers=2, workers="threads")
+
+
+def test_where_it_is_open_processes_are_taken() -> None:
+    """Each has generators of its own; what can't be sent to them is told."""
+    dataset = ps.range(6).random_map(augment, globals=True)
+    with ps.Loader(dataset, num_workers=2) as loader:
+        assert "2 processes (globals=True" in repr(loader)
+        assert list(loader) == list(dataset)
+    with pytest.raises(UsageError, match="globals=True"):
+        ps.Loader(ps.range(6).map(Unpicklable()).random_map(augment, globals=True), num_workers=2)
 
 
 class TestTorch:

@@ -134,8 +134,9 @@ CASES: dict[str, Case] = {
     "globals on threads": refused(
         NUMBERS.random_map(double, globals=True),
         "step 'double' uses globals=True, which seeds generators that all threads share",
-        "use num_workers=0, or take the rng that random_map hands over",
+        'use workers="processes" or num_workers=0, or take the rng that random_map hands over',
         num_workers=1,
+        workers="threads",
     ),
     "longer source": (
         lambda: grown(1),

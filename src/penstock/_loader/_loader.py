@@ -19,7 +19,7 @@ from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._ordered_progress import OrderedProgress
 from penstock._loader._progress import IndexedProgress, Progress
 from penstock._loader._sharing import SharedWorkers
-from penstock._plan._lower import choose_place, lower, parse_memory, share_place
+from penstock._plan._lower import check_threads, choose_place, lower, parse_memory, share_place
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock._runtime._batches import Course
 from penstock._runtime._choosing._chosen import chosen
@@ -133,6 +133,7 @@ class Loader(Generic[T_co]):
             if isinstance(workers, Loader)
             else chosen(plan, num_workers, workers)
         )
+        check_threads(self._plan)
         indexed = isinstance(self._plan.program, Batches)
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()

@@ -40,8 +40,6 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
         need_count("worker_threads", limits.worker_threads, 1)
     if limits.timeout is not None:
         _check_timeout(limits.timeout, place)
-    if place == "threads":
-        _check_threads(node)
     program = program_of(node)
     is_isolated = _checked_isolated(isolated)
     if is_isolated or place == "processes":
@@ -114,12 +112,19 @@ def _checked_shard(shard: object) -> Shard:
     return Shard(rank, count, shard.uneven)
 
 
-def _check_threads(node: Node) -> None:
-    for step in walk(node):
+def check_threads(plan: Plan) -> None:
+    """Raise where threads were chosen, by the caller or by what there is, for a step that needs a process of its own.
+
+    Raises:
+        UsageError: then.
+    """
+    if plan.place != "threads":
+        return
+    for step in walk(plan.node):
         if isinstance(step, Map) and step.form == "globals":
             raise UsageError(
-                f"step {step.name!r} uses globals=True, which seeds generators that all threads share; "
-                "use num_workers=0, or take the rng that random_map hands over"
+                f"step {step.name!r} uses globals=True, which seeds generators that all threads share; use "
+                'workers="processes" or num_workers=0, or take the rng that random_map hands over'
             )
 
 

@@ -46,6 +46,8 @@ def chosen(plan: Plan, num_workers: int | Literal["auto"], workers: Workers) -> 
 
 
 def _kind(plan: Plan, num_workers: int) -> Choice:
+    if not _may_be_threads(plan.node) and not obstacle(plan):
+        return Choice("processes", num_workers, "globals=True seeds generators that all threads share")
     room = _room(plan, _holds_no_lock() or obstacle(plan))
     if room.obstacle or room.processors == 1 or not _is_measurable(plan):
         return choose_kind(num_workers, None, room)
