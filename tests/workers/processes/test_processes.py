@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -156,6 +158,24 @@ def test_local_functions_can_be_sent() -> None:
     offset = 3
     with processes(ps.range(8).map(lambda number: number + offset).batch(4)) as loader:
         assert [batch.tolist() for batch in loader] == [[3, 4, 5, 6], [7, 8, 9, 10]]
+
+
+PIPED = """
+import penstock as ps
+
+def doubled(number):
+    return 2 * number
+
+with ps.Loader(ps.range(8).map(doubled).batch(4), num_workers=1, workers="processes") as loader:
+    print([batch.tolist() for batch in loader])
+"""
+
+
+def test_a_program_that_is_no_file() -> None:
+    """Functions of a script that Python reads from a pipe, which no process can import, go as local ones do."""
+    pytest.importorskip("cloudpickle")
+    run = subprocess.run([sys.executable, "-"], input=PIPED, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("[[0, 2, 4, 6], [8, 10, 12, 14]]\n", "")
 
 
 def test_batches_outlive_their_loader() -> None:

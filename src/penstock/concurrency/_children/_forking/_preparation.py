@@ -77,7 +77,9 @@ def _main(original: str | None) -> dict[str, object]:
     path: str | None = getattr(main, "__file__", None)
     if path is None:
         return {}
-    return {"init_main_from_path": os.path.normpath(os.path.join(original or "", path))}
+    found = os.path.normpath(os.path.join(original or "", path))
+    # What Python reads from a pipe has the name "<stdin>", and can be read no second time.
+    return {"init_main_from_path": found} if os.path.exists(found) else {}
 
 
 def adopt(prepared: Preparation, *, with_main: bool) -> None:
