@@ -4,7 +4,8 @@
 // KeyboardInterrupt when the main thread next looks. Blocking signals around that look and unblocking them in ppoll
 // would not do here: while the main thread blocks it, a signal goes to another thread, and the main thread sleeps on.
 // So the main thread waits on a second descriptor, the one that Python's handler writes to (signal.set_wakeup_fd), from
-// before it looks at the flag until after it was woken.
+// before it looks at the flag until after it was woken. Where the program may open no such descriptor, it looks at the
+// flag several times a second.
 #include "core/bell.hpp"
 
 #include <nanobind/nanobind.h>
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -92,7 +94,7 @@ class Waiter {
             while (outcome == Bell::Outcome::interrupted) outcome = wait_without_lock(descriptor, deadline, -1);
             return outcome == Bell::Outcome::rung;
         }
-        if (!signals_) signals_ = std::make_unique<Pipe>();
+        if (!signals_ && !open_signals()) return wait_in_slices(descriptor, deadline);
         SignalWatch watch(*signals_);
         for (;;) {
             watch.drain();  // before the look: a signal sets its flag first and writes then
@@ -103,6 +105,28 @@ class Waiter {
     }
 
   private:
+    bool open_signals() {
+        try {
+            signals_ = std::make_unique<Pipe>();
+        } catch (const std::system_error&) {  // no more files may be open; to close some may be what is waited for
+            return false;
+        }
+        return true;
+    }
+
+    static bool wait_in_slices(int descriptor, const Bell::Deadline& deadline) {
+        for (;;) {
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            const auto slice = std::chrono::steady_clock::now() + slice_length;
+            const bool is_last = deadline && *deadline <= slice;
+            const auto outcome = wait_without_lock(descriptor, is_last ? deadline : Bell::Deadline(slice), -1);
+            if (outcome == Bell::Outcome::rung) return true;
+            if (outcome == Bell::Outcome::timed_out && is_last) return false;
+        }
+    }
+
+    static constexpr std::chrono::milliseconds slice_length{50};
+
     std::unique_ptr<Pipe> signals_;
 };
 

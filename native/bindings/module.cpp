@@ -1,7 +1,24 @@
 // The extension module: each unit of the core registers itself through one function.
 #include <nanobind/nanobind.h>
 
+#include <exception>
+#include <system_error>
+
 namespace nb = nanobind;
+
+namespace {
+
+// What the system refuses is Python's OSError, whose type follows from the number.
+void translate_system_error(const std::exception_ptr& thrown, void*) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const std::system_error& error) {
+        const nb::object raised = nb::borrow(PyExc_OSError)(error.code().value(), error.what());
+        PyErr_SetObject(raised.type().ptr(), raised.ptr());
+    }
+}
+
+}  // namespace
 
 namespace penstock::bindings {
 
@@ -24,6 +41,7 @@ void bind_stack(nb::module_& module);
 NB_MODULE(_native, module) {
     // Python may end while a cache or a test runner still refers to an object of ours: that is no news for the user.
     nb::set_leak_warnings(false);
+    nb::register_exception_translator(translate_system_error);
     module.doc() = "The native core of Penstock. Use it through its Python wrappers.";
     penstock::bindings::bind_arena(module);
     penstock::bindings::bind_bell(module);

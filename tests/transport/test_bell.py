@@ -1,6 +1,8 @@
 """The bell wakes its one waiter, coalesces rings, and lets every Ctrl-C through."""
 
+import functools
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -115,6 +117,29 @@ def test_the_former_wakeup_descriptor_is_restored_and_told() -> None:
         signal.signal(signal.SIGUSR1, former_handler)
         os.close(read_end)
         os.close(write_end)
+
+
+@pytest.mark.parametrize("by", ["a thread", "a signal"])
+def test_without_descriptors_a_wait_ends_all_the_same(by: str) -> None:
+    """Where no file may be opened, a ring is heard, signals are handled, and time runs out as ever."""
+    bell, silent = Bell(), Bell()
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        bell.ring()
+
+    former = signal.signal(signal.SIGUSR1, ring)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # which are open
+    act = bell.ring if by == "a thread" else functools.partial(os.kill, os.getpid(), signal.SIGUSR1)
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        assert bell.wait()
+        assert not silent.wait(0.01)
+    finally:
+        thread.join()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        signal.signal(signal.SIGUSR1, former)
 
 
 # Both ways in which a signal reaches a process: to whichever thread the system picks, and to a thread that isn't main.

@@ -11,8 +11,10 @@ Guarantees:
     are killed after `_PATIENCE_SECONDS`. They end with their parent, and print nothing on Ctrl-C.
 """
 
+import errno
 import logging
 import pickle
+import resource
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +41,8 @@ _AT_ONCE: Final = 3  # so many that did nothing have others take their place at 
 _FIRST_WAIT_SECONDS: Final = 0.05
 _LONGEST_WAIT_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 2.0
+_NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
+_DESCRIPTORS_EACH: Final = 6
 _logger = logging.getLogger("penstock")
 
 
@@ -104,6 +108,7 @@ class WorkerProcesses:
 
     def __init__(self, ring: SlotRing, count: int, work: Work, employer: Employer, starting: Starting) -> None:
         self._ring = ring
+        self._count = count
         self._work = work
         self._employer = employer
         self._starting = starting
@@ -114,12 +119,16 @@ class WorkerProcesses:
         self._is_closing = threading.Event()
         self._spare = open_spare(starting.method, starting.threads)  # who dies is replaced at once
         # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
+        self._threads: list[DaemonThread] = []
         self._finalizer = Finalize(None, self.close, exitpriority=0)
-        stacks = [None if work.timeout is None else StackFile() for _ in range(count)]
-        self._threads = [
-            DaemonThread(partial(self._watch, number, stack), f"penstock-{number}")
-            for number, stack in enumerate(stacks)
-        ]
+        try:
+            for number in range(count):
+                stack = None if work.timeout is None else StackFile()
+                self._threads.append(DaemonThread(partial(self._watch, number, stack), f"penstock-{number}"))
+        except OSError as error:
+            self._explain(error)
+            self.close()
+            raise
 
     def share(self, number: int, descriptor: int) -> None:
         """Have a descriptor ready for processes that ask for it by a number, until `unshare`."""
@@ -212,7 +221,7 @@ class WorkerProcesses:
                 start_method=self._starting.method,
                 threads=self._starting.threads,
             )
-        self._employer.fail(caught.taken())
+        self._give_up(caught.taken())
         return None
 
     def _adopt(self, number: int, child: ChildProcess) -> bool:
@@ -235,13 +244,27 @@ class WorkerProcesses:
                 if isinstance(message, int):
                     self._send(child, message)
                 elif isinstance(message, PackedError):
-                    self._employer.fail(unpack_error(message))
-                    with self._lock:
-                        self._closing = True
+                    self._give_up(unpack_error(message))
                 has_started = True
-        except (EOFError, OSError):  # killed, in the middle of a message perhaps
-            pass
+        except (EOFError, OSError) as error:  # killed, in the middle of a message perhaps
+            if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+                self._give_up(error)
         return has_started, False
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell the employer why no process can be started."""
+        self._explain(error)
+        self._employer.fail(error)
+        with self._lock:
+            self._closing = True
+
+    def _explain(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            error.add_note(
+                f"{self._count} worker processes take about {_DESCRIPTORS_EACH * self._count} descriptors, and this "
+                f"program may have {files} open: raise the limit (ulimit -n), or take fewer workers"
+            )
 
     def _send(self, child: ChildProcess, number: int) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ It is made at once and forked when the server comes to it, which may have to imp
 the process waits for the server's answer first.
 """
 
+import errno
 import importlib
 import io
 import json
@@ -90,7 +91,11 @@ class ForkedProcess:
         return self._status.fileno() if self._watched is None else self._watched.fileno()
 
     def learn(self) -> None:
-        """Take the server's answer, if it has come."""
+        """Take the server's answer, if it has come.
+
+        Raises:
+            OSError: this program may have no more files open, and so can't have the process.
+        """
         with self._lock:
             if not self.is_starting or not connection.wait([self._status], 0):
                 return
@@ -107,6 +112,11 @@ class ForkedProcess:
                 self._has_ended = True
                 return
             self._pid = answer["pid"]
+            if not descriptors:
+                with suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+                self._has_ended = True
+                raise OSError(errno.EMFILE, "too many files are open for one more process")
             self._watched = io.FileIO(descriptors[0])
         for module, reason in answer["failures"]:
             _logger.warning(
