@@ -1,6 +1,8 @@
 """Lowering is a function from a dataset and a loader's arguments to a plan, which is a value."""
 
-from typing import Any
+import re
+import threading
+from typing import Any, Literal
 
 import pytest
 
@@ -205,3 +207,19 @@ def test_without_a_shard_there_is_one_rank() -> None:
 def test_the_source_is_at_the_bottom() -> None:
     """A bare source is a plan, too."""
     assert isinstance(batches_of(ps.range(20)).rows, Read)
+
+
+def takes_long(number: int) -> int:
+    """Return what was given, after a while."""
+    threading.Event().wait(0.01)
+    return number
+
+
+@pytest.mark.parametrize(("workers", "name"), [("threads", "thread"), ("processes", "process")])
+def test_who_names_a_kind_of_worker_gets_some(workers: Literal["threads", "processes"], name: str) -> None:
+    """Their number is measured then, where it isn't said; 0 says that there are none."""
+    dataset = ps.range(10_000).map(takes_long).batch(4)
+    with ps.Loader(dataset, workers=workers) as loader:
+        assert re.search(rf"\b[1-9]\d* {name}", repr(loader))
+    with ps.Loader(dataset, num_workers=0, workers=workers) as loader:
+        assert "inline" in repr(loader)

@@ -80,6 +80,15 @@ CASES: dict[str, Case] = {
     ),
     "workers of a list": refused(NUMBERS, "workers must be", "got workers=['threads']", workers=["threads"]),
     "isolated": refused(NUMBERS, "isolated must be True or False; got isolated='yes'", isolated="yes"),
+    "ordered": refused(NUMBERS, "ordered must be True or False; got ordered=None", ordered=None),
+    "copy": refused(NUMBERS, "copy must be True or False; got copy='yes'", copy="yes"),
+    "limits": refused(NUMBERS, "limits must be a ps.Limits(…); got limits={'timeout': 3}.", limits={"timeout": 3}),
+    "no limits": refused(NUMBERS, "limits must be a ps.Limits(…); got limits={}.", limits={}),
+    "worker_init": refused(
+        NUMBERS,
+        "worker_init must be a function that takes the worker's number, or None",
+        limits=ps.Limits(worker_init=anything(3)),
+    ),
     "isolated by forks": refused(
         NUMBERS,
         "start_method must be 'forkserver', 'spawn' or None; got start_method='fork'",

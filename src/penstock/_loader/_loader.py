@@ -52,9 +52,9 @@ class Loader(Generic[T_co]):
 
     Args:
         dataset: what to load.
-        num_workers: how many workers compute ahead; 0 computes in the caller's thread when a batch is asked for.
-            "auto" measures that: none where a batch takes less than handing it over would, as many as there are
-            processors where elements are computed, and more where they wait.
+        num_workers: how many workers compute ahead; 0, the default, computes in the caller's thread when a batch is
+            asked for. "auto", the default where `workers` names a kind, measures that: none where a batch takes less
+            than handing it over would, as many as processors where elements are computed, more where they wait.
         workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
             for functions that hold it: they must be picklable, and a script must guard what it does by
             `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
@@ -98,7 +98,7 @@ class Loader(Generic[T_co]):
         self,
         dataset: Dataset[T_co],
         *,
-        num_workers: int | Literal["auto"] = 0,
+        num_workers: int | Literal["auto"] | None = None,
         workers: "Workers | Loader[object]" = "auto",
         isolated: bool = False,
         ordered: bool = True,
@@ -109,8 +109,10 @@ class Loader(Generic[T_co]):
         limits: Limits | None = None,
     ) -> None:
         _need_dataset(dataset)
-        limits = limits or Limits()
+        limits = Limits() if limits is None else limits
         owner = Loader._lent(workers) if isinstance(workers, Loader) else None
+        if num_workers is None:
+            num_workers = "auto" if workers != "auto" and owner is None else 0
         if owner is None:
             place, count = choose_place(num_workers, workers)
         else:
@@ -325,7 +327,7 @@ class Loader(Generic[T_co]):
     # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """Stop the workers. Batches handed out stay valid; using the loader raises a ClosedError from now on."""
+        """Stop the workers. Batches handed out stay valid; iterating, seeking and restoring raise a ClosedError."""
         self._retire_iterator("the loader was closed")
         self._closer()
 

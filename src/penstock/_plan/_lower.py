@@ -32,6 +32,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
 ) -> Plan:
     """Return how a dataset will run, or raise the error that says why it can't."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
+    _check_limits(limits)
     prefetch = need_count("prefetch", prefetch, 1)
     if limits.num_batch_workers is not None:
         need_count("num_batch_workers", limits.num_batch_workers, 1)
@@ -41,6 +42,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if limits.timeout is not None:
         _check_timeout(limits.timeout, place)
     program = program_of(node)
+    _check_flag("ordered", ordered)
+    _check_flag("copy", copy)
     is_isolated = _checked_isolated(isolated)
     if is_isolated or place == "processes":
         _check_start_method(limits)
@@ -78,6 +81,7 @@ def share_place(owner: Plan, num_workers: object, limits: Limits, *, isolated: o
         limits: of which some are for the owner to say.
         isolated: likewise.
     """
+    _check_limits(limits)
     if num_workers != 0:
         raise UsageError(
             f"workers=loader takes the workers of that loader ({owner.who}), however many; got "
@@ -128,15 +132,29 @@ def check_threads(plan: Plan) -> None:
             )
 
 
+def _check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise UsageError(f"limits must be a ps.Limits(…); got limits={limits!r}. Write ps.Limits(timeout=60), say")
+    if limits.worker_init is not None and not callable(limits.worker_init):
+        raise UsageError(
+            "worker_init must be a function that takes the worker's number, or None; got "
+            f"worker_init={limits.worker_init!r}"
+        )
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False; got {name}={value!r}")
+
+
 def _checked_isolated(isolated: object) -> bool:
-    if not isinstance(isolated, bool):
-        raise UsageError(f"isolated must be True or False; got isolated={isolated!r}")
+    _check_flag("isolated", isolated)
     if isolated and sys.platform != "linux":
         raise UsageError(
             "isolated=True needs Linux, whose shared memory has no name and ends with its last user; this is "
             f"{sys.platform}. Use num_workers alone"
         )
-    return isolated
+    return bool(isolated)
 
 
 def _check_timeout(timeout: object, place: Place) -> None:

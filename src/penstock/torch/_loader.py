@@ -78,7 +78,7 @@ class Loader(PlacedLoader):
         *,
         device: torch.device | str | int | None = None,
         ahead: int = 1,
-        num_workers: int | Literal["auto"] = 0,
+        num_workers: int | Literal["auto"] | None = None,
         workers: "Workers | ArrayLoader[object]" = "auto",
         isolated: bool = False,
         ordered: bool = True,

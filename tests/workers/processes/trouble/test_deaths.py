@@ -13,6 +13,7 @@ import penstock as ps
 from penstock._workers._processes import waited_seconds
 from penstock.errors import WorkerError
 from tests.workers.processes import functions
+from tests.workers.processes.trouble import dying
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 MARKED = ps.Limits(worker_init=functions.mark_process)
@@ -25,7 +26,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.L
 
 def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A killed process is an event with its number, its end, and the rows that it was at; a counter; a warning."""
-    dataset = ps.range(64).map(functions.Once(str(tmp_path / "died"), functions.killed)).batch(8)
+    dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
     with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=MARKED) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         (death,) = loader.deaths()
@@ -47,18 +48,18 @@ def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFi
 )
 def test_deaths_at_one_row_after_the_other(tmp_path: Path, finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
     """A batch whose processes are killed again and again, as somebody from outside might, is whole in the end."""
-    dataset = finish(ps.range(80).map(functions.EachOnce(str(tmp_path))))
+    dataset = finish(ps.range(80).map(dying.EachOnce(str(tmp_path))))
     with processes(dataset) as loader:
         assert [number for batch in loader for number in list(batch)] == [*range(80)]
-        assert len(loader.deaths()) == functions.EachOnce.COUNT
+        assert len(loader.deaths()) == dying.EachOnce.COUNT
 
 
 def test_processes_that_do_nothing_are_followed_by_others(tmp_path: Path) -> None:
     """However many die before they have computed anything, the batches come; later ones are waited for."""
-    limits = ps.Limits(worker_init=functions.StaysLater(str(tmp_path)))
+    limits = ps.Limits(worker_init=dying.StaysLater(str(tmp_path)))
     with processes(ps.range(16).batch(8), limits=limits) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
-        assert len(loader.deaths()) == functions.StaysLater.COUNT
+        assert len(loader.deaths()) == dying.StaysLater.COUNT
 
 
 def test_the_wait_for_another_process_grows() -> None:
@@ -71,7 +72,7 @@ def test_the_wait_for_another_process_grows() -> None:
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
 def test_what_the_dead_have_told_is_forgotten(tmp_path: Path, merge: Any) -> None:
     """A process that dies when it has told of an error leaves nothing to who computes its rows again."""
-    failing = functions.FailsAndDies(str(tmp_path / "died"))
+    failing = dying.FailsAndDies(str(tmp_path / "died"))
     with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
         assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         assert len(loader.deaths()) == 1

@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError, WorkerError
 from tests.workers.processes import functions
+from tests.workers.processes.trouble import dying
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 DEADLY = functions.DEADLY
@@ -21,26 +22,26 @@ def processes(dataset: ps.Dataset, timeout: float) -> ps.Loader:
     return ps.Loader(dataset, num_workers=2, workers="processes", limits=limits)
 
 
-@pytest.mark.parametrize("what", [functions.hangs, pytest.param(functions.stopped, marks=pytest.mark.long)])
+@pytest.mark.parametrize("what", [dying.hangs, pytest.param(dying.stopped, marks=pytest.mark.long)])
 def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> None:
     """A process that hangs once is replaced, even one that takes no signal, and no batch is lost."""
-    dataset = ps.range(64).map(functions.Once(str(tmp_path / "hung"), what)).batch(8)
+    dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), what)).batch(8)
     with processes(dataset, 1.5) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]
         death = loader.deaths()[0]
     assert "timeout=1.5 seconds" in death.reason
-    assert ("functions.py" in death.reason) == (what is functions.hangs)
+    assert ("dying.py" in death.reason) == (what is dying.hangs)
 
 
 @pytest.mark.parametrize(
     ("dataset", "named"),
     [
         (
-            ps.range(64).map(functions.hangs_at).batch(8),
+            ps.range(64).map(dying.hangs_at).batch(8),
             rf"row {DEADLY % 8} of step {DEADLY // 8}, .* {DEADLY},",
         ),
         pytest.param(
-            ps.range(64).batch(8, merge=functions.merge_hangs),
+            ps.range(64).batch(8, merge=dying.merge_hangs),
             rf"all rows of step {DEADLY // 8} together",
             marks=pytest.mark.long,
         ),
@@ -53,7 +54,7 @@ def test_what_always_hangs_is_told(dataset: ps.Dataset, named: str) -> None:
         batches = iter(loader)
         for _ in range(DEADLY // 8):
             next(batches)
-        with pytest.raises(WorkerError, match=rf"(?s){named}.*timeout=1\.5 .*functions\.py.*hangs"):
+        with pytest.raises(WorkerError, match=rf"(?s){named}.*timeout=1\.5 .*dying\.py.*hangs"):
             next(batches)
         loader.seek(DEADLY // 8 + 1)
         assert len(list(loader)) == 64 // 8 - DEADLY // 8 - 1
@@ -62,14 +63,14 @@ def test_what_always_hangs_is_told(dataset: ps.Dataset, named: str) -> None:
 @pytest.mark.parametrize("finish", [functions.stacked, functions.in_order])
 def test_slow_blocks_of_quick_rows_pass(finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
     """A block that takes longer than it may is gone through row by row, so only a single row's time counts."""
-    with processes(finish(ps.range(24).map(functions.takes_a_while)), 1.5) as loader:
+    with processes(finish(ps.range(24).map(dying.takes_a_while)), 1.5) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(24)]]
 
 
 def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
     """Where few batches may be merged at once, many processes wait for longer than a merge may take."""
     limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5, num_batch_workers=1)
-    dataset = ps.range(32).batch(4, merge=functions.merge_slowly)
+    dataset = ps.range(32).batch(4, merge=dying.merge_slowly)
     with ps.Loader(dataset, num_workers=8, workers="processes", prefetch=8, limits=limits) as loader:
         assert [number for batch in loader for number in batch] == [*range(32)]
         assert loader.deaths() == ()
@@ -77,21 +78,21 @@ def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
 
 def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
     """A `worker_init` that hangs is work like any other, and its process's death costs no batch."""
-    limits = ps.Limits(worker_init=functions.ReadyLater(str(tmp_path / "hung")), timeout=1.5)
+    limits = ps.Limits(worker_init=dying.ReadyLater(str(tmp_path / "hung")), timeout=1.5)
     with ps.Loader(ps.range(16).batch(8), num_workers=1, workers="processes", limits=limits) as loader:
         assert [batch.tolist() for batch in loader] == [[*range(8)], [*range(8, 16)]]
         (death,) = loader.deaths()
     assert "timeout=1.5 seconds" in death.reason
-    assert "functions.py" in death.reason
+    assert "dying.py" in death.reason
     assert death.step is None
 
 
 def test_a_start_that_always_hangs_is_told() -> None:
     """Twice is enough: the error has the stack, and says how long it was waited for."""
-    limits = ps.Limits(worker_init=functions.never_ready, timeout=0.5)
+    limits = ps.Limits(worker_init=dying.never_ready, timeout=0.5)
     with (
         ps.Loader(ps.range(16).batch(8), num_workers=2, workers="processes", limits=limits) as loader,
-        pytest.raises(WorkerError, match=r"(?s)timeout=0\.5 .*functions\.py.*never_ready"),
+        pytest.raises(WorkerError, match=r"(?s)timeout=0\.5 .*dying\.py.*never_ready"),
     ):
         list(loader)
 

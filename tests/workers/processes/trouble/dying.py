@@ -1,0 +1,144 @@
+"""What happens to worker processes: they are killed, stopped, or wait for ever; once, or each time."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from penstock._runtime._board import Board
+from tests.workers.processes.functions import DEADLY
+
+
+class Once:
+    """Does something to this process at one number, the first time that any worker process comes to it."""
+
+    def __init__(self, path: str, what: Callable[[], object]) -> None:
+        self._path = path  # exists afterwards
+        self._what = what
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, perhaps after the other thing."""
+        if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+            self.do()
+        return number
+
+    def do(self) -> None:
+        """Do it if nobody has."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+            self._what()
+
+
+class EachOnce:
+    """Kills the first worker process that comes to a number, at each of several."""
+
+    COUNT = 6
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, perhaps after a death."""
+        if DEADLY <= number < DEADLY + self.COUNT:
+            Once(os.path.join(self._directory, str(number)), killed).do()
+        return number
+
+
+class StaysLater:
+    """A `worker_init` after which the first processes end before they have computed anything."""
+
+    COUNT = 5
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __call__(self, worker: int) -> None:
+        """Have this process end when it comes to compute, or not."""
+        del worker
+        paths = [os.path.join(self._directory, str(number)) for number in range(self.COUNT)]
+        left = [path for path in paths if not os.path.exists(path)]
+        if left:
+            dies = Once(left[0], killed)
+
+            def begin(*_: object) -> None:
+                dies.do()
+
+            setattr(Board, "begin", begin)  # noqa: B010 - a method, to type checkers
+
+
+class ReadyLater:
+    """A `worker_init` that hangs in the first process."""
+
+    def __init__(self, path: str) -> None:
+        self._first = Once(path, hangs)
+
+    def __call__(self, worker: int) -> None:
+        """Hang, or not."""
+        del worker
+        self._first.do()
+
+
+class FailsAndDies:
+    """Fails at one number in the first worker process that comes to it, which is killed once it has written so."""
+
+    def __init__(self, path: str) -> None:
+        self._once = Once(path, _die_when_told)
+
+    def __call__(self, number: int) -> int:
+        """Return what was given, or raise."""
+        if self._once(number) == DEADLY and Board.tell is _killed_telling:
+            raise ValueError("very wrong")
+        return number
+
+
+def _die_when_told() -> None:
+    setattr(Board, "tell", _killed_telling)  # noqa: B010 - what type checkers know as a method
+
+
+def _killed_telling(*_: object) -> None:
+    killed()
+
+
+def killed() -> None:
+    """Be killed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stopped() -> None:
+    """Be stopped, so that not even a signal's handler runs."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hangs() -> None:
+    """Wait for ever."""
+    threading.Event().wait()
+
+
+def hangs_at(number: int) -> int:
+    """Hang at one number in a worker process."""
+    if number == DEADLY and "PENSTOCK_TEST_WORKER" in os.environ:
+        hangs()
+    return number
+
+
+def merge_hangs(rows: list[int]) -> list[int]:
+    """Merge rows, or hang."""
+    return [hangs_at(number) for number in rows]
+
+
+def never_ready(worker: int) -> None:
+    """Hang in `worker_init`."""
+    del worker
+    hangs()
+
+
+def takes_a_while(number: int) -> int:
+    """Return what was given, after a while."""
+    threading.Event().wait(0.3)
+    return number
+
+
+def merge_slowly(rows: list[int]) -> list[int]:
+    """Merge rows, after a while."""
+    return [takes_a_while(rows[0]), *rows[1:]]
