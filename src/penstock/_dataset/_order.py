@@ -267,8 +267,8 @@ class OrderVerbs(Verbs[T_co]):
     def limit(self, count: int) -> "Dataset[T_co]":
         """Return the first `count` elements; above a batch, that is how many steps an epoch has, on every rank.
 
-        Where the dataset can only be read in order this is what makes all ranks end together. A rank that runs out of
-        data before is then an error, that says so.
+        Where the dataset can only be read in order this is what makes all ranks end together. One of several ranks that
+        runs out of data before is then an error, that says so; a single rank ends with its data.
 
         Example:
             >>> import penstock as ps

@@ -329,8 +329,8 @@ class IsolatedStream:
             except ClosedError:  # by another thread: the loader, or what the process never came to send to
                 self._closed = self._helper.is_closed
                 self._lost = not self._closed
-            except UsageError as error:
-                raise UsageError(self._starved_text(error)) from None
+            except UsageError:
+                raise UsageError(self._starved_text()) from None
         return True
 
     def _message(self, life: Life, timeout_seconds: float | None, *, awaited: bool) -> object:
@@ -385,9 +385,9 @@ class IsolatedStream:
                 stacklevel=5,
             )
 
-    def _starved_text(self, error: UsageError) -> str:
+    def _starved_text(self) -> str:
         return (
             f"memory={self._memory} bytes are too few: batches that are still referenced hold all that is for those "
-            f"which have left the helper process of isolated=True ({error}). Raise memory=, keep fewer batches, or "
-            "use copy=True, which hands out copies."
+            "which have left the helper process of isolated=True. Raise memory=, keep fewer batches, or use copy=True, "
+            "which hands out copies."
         )

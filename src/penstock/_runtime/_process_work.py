@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
+from penstock._graph._nodes import Filter, Map, walk
 from penstock._plan._plan import Plan
 from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
 from penstock._runtime._choosing._sendable import not_found
@@ -98,10 +99,22 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
         return region
     error = caught.taken()
     raise UsageError(
-        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}. Use functions "
-        "that are defined in a module, or install cloudpickle (the extra `processes`), which takes lambdas and local "
-        'functions too; or use workers="threads" alone'
+        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(plan)}. "
+        "Use functions that are defined in a module, and open files and connections where they are first used; with "
+        "cloudpickle (the extra `processes`) lambdas and local functions can be sent, too. Or use "
+        'workers="threads" alone'
     ) from error
+
+
+def _culprit(plan: Plan) -> str:
+    """Return which step it is whose function can't be sent, if it is one of these."""
+    for step in walk(plan.node):
+        if isinstance(step, Map | Filter):
+            with Caught(Exception) as caught:
+                dump(step.function if isinstance(step, Map) else step.predicate, pickler().dumps)
+            if caught.error is not None:
+                return f", from step {step.name!r}"
+    return ""
 
 
 def _packed(plan: Plan) -> Pickled:

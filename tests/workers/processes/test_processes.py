@@ -147,7 +147,9 @@ def test_a_worker_that_can_not_be_prepared() -> None:
 
 def test_what_can_not_be_sent_is_told() -> None:
     """The rule, the cause and the remedies are in the message."""
-    expected = pytest.raises(UsageError, match=r"must be picklable; got .*it holds a connection.*cloudpickle")
+    expected = pytest.raises(
+        UsageError, match=r"must be picklable; got .*it holds a connection.*, from step 'Unpicklable'\. .*cloudpickle"
+    )
     with processes(ps.range(8).map(functions.Unpicklable()).batch(4)) as loader, expected:
         iter(loader)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch.utils.data
 
-from penstock._graph._verify import need_count
+from penstock._graph._verify import need_count, need_integer
 from penstock.errors import StateError, UsageError
 from penstock.torch._data_loader._epoch import (
     Epoch,
@@ -126,6 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
+        need_integer("num_workers", num_workers)  # torch takes any number, and fails when it counts its workers
         self.in_order = in_order
         self.num_batch_workers: int | None = _merging(num_batch_workers, num_workers_batches)
         self.num_workers_batches: int | None = self.num_batch_workers
