@@ -14,22 +14,30 @@ from tests.equivalence.joints import in_order
 from tests.workers.processes.killing import kill_a_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+PLACES: dict[str, Any] = {
+    "inline": {"num_workers": 0},
+    "threads": {"num_workers": 1, "workers": "threads"},
+    "processes": {"num_workers": 2, "workers": "processes"},
+    "isolated": {"num_workers": 0, "isolated": True},
+    "isolated processes": {"num_workers": 1, "workers": "processes", "isolated": True},
+}
 EXAMPLES = settings().max_examples // 6  # starting processes takes a second
 
 
 @settings(max_examples=EXAMPLES)
 @given(
     batched() | indexable() | ordered() | in_order(),
-    st.integers(1, 3),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
     st.integers(0, 12),
-    st.lists(st.integers(0, 12), max_size=3),
-    st.sampled_from(["inline", "threads", "processes"]),
+    st.dictionaries(st.integers(0, 12), st.booleans(), max_size=4),
+    st.sampled_from([*PLACES]),
 )
 def test_epochs_equal_the_definition(
-    dataset: ps.Dataset, workers: int, stop: int, kills: list[int], goes_on: str
+    dataset: ps.Dataset, numbers: tuple[int, int], stop: int, kills: dict[int, bool], goes_on: str
 ) -> None:
     """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
-    limits = ps.Limits(num_batch_workers=1 + stop % 2)
+    workers, batch_workers = numbers
+    limits = ps.Limits(num_batch_workers=batch_workers)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     stop = min(stop, len(whole[0]) - raised(whole[0]))
     with ps.Loader(dataset, num_workers=workers, workers="processes", limits=limits) as loader:
@@ -41,15 +49,14 @@ def test_epochs_equal_the_definition(
             assert outcomes(_killing(iter(loader), kills)) == whole[1]
     if stop == len(whole[0]):
         return  # the state is the next epoch's start
-    place: Any = {"inline": {"num_workers": 0}}.get(goes_on, {"num_workers": 1, "workers": goes_on})
-    with ps.Loader(dataset, **place) as resumed:
+    with ps.Loader(dataset, **PLACES[goes_on]) as resumed:
         resumed.load_state_dict(state)
-        assert found + outcomes(resumed) == whole[0]
+        assert found + outcomes(_killing(iter(resumed), kills)) == whole[0]
 
 
-def _killing(batches: Any, kills: list[int]) -> Any:
-    """Yield batches; kill a process before those whose numbers are given."""
+def _killing(batches: Any, kills: dict[int, bool]) -> Any:
+    """Yield batches; kill the oldest or the newest process before those whose numbers are given."""
     for number, batch in enumerate(batches):
         if number in kills:
-            kill_a_worker()
+            kill_a_worker(oldest=kills[number])
         yield batch

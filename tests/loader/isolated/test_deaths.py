@@ -25,17 +25,25 @@ EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a se
 
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES)
-@given(batched() | indexable() | ordered(), st.integers(0, 2), st.sets(st.integers(0, 12), max_size=2), st.data())
-def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, kills: set[int], data: st.DataObject) -> None:
+@given(
+    batched() | indexable() | ordered(),
+    st.sampled_from(["threads", "processes"]),
+    st.integers(0, 2),
+    st.dictionaries(st.integers(0, 12), st.booleans(), max_size=2),
+    st.data(),
+)
+def test_epochs_equal_the_definition(
+    dataset: ps.Dataset, kind: Any, workers: int, kills: dict[int, bool], data: st.DataObject
+) -> None:
     """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     stop = data.draw(st.integers(0, max(len(whole[0]) - 1, 0)))
-    with isolated(dataset, workers) as loader:
+    with isolated(dataset, workers, workers=kind) as loader:
         for expected in whole:
             assert outcomes(_killing(iter(loader), kills)) == expected
             if raised(expected) or not expected:
                 return
-    with isolated(dataset, workers) as loader:
+    with isolated(dataset, workers, workers=kind) as loader:
         batches = iter(loader)
         found = [digest(next(batches)) for _ in range(stop)]
         state = loader.state_dict()
@@ -44,11 +52,11 @@ def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, kills: s
         assert found + outcomes(resumed) == whole[0]
 
 
-def _killing(batches: Any, kills: set[int]) -> Any:
-    """Yield batches; kill the helper before those whose numbers are given."""
+def _killing(batches: Any, kills: dict[int, bool]) -> Any:
+    """Yield batches; kill the helper, or its newest worker, before those whose numbers are given."""
     for number, batch in enumerate(batches):
         if number in kills:
-            kill_a_worker()
+            kill_a_worker(oldest=kills[number])
         yield batch
 
 
@@ -59,7 +67,7 @@ def test_killed_again_and_again(kind: str, caplog: pytest.LogCaptureFixture) -> 
     dataset = rows.batch(12) if kind == "indexed" else rows.filter(_is_any).batch(12)
     with ps.Loader(dataset) as inline, isolated(dataset, copy=kind == "in order") as loader:
         with caplog.at_level(logging.WARNING, "penstock"):
-            found = list(_keeping(_killing(loader, {10, 11, 30})))
+            found = list(_keeping(_killing(loader, dict.fromkeys((10, 11, 30), False))))
         assert_same(found, list(inline))
         assert 2 <= loader.stats()["worker_restarts"] <= 3
     deaths = [record.message for record in caplog.records if "another one takes its place" in record.message]
