@@ -6,6 +6,7 @@ import threading
 import types
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,40 @@ def test_closing_waits_for_what_runs(in_order: str) -> None:
         gate.open()
     closing.join()
     assert workers_alive() == 0
+
+
+ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "indexed": lambda rows: rows.repeat().batch(4),
+    "in order": lambda rows: rows.filter(keep).repeat().batch(4),
+}
+NUMBERS_OF_WORKERS: dict[str, dict[str, Any]] = {
+    **{str(workers): {"num_workers": workers} for workers in (0, 1, 3)},
+    "isolated": {"isolated": True},
+}
+
+
+@pytest.mark.parametrize("options", NUMBERS_OF_WORKERS.values(), ids=NUMBERS_OF_WORKERS)
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_closing_is_no_end_of_an_epoch(kind: str, options: dict[str, Any]) -> None:
+    """Who waits for a batch while another thread closes the loader is told, and the loader stays where it was."""
+    loader = ps.Loader(ENDLESS[kind](ps.range(40).map(same)), **options)
+    has_begun = threading.Event()
+    told: list[str] = []
+
+    def read() -> None:
+        try:
+            for _ in loader:
+                has_begun.set()
+        except ps.errors.ClosedError as error:
+            told.append(str(error))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    has_begun.wait()
+    loader.close()
+    reading.join()
+    assert told == ["the loader was closed"]
+    assert loader.epoch == 0
 
 
 def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:

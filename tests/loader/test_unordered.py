@@ -159,6 +159,43 @@ def test_states_of_the_last_steps_are_known() -> None:
                 loader.state_dict(step=count)
 
 
+def test_states_of_an_earlier_epoch_are_refused() -> None:
+    """In which order its batches came is forgotten when the next one begins."""
+    gate = Gate(0)
+    with loader_of(ps.range(16).map(gate).batch(2), num_workers=2) as loader:
+        for _ in zip(range(7), loader, strict=False):
+            pass
+        gate.open()
+        loader.load_state_dict(loader.state_dict())
+        assert steps_of(loader) == [0]
+        iter(loader)
+        assert loader.state_dict(step=8)["epoch"] == 1
+        with pytest.raises(StateError, match="known: 8 to 8; got step=7"):
+            loader.state_dict(step=7)
+
+
+def test_ranks_differ_until_an_epochs_end() -> None:
+    """One that goes on in order says in its state that others may be elsewhere, also where its first step came last."""
+    gate = Gate(0)
+    dataset = ps.range(32).map(gate).batch(2)
+    with loader_of(dataset, num_workers=2, shard=ps.Shard(0, 2)) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        gate.open()
+    with ps.Loader(dataset, shard=ps.Shard(0, 2)) as resumed:
+        resumed.load_state_dict(state)
+        batches = iter(resumed)
+        next(batches)
+        state = resumed.state_dict()
+        assert (state["step"], state["ahead"]) == (4, [])
+        assert len(list(batches)) == 12
+        assert "ahead" not in resumed.state_dict()
+    with ps.Loader(dataset) as alone, pytest.raises(StateError, match=r"on rank 0 of 2; got"):
+        alone.load_state_dict(state)
+
+
 def test_an_epoch_that_is_left_early_is_over() -> None:
     """The next one is whole, and numbers its batches after all that were handed out."""
     gate = Gate(0)

@@ -93,11 +93,12 @@ class LoaderIterator(Generic[T_co]):
             self._clock.count(asked, perf_counter())
             self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
         except EndOfEpoch:
+            self._refuse_retired()  # by another thread, meanwhile: then it isn't the epoch that has ended
             self._ended = not self._progress.has_rest()
         except StopIteration as error:
             raise RuntimeError("a function of the dataset raised StopIteration") from error
         except Exception as error:
-            _add_note(error, self._stream.failing() or self._progress.rest()[0].first)
+            self._explain(error)
             raise
         except BaseException:
             self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
@@ -111,9 +112,17 @@ class LoaderIterator(Generic[T_co]):
         self._end()
         raise StopIteration
 
-    def _refuse_or_reopen(self) -> None:
+    def _refuse_retired(self) -> None:
         if self._retired:
-            raise ClosedError(self._retired)
+            raise ClosedError(self._retired) from None
+
+    def _explain(self, error: Exception) -> None:
+        if isinstance(error, ClosedError):
+            self._refuse_retired()
+        _add_note(error, self._stream.failing() or self._progress.rest()[0].first)
+
+    def _refuse_or_reopen(self) -> None:
+        self._refuse_retired()
         if self._ended:
             raise StopIteration
         self.close()

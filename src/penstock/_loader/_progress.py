@@ -106,6 +106,7 @@ class IndexedProgress:
         self._may_differ = not plan.ordered and plan.place != "inline"
         self._differs = self._may_differ  # from other ranks, within this epoch
         self._at: _At = (0, (), None, ())
+        self._known_from = 0  # counts of batches handed out of which it is known which ones these were
 
     @property
     def next_step(self) -> int:
@@ -135,6 +136,8 @@ class IndexedProgress:
         reached, last = self._reached, self._at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
+        if self._at[3]:
+            self._known_from = step  # in which order the batches before came is forgotten
         if last is not None and (position or reached.ahead):  # the epoch was left early
             step, epoch, position = reached.end, epoch + 1, 0
             reached = Reached(step)
@@ -142,7 +145,7 @@ class IndexedProgress:
         first = Unit(step, epoch, position, self._batch)
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
         self._at = (reached.step, reached.ahead, None, ())
-        self._differs = self._may_differ or (self._differs and position > 0)
+        self._differs = self._may_differ or (self._differs and (position > 0 or bool(reached.ahead)))
         return self.rest()
 
     def rest(self) -> list[Course]:
@@ -183,6 +186,7 @@ class IndexedProgress:
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
         self._at = (step, (), None, ())
+        self._known_from = 0
         self._course = None
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
@@ -218,12 +222,14 @@ class IndexedProgress:
         back = reached.total - count
         if back == 0:
             return reached
-        if not reached.ahead and not recent:
+        in_order = not reached.ahead and not recent
+        if in_order and count >= self._known_from:
             return Reached(count)
-        if not 0 < back <= len(recent):
+        if in_order or not 0 < back <= len(recent):
+            least = self._known_from if in_order else reached.total - len(recent)
             raise StateError(
                 "batches are handed out in no order, so only states of the last of them are known: "
-                f"{reached.total - len(recent)} to {reached.total}; got step={count}"
+                f"{least} to {reached.total}; got step={count}"
             )
         return reached.without(recent[-back:])
 

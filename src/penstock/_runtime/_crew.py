@@ -191,6 +191,8 @@ class Crew:
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")
         if self._worker_error is not None:
             raise self._worker_error
+        if self._ring.stopped:
+            raise ClosedError("the workers of this loader were stopped since the program ends")
 
     def prepare_consumer(self) -> None:
         """Prepare the calling thread as workers are: once, before it computes what these have failed at."""

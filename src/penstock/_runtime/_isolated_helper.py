@@ -93,7 +93,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
     (descriptor,) = plan.taken
     region = open_region(descriptor)
     os.close(descriptor)
-    with suppress(PeerError):  # it has been closed meanwhile
+    with suppress(PeerError, ClosedError):  # it has been closed meanwhile
         sender = Sender(
             setup.address,
             Arena(max_bytes=setup.max_bytes),

@@ -5,7 +5,7 @@ Guarantees:
   - Batches before a failing element are delivered before its error is raised.
 """
 
-from collections.abc import Generator
+from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from penstock._graph._apply import Context, Place
@@ -102,7 +102,7 @@ class OrderedStream:
 
     def _stop(self) -> None:
         self._chunk, chunks, self._chunks = None, self._chunks, None
-        if isinstance(chunks, Generator):
+        if isinstance(chunks, GeneratorType) and not chunks.gi_running:  # in another thread, which finds this closed
             chunks.close()
 
     def close(self) -> None:

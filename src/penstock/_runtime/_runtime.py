@@ -44,6 +44,7 @@ class Runtime:
         self._owner = owner
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
+        self._is_prepared = False
 
     def open_stream(self, courses: list[Course], *, ahead: int = 0) -> Stream:
         """Return the batches of some courses.
@@ -87,6 +88,7 @@ class Runtime:
     def open_alone(self, course: Course) -> Stream:
         """Return the batches of a course, here and now, and nothing of one that was not asked for."""
         plan = self._plan
+        self._prepare()
         if isinstance(plan.program, Batches):
             return InlineStream(plan, course, self._client.learned, self._client.context(), singly=True)
         return OrderedStream(plan, course, self._client.consumer_context(), _read_singly)
@@ -94,6 +96,7 @@ class Runtime:
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
         plan = self._plan
+        self._prepare()
         if isinstance(plan.program, Batches):
             if not rows_of(plan.program, plan.shard, course.first).total:
                 raise StateError(
@@ -115,6 +118,13 @@ class Runtime:
         place = places[row]
         seed = place.seed
         return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.path)
+
+    def _prepare(self) -> None:
+        """Prepare this process as workers are, once, before it computes what else they do."""
+        worker_init = self._plan.limits.worker_init
+        if worker_init is not None and self._plan.place != "inline" and not self._is_prepared:
+            worker_init(self._plan.num_workers)
+            self._is_prepared = True
 
     def _first_in_order(self, course: Course) -> tuple[Element, list[Place]]:
         stream = OrderedStream(self._plan, course, self._client.context(), read_inline)
