@@ -87,7 +87,7 @@ class SlotRing:
 
         Raises:
             UsageError: a number is out of its range.
-            RuntimeError: the system has no such memory, or no more of it or of descriptors.
+            OSError: the system has no such memory, or no more of it or of descriptors.
 
         Example:
             >>> ring = SlotRing.shared(max_blocks=2)
@@ -120,7 +120,7 @@ class SlotRing:
         """
         try:
             return cls._over(_Ring.attach(memory_descriptor, bell_descriptor))
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, OSError) as error:
             raise MessageError(
                 f"a ring must be attached to by the two open descriptors that its descriptors() gave; "
                 f"got memory {memory_descriptor!r}, bell {bell_descriptor!r}: {error}"

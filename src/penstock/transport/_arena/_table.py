@@ -30,7 +30,7 @@ def create_table() -> ArenaTable:
     """
     try:
         return _arena_table(MOST_SLOTS)
-    except RuntimeError as error:
+    except OSError as error:
         raise OSError(f"an arena needs two descriptors and some shared memory: {error}") from error
 
 
@@ -42,7 +42,7 @@ def open_table(table_descriptor: int, bell_descriptor: int) -> ArenaTable:
     """
     try:
         return _open_arena_table(table_descriptor, bell_descriptor)
-    except (ValueError, RuntimeError, MemoryError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         raise MessageError(
             f"the descriptors must be those of an arena's table and bell, made by this version of Penstock; {error}"
         ) from error
@@ -56,7 +56,7 @@ def create_region(size_bytes: int) -> Region:
     """
     try:
         return _shared_region(min(size_bytes, sys.maxsize))  # more than any system has
-    except (RuntimeError, MemoryError) as error:
+    except (OSError, MemoryError) as error:
         raise OSError(
             f"an arena needs one descriptor and {size_bytes} bytes of addresses for more slots: "
             f"{error}; raise the limits (ulimit -n, ulimit -v), or drop some of the arrays that are held"
@@ -71,5 +71,5 @@ def open_region(descriptor: int) -> Region:
     """
     try:
         return _open_region(descriptor)
-    except (ValueError, RuntimeError, MemoryError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         raise MessageError(f"the descriptor must be that of a region of an arena: {error}") from error
