@@ -1,12 +1,13 @@
 """Optional dependencies: one that is missing is told with the extra that brings it."""
 
 import importlib
+from types import ModuleType
 
 from penstock.errors import MissingDependencyError
 
 
-def need(module: str, what: str, *, extra: str) -> None:
-    """Import a module of an optional dependency's.
+def need(module: str, what: str, *, extra: str) -> ModuleType:
+    """Import a module of an optional dependency's, and return it.
 
     Args:
         module: its name.
@@ -17,7 +18,8 @@ def need(module: str, what: str, *, extra: str) -> None:
         MissingDependencyError: it isn't installed.
     """
     try:
-        importlib.import_module(module)
+        importlib.import_module(module.partition(".")[0])
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, and lacks something of its own

@@ -36,7 +36,7 @@ LARGE_FOLDERS: dict[str, str] = {
 }
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
-WAIVERS = 25
+WAIVERS = 24
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")

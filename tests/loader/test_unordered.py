@@ -174,6 +174,20 @@ def test_states_of_an_earlier_epoch_are_refused() -> None:
             loader.state_dict(step=7)
 
 
+def test_states_of_an_epoch_that_was_left_early_are_refused() -> None:
+    """What was handed out of it is forgotten, also of the steps between the first gap and the next epoch's number."""
+    gate = Gate(0)
+    with loader_of(ps.range(32).map(gate).batch(2), num_workers=2) as loader:
+        batches = iter(loader)
+        last = max(steps_of([next(batches)])[0] for _ in range(3))
+        gate.open()
+        iter(loader)
+        assert loader.state_dict(step=last + 1)["epoch"] == 1
+        for step in range(last + 1):
+            with pytest.raises(StateError, match=f"known: {last + 1} to {last + 1}; got step={step}"):
+                loader.state_dict(step=step)
+
+
 def test_ranks_differ_until_an_epochs_end() -> None:
     """One that goes on in order says in its state that others may be elsewhere, also where its first step came last."""
     gate = Gate(0)

@@ -136,12 +136,12 @@ class IndexedProgress:
         reached, last = self._reached, self._at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
-        if self._at[3]:
-            self._known_from = step  # in which order the batches before came is forgotten
         if last is not None and (position or reached.ahead):  # the epoch was left early
             step, epoch, position = reached.end, epoch + 1, 0
             reached = Reached(step)
             self._timeline = self._timeline.cut(step, epoch, position, self._stride)
+        if self._at[3]:
+            self._known_from = step  # in which order the batches before came is forgotten
         first = Unit(step, epoch, position, self._batch)
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
         self._at = (reached.step, reached.ahead, None, ())

@@ -49,7 +49,7 @@ class Doing(NamedTuple):
     """Which of the job's steps, counted from 0, where it goes through them one by one."""
     row: int | None
     """Which of that step's rows; None where it is none of them, but the batch as a whole."""
-    is_alone: bool = False
+    is_alone: bool
     """Whether it has come to that row before all others."""
 
 
@@ -245,7 +245,7 @@ class Board:
         if busy_with != _COMPUTING:
             return None
         at = None if step == _UNKNOWN else step, None if row == _UNKNOWN else row
-        return Doing(slot, job, block, *at, is_alone=bool(is_alone))
+        return Doing(slot, job, block, *at, bool(is_alone))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
         """Write how long a block takes a worker that keeps one of its group's processors busy; 0 if it doesn't."""

@@ -54,6 +54,7 @@ class Client:
         self.arm_more: Callable[[], None] = nothing
         self.told_of_kept_batches = lender is not None  # the lender knows who keeps them
         self.listener: Listener | None = None
+        self._prepared = threading.local()  # whether this thread was
         self._told_of: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread
 
@@ -71,6 +72,18 @@ class Client:
         if known is None:
             known = self._contexts[worker] = self.context()
         return known
+
+    def prepare(self) -> None:
+        """Prepare the calling thread as workers are, once, before it computes what is theirs."""
+        worker_init = self.plan.limits.worker_init
+        if worker_init is None or self.plan.place == "inline" or getattr(self._prepared, "is_done", False):
+            return
+        try:
+            worker_init(self.plan.num_workers)
+        except Exception as error:
+            error.add_note("in worker_init, which prepares the thread that computes what workers would")
+            raise
+        self._prepared.is_done = True
 
     def give_up(self) -> None:
         """Give up all queues' jobs; with the crew owned."""

@@ -62,7 +62,6 @@ class Crew:
         self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
-        self._consumers = threading.local()  # whether this thread was prepared
         self.is_closed = False
         self._ring = self._make_ring()
         self._bell = CommonBell(self._ring.bell)
@@ -195,11 +194,8 @@ class Crew:
             raise ClosedError("the workers of this loader were stopped since the program ends")
 
     def prepare_consumer(self) -> None:
-        """Prepare the calling thread as workers are: once, before it computes what these have failed at."""
-        worker_init = self._owner.plan.limits.worker_init
-        if worker_init is not None and not getattr(self._consumers, "is_prepared", False):
-            worker_init(self.num_workers)
-            self._consumers.is_prepared = True
+        """Prepare the calling thread as the workers are, before it computes what these have failed at."""
+        self._owner.prepare()
 
     def arm_more(self, client: Client) -> None:
         """Arm what memory that has come back has room for; any thread may call it, and never waits."""

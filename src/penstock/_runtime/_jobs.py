@@ -49,17 +49,16 @@ class Job(Protocol):
 
     blocks: int
     has_merge: bool
-
-    @property
-    def steps(self) -> int:
-        """How many batches it makes."""
-        ...
-
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
     trouble: Trouble
     arriving: "list[BlockRecords] | None"
     """The records of each block, where sources are read ahead."""
+
+    @property
+    def steps(self) -> int:
+        """How many batches it makes."""
+        ...
 
     @property
     def memory_bytes(self) -> int:

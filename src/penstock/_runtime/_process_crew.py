@@ -33,7 +33,7 @@ from penstock.transport._arena._table import create_region
 from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
 
-_MOST_DEATHS: Final = 3  # of one block, where it isn't known of which row
+_MOST_DEATHS: Final = 3  # of one block, where it was never known at which row
 _MOST_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not
 _DEADLY_CHARACTERS: Final = 500  # of what is told of an element; without the stack of one that hung
 _ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
@@ -254,10 +254,10 @@ class ProcessCrew(Crew):
     def _is_deadly(self, at: Doing) -> bool:
         """Count a death; return whether it is known now what processes die of."""
         deaths = self._board.count_death(at.slot, at.block)
-        if at.step is None or at.row is None:
-            return deaths >= _MOST_DEATHS
-        self._board.suspect(at.slot, at.block, at.step, at.row)
-        return at.is_alone or deaths >= _MOST_DEATHS_IN_ROWS
+        if at.step is not None and at.row is not None:
+            self._board.suspect(at.slot, at.block, at.step, at.row)
+        is_in_rows = self._board.suspected(at.slot, at.block) is not None
+        return at.is_alone or deaths >= (_MOST_DEATHS_IN_ROWS if is_in_rows else _MOST_DEATHS)
 
     def _armed_at(self, at: Doing) -> Armed | None:
         armed = self._armed[at.slot]

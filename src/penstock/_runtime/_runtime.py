@@ -44,7 +44,6 @@ class Runtime:
         self._owner = owner
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
-        self._is_prepared = False
 
     def open_stream(self, courses: list[Course], *, ahead: int = 0) -> Stream:
         """Return the batches of some courses.
@@ -88,7 +87,7 @@ class Runtime:
     def open_alone(self, course: Course) -> Stream:
         """Return the batches of a course, here and now, and nothing of one that was not asked for."""
         plan = self._plan
-        self._prepare()
+        self.prepare()
         if isinstance(plan.program, Batches):
             return InlineStream(plan, course, self._client.learned, self._client.context(), singly=True)
         return OrderedStream(plan, course, self._client.consumer_context(), _read_singly)
@@ -96,13 +95,13 @@ class Runtime:
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
         plan = self._plan
-        self._prepare()
         if isinstance(plan.program, Batches):
             if not rows_of(plan.program, plan.shard, course.first).total:
                 raise StateError(
                     f"step {course.first.step} was cut for fewer ranks: rank {plan.shard.rank} of {plan.shard.count} "
                     "has none of its rows. Ask another rank, or a loader without shard=."
                 )
+            self.prepare()
             return InlineBatches(plan.program, plan.shard, self._client.context()).batch(course.first)
         return self._first_in_order(course)[0]
 
@@ -119,14 +118,15 @@ class Runtime:
         seed = place.seed
         return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.path)
 
-    def _prepare(self) -> None:
-        """Prepare this process as workers are, once, before it computes what else they do."""
-        worker_init = self._plan.limits.worker_init
-        if worker_init is not None and self._plan.place != "inline" and not self._is_prepared:
-            worker_init(self._plan.num_workers)
-            self._is_prepared = True
+    def prepare(self) -> None:
+        """Prepare the calling thread as the workers are, whosever they are, before it computes what is theirs."""
+        if self._owner is None:
+            self._client.prepare()
+        else:
+            self._owner.prepare()
 
     def _first_in_order(self, course: Course) -> tuple[Element, list[Place]]:
+        self.prepare()
         stream = OrderedStream(self._plan, course, self._client.context(), read_inline)
         try:
             return stream.next()[0], stream.places()

@@ -115,16 +115,14 @@ class WorkerProcesses:
         self._lock = threading.Lock()  # over the three below
         self._children: dict[int, ChildProcess] = {}
         self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
-        self._closing = False
-        self._is_closing = threading.Event()
+        self._closing = threading.Event()
         self._spare = open_spare(starting.method, starting.threads)  # who dies is replaced at once
         # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
         self._threads: list[DaemonThread] = []
         self._finalizer = Finalize(None, self.close, exitpriority=0)
         try:
             for number in range(count):
-                stack = None if work.timeout is None else StackFile()
-                self._threads.append(DaemonThread(partial(self._watch, number, stack), f"penstock-{number}"))
+                self._threads.append(DaemonThread(partial(self._watch, number), f"penstock-{number}"))
         except OSError as error:
             self._explain(error)
             self.close()
@@ -143,8 +141,7 @@ class WorkerProcesses:
     def close(self) -> None:
         """End the processes."""
         with self._lock:
-            self._closing = True
-        self._is_closing.set()
+            self._closing.set()
         self._ring.stop()
         deadline = monotonic() + _PATIENCE_SECONDS
         for number, thread in enumerate(self._threads):
@@ -163,9 +160,13 @@ class WorkerProcesses:
 
     # -- in the threads
 
-    def _watch(self, number: int, stack: StackFile | None) -> None:
+    def _watch(self, number: int) -> None:
+        stack: StackFile | None = None
         try:
+            stack = None if self._work.timeout is None else StackFile()
             self._employ(number, stack)
+        except OSError as error:
+            self._give_up(error)
         finally:
             if stack is not None:
                 stack.close()
@@ -184,7 +185,7 @@ class WorkerProcesses:
                 child.kill(STACK_SIGNAL)
                 child.wait_for_end(_PATIENCE_SECONDS)
             with self._lock:
-                closing = self._closing
+                closing = self._closing.is_set()
                 death = child.death(started=has_started)
                 del self._children[number]
                 child.close()
@@ -210,7 +211,7 @@ class WorkerProcesses:
         )
 
     def _start(self, number: int, stack: StackFile | None, fruitless: int) -> ChildProcess | None:
-        if self._is_closing.wait(waited_seconds(fruitless)):
+        if self._closing.wait(waited_seconds(fruitless)):
             return None
         descriptors = self._work.descriptors if stack is None else (*self._work.descriptors, stack.fileno())
         with Caught() as caught:
@@ -226,7 +227,7 @@ class WorkerProcesses:
 
     def _adopt(self, number: int, child: ChildProcess) -> bool:
         with self._lock:
-            if self._closing:
+            if self._closing.is_set():
                 return False
             self._children[number] = child
             return True
@@ -256,7 +257,7 @@ class WorkerProcesses:
         self._explain(error)
         self._employer.fail(error)
         with self._lock:
-            self._closing = True
+            self._closing.set()
 
     def _explain(self, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:

@@ -177,6 +177,13 @@ def prepare(worker: int) -> None:
     prepared.append(worker)
 
 
+def prepare_processes(worker: int) -> None:
+    """Have this process compute, if it is a worker's."""
+    if psutil.Process().name() != "penstock-worker":
+        raise LookupError("not here")
+    prepare(worker)
+
+
 def prepared_row(number: int) -> NDArray[np.uint8]:
     """Return a large row, where the process was prepared; raise for one number."""
     if not prepared:

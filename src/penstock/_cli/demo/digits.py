@@ -4,7 +4,6 @@ Their 17 levels of grey (0 to 16) become brightness 0 to 240 in steps of 15, so 
 part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI, 1998).
 """
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._cli.demo.pictures import encode_png
-from penstock.errors import InternalError, MissingDependencyError
+from penstock._optional import need
+from penstock.errors import InternalError
 
 BRIGHTNESS: Final = 15
 NUM_DIGITS: Final = 1797
@@ -25,10 +25,7 @@ def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     Raises:
         MissingDependencyError: scikit-learn is not installed.
     """
-    try:
-        datasets: Any = importlib.import_module("sklearn.datasets")
-    except ImportError as error:
-        raise MissingDependencyError("scikit-learn", extra="demo") from error
+    datasets: Any = need("sklearn.datasets", "scikit-learn", extra="demo")
     bunch = datasets.load_digits()
     return bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
 

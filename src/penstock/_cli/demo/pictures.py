@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import MissingDependencyError
+from penstock._optional import need
 
 Pixels = NDArray[np.uint8]
 
@@ -19,11 +19,7 @@ def require_pillow() -> ModuleType:
     Raises:
         MissingDependencyError: Pillow is not installed.
     """
-    try:
-        from PIL import Image  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise MissingDependencyError("Pillow", extra="demo") from error
-    return Image
+    return need("PIL.Image", "Pillow", extra="demo")
 
 
 def encode_png(pixels: Pixels) -> bytes:

@@ -123,9 +123,9 @@ class Leaf:
 
     def among(self, start: int, stop: int, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
         """Return which of some elements, given as in `Context.deadly`, are at positions [start, stop) of the course."""
-        positions: list[int] = self.course.positions(start, stop).tolist()
-        ours: set[tuple[int, ...]] = {(self.epoch, position, self.number) for position in positions}
-        return ours.intersection(elements)
+        positions = self.course.positions(start, stop)
+        ours = (each for each in elements if (each[0], each[2]) == (self.epoch, self.number))
+        return {each for each in ours if each[1] in positions}
 
     def _around(self, position: int, context: Context) -> Block:
         death = context.deadly.get((self.epoch, position, self.number))

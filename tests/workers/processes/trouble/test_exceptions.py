@@ -187,3 +187,32 @@ def test_who_consumes_computes_nothing_that_fails_for_want_of_memory(
     with ps.Loader(dataset, num_workers=2, workers="processes", limits=PREPARED) as loader:
         assert [row[0] for batch in loader for row in batch] == [*range(1, functions.DEADLY)]
     assert functions.prepared == []
+
+
+@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
+def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Dataset], ps.Dataset]) -> None:
+    """`batch_at` prepares the thread that calls it, with the function of whoever the workers belong to."""
+    functions.prepared.clear()
+    dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
+    with ps.Loader(dataset, num_workers=1, workers="processes", limits=PREPARED) as loader:
+        first = next(iter(loader))
+        assert functions.prepared == []
+        for asked in (ps.Loader(dataset, workers=loader), loader):
+            next(iter(asked))
+            assert np.array_equal(asked.batch_at(0), first)
+            assert functions.prepared == [1]
+
+
+def test_what_prepares_the_consumer_may_fail() -> None:
+    """Its error is told as its own."""
+    limits = ps.Limits(worker_init=functions.prepare_processes)
+    with (
+        (
+            ps.Loader(
+                ps.range(8).map(functions.prepared_row).batch(4), num_workers=1, workers="processes", limits=limits
+            )
+        ) as loader,
+        pytest.raises(LookupError, match="not here") as raised,
+    ):
+        loader.batch_at(0)
+    assert any("in worker_init" in note for note in raised.value.__notes__)

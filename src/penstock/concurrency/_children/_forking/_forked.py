@@ -127,7 +127,8 @@ class ForkedProcess:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Kill the process, by SIGKILL or another signal, or have it not forked."""
-        self.learn()
+        with suppress(OSError):  # which has killed it
+            self.learn()
         if self._watched is not None:
             with suppress(ProcessLookupError):  # it was waited for
                 signal.pidfd_send_signal(self._watched.fileno(), number)
