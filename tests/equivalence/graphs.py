@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._tree import flatten, is_array
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
@@ -59,6 +60,17 @@ def keeps_two_of_three(element: Any) -> bool:
 def fails_sometimes(element: Any) -> Any:
     """Raise for about a quarter of all elements, the same ones every time."""
     if flat_sum(element) % 4 == 1:
+        raise ValueError("corrupt")
+    return element
+
+
+def writes_or_fails(element: Any) -> Any:
+    """Write to an element's arrays; raise for about a quarter of all elements, when that is done."""
+    fails = flat_sum(element) % 4 == 1
+    for leaf in flatten(element)[0]:
+        if is_array(leaf) and leaf.dtype.kind in "iuf":
+            np.add(leaf, 1, out=leaf, casting="unsafe")
+    if fails:
         raise ValueError("corrupt")
     return element
 
@@ -164,6 +176,20 @@ def batched(draw: st.DrawFn) -> ps.Dataset:
 
 
 @st.composite
+def changed(draw: st.DrawFn, dataset: ps.Dataset, number: int) -> ps.Dataset:
+    """Draw a function of each element of a dataset that is read in order; it may leave some out, or write to them."""
+    match draw(st.integers(0, 3)):
+        case 0:
+            return dataset.map(add_one)
+        case 1:
+            return dataset.random_map(jitter)
+        case 2:
+            return dataset.map(writes_or_fails, name=f"writes {number}", on_error="skip")
+        case _:
+            return dataset.map(fails_sometimes, name=f"fails {number}", on_error="skip")
+
+
+@st.composite
 def ordered(draw: st.DrawFn) -> ps.Dataset:
     """Draw a dataset that can only be read in order: filters and folds over an indexable one."""
     dataset = draw(indexable())
@@ -173,17 +199,18 @@ def ordered(draw: st.DrawFn) -> ps.Dataset:
         else dataset.map(fails_sometimes, name="fails", on_error="skip")
     )
     batches = 0
-    for _ in range(draw(st.integers(0, 4))):
+    for number in range(draw(st.integers(0, 4))):
         match draw(st.integers(0, 4)):
             case 0:
-                dataset = dataset.map(add_one)
+                dataset = draw(changed(dataset, number))
             case 1:
-                dataset = dataset.random_map(jitter)
-            case 2:
                 dataset = dataset.filter(keeps_two_of_three)
-            case 3:
-                dataset = dataset.batch(draw(st.integers(1, 5)), remainder=draw(REMAINDERS))
+            case 2:
+                merge = draw(st.sampled_from([None, totals]))
+                dataset = dataset.batch(draw(st.integers(1, 5)), remainder=draw(REMAINDERS), merge=merge)
                 batches += 1
+            case 3:
+                dataset = dataset.limit(draw(st.integers(1, 40)))
             case _ if batches:
                 dataset = dataset.unbatch()
                 batches -= 1

@@ -3,12 +3,12 @@
 A user's own exception passes through with its type and traceback; a note says which step, epoch, position and key.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never, cast
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._graph._jax_keys import key_of, keys_of
 from penstock._graph._length import length
@@ -136,47 +136,96 @@ ElementAt = Callable[[Node, int, int, Context], Element]
 
 def apply_one(step: Map, element: Element, place: Place, context: Context, element_at: ElementAt) -> Element:
     """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
-    for seconds in (*RETRY_WAITS_SECONDS, None):
-        try:
-            return _call(step, element, place, context)
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
-            if seconds is None or not is_transient(error):
-                return after_error(step, error, place, context, element_at)
-        threading.Event().wait(seconds)
-    raise InternalError("the last attempt returns")
+    try:
+        return _call(step, element, place, context)
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
+        return apply_again(step, element, error, place, context, element_at)
+
+
+def apply_again(
+    step: Map, element: Element, error: Exception, place: Place, context: Context, element_at: ElementAt
+) -> Element:
+    """Return what `apply_one` does once the step's function has raised an error for an element.
+
+    The function is called again only where the error may pass: it may have written to the element.
+    """
+    try:
+        for seconds in RETRY_WAITS_SECONDS:
+            if not is_transient(error):
+                break
+            threading.Event().wait(seconds)
+            with Caught(Exception) as caught:
+                return _call(step, element, place, context)
+            error = cast("Exception", caught.taken())
+        if isinstance(error, StopIteration):
+            error = _stop_error(step, error)
+        return after_error(step, error, place, context, element_at)
+    finally:
+        del error  # else its traceback holds it, by this frame, and with it the loader
 
 
 def apply_block(
     step: Map, elements: Sequence[Element], places: Places, context: Context, element_at: ElementAt
 ) -> list[Element]:
-    """Return `apply_one` of every element of a block, computed at once where that is possible."""
-    if step.form == "globals" or (step.form == "origin" and not places.are_plain):
-        return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
-    with contextlib.suppress(Exception):  # computed again below, one by one, where on_error is followed
-        return _apply_at_once(step, elements, places, context)
-    return [apply_one(step, element, places.place(i), context, element_at) for i, element in enumerate(elements)]
+    """Return `apply_one` of every element of a block."""
+    results: list[Element] = []
+    apply_into(results, step, elements, places, context, element_at)
+    return results
 
 
-def _apply_at_once(step: Map, elements: Sequence[Element], places: Places, context: Context) -> list[Element]:
-    """Return the function of every element, in one comprehension: Python calls it there at the least cost."""
-    function = step.function
+def apply_into(
+    results: list[Element],
+    step: Map,
+    elements: Sequence[Element],
+    places: Places,
+    context: Context,
+    element_at: ElementAt,
+) -> None:
+    """Add `apply_one` of every element of a block to an empty list; if one raises, of those before it.
+
+    The function is called once for each element, since it may write to it.
+    """
+    if step.form != "globals" and (step.form != "origin" or places.are_plain):
+        with Caught(Exception) as caught:
+            _apply_at_once(results, step, elements, places, context)
+        if caught.error is not None and elements:
+            number = len(results)
+            error = cast("Exception", caught.taken())
+            try:
+                results.append(apply_again(step, elements[number], error, places.place(number), context, element_at))
+            finally:
+                del error  # likewise
+    left = range(len(results), len(elements))
+    results.extend(apply_one(step, elements[each], places.place(each), context, element_at) for each in left)
+
+
+def _apply_at_once(
+    results: list[Element], step: Map, elements: Sequence[Element], places: Places, context: Context
+) -> None:
+    """Add the function of every element to a list, until one raises, in one loop: Python calls it there at no cost."""
+    function, add = step.function, results.append
     match step.form:
         case "none" | "globals":
-            return [function(element) for element in elements]
+            for element in elements:
+                add(function(element))
         case "generator":
             streams = context.generator.streams(step.seed, places.seeds())
-            return [function(element, rng) for element, rng in zip(elements, streams, strict=True)]
+            for element, rng in zip(elements, streams, strict=True):
+                add(function(element, rng))
         case "seed":
             seeds = derive_block(step.seed, *places.seeds()).tolist()
-            return [function(element, seed) for element, seed in zip(elements, seeds, strict=True)]
+            for element, seed in zip(elements, seeds, strict=True):
+                add(function(element, seed))
         case "key":
             keys = keys_of(derive_block(step.seed, *places.seeds()))
-            return [function(element, key) for element, key in zip(elements, keys, strict=True)]
+            for element, key in zip(elements, keys, strict=True):
+                add(function(element, key))
         case "origin":
             seeds = places.seeds()
             columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
             origins = map(Origin, *(column.tolist() for column in columns), places.components())
-            return [function(element, origin) for element, origin in zip(elements, origins, strict=True)]
+            for element, origin in zip(elements, origins, strict=True):
+                add(function(element, origin))
         case _:
             assert_never(step.form)
 
@@ -206,7 +255,13 @@ def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: 
     try:
         return function(*arguments)
     except StopIteration as error:
-        raise RuntimeError(f"the function of step {step.name!r} raised StopIteration") from error
+        raise _stop_error(step, error) from error
+
+
+def _stop_error(step: Map, cause: StopIteration) -> RuntimeError:
+    error = RuntimeError(f"the function of step {step.name!r} raised StopIteration")
+    error.__cause__ = cause
+    return error
 
 
 def origin_of(step: Map, place: Place) -> Origin:

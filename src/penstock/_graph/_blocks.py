@@ -6,14 +6,15 @@ that a filter or `on_error="skip"` left out are missing from the result, which s
 
 import contextlib
 import itertools
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never, cast
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_block, apply_one
+from penstock._caught import Caught
+from penstock._graph._apply import DROPPED, Context, Place, apply_again, apply_block
 from penstock._graph._cache import cached
 from penstock._graph._evaluate import check_row_count, element_at, keeps, place_of, zipped
-from penstock._graph._flat import check_made, flat_block
+from penstock._graph._flat import check_made, flat_into
 from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
 from penstock._graph._length import length, rows_per_batch
 from penstock._graph._locate import Share, components_of, keys_of, locate_block, split_by_part
@@ -245,7 +246,8 @@ def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context
     parents, ordinals = step.counts.locate(positions)
     epochs, parents, which = distinct(epochs, parents)
     elements = evaluate_block(step.parent, epochs, parents, context).elements
-    lists = flat_block(step, elements, BlockPlaces(step.parent, epochs, parents, None), context, element_at)
+    lists: list[list[Element]] = []
+    flat_into(lists, step, elements, BlockPlaces(step.parent, epochs, parents, None), context, element_at)
     for parent, made in zip(parents.tolist(), lists, strict=True):
         check_made(step, parent, len(made))
     return _take(lists, which, ordinals.tolist())
@@ -350,12 +352,11 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
         element = evaluate_block(node, *coordinates, context).elements[0]
     while maps:
         step, epoch, position = maps.pop()
-        is_done = False
-        with contextlib.suppress(Exception):  # computed again below, where on_error is followed
+        with Caught(Exception) as caught:
             element = step.function(element)
-            is_done = True
-        if not is_done:
-            element = apply_one(step, element, place_of(step.parent, epoch, position), context, element_at)
+        if caught.error is not None:
+            place = place_of(step.parent, epoch, position)
+            element = apply_again(step, element, cast("Exception", caught.taken()), place, context, element_at)
     return element
 
 

@@ -1,6 +1,6 @@
 """What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
 
-from penstock._graph._apply import Context, ElementAt, Place, Places, apply_block, apply_one
+from penstock._graph._apply import Context, ElementAt, Place, Places, apply_into, apply_one
 from penstock._graph._nodes import Element, FlatMap, Map
 from penstock.errors import GraphError
 
@@ -16,11 +16,20 @@ def flat_elements(
     return _as_list(step, apply_one(_as_map(step), element, place, context, element_at))
 
 
-def flat_block(
-    step: FlatMap, elements: list[Element], places: Places, context: Context, element_at: ElementAt
-) -> list[list[Element]]:
-    """Return `flat_elements` of every element of a block, computed at once where that is possible."""
-    return [_as_list(step, made) for made in apply_block(_as_map(step), elements, places, context, element_at)]
+def flat_into(
+    lists: list[list[Element]],
+    step: FlatMap,
+    elements: list[Element],
+    places: Places,
+    context: Context,
+    element_at: ElementAt,
+) -> None:
+    """Add `flat_elements` of every element of a block to an empty list; if one raises, of those before it."""
+    made: list[Element] = []
+    try:
+        apply_into(made, _as_map(step), elements, places, context, element_at)
+    finally:
+        lists.extend(_as_list(step, each) for each in made)
 
 
 def check_made(step: FlatMap, parent: int, found: int) -> None:

@@ -1,12 +1,12 @@
 """Functions and predicates of single elements, where they stand above a step that can only be read in order."""
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, apply_block, apply_one, whereabouts
+from penstock._graph._apply import DROPPED, Context, apply_block, apply_into, whereabouts
 from penstock._graph._evaluate import element_at
 from penstock._graph._nodes import Element, Filter, Map
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
@@ -28,30 +28,20 @@ class MapStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
-            results = self._at_once(chunk)
-            if results is None:
-                yield from self._one_by_one(chunk)
-            else:
+            results: list[Element] = []
+            with Caught(Exception) as caught:
+                places = MarkPlaces(self.leaves, chunk.marks)
+                apply_into(results, self.step, chunk.elements, places, self.context, element_at)
+            if caught.error is None:
                 yield _kept(chunk, results)
-
-    def _at_once(self, chunk: Chunk) -> list[Element] | None:
-        """Return the function of every element; None if one failed, which is then met one by one."""
-        with contextlib.suppress(Exception):
-            return self._apply(chunk.elements, chunk.marks)
-        return None
-
-    def _apply(self, elements: list[Element], marks: Marks) -> list[Element]:
-        return apply_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
-
-    def _one_by_one(self, chunk: Chunk) -> Iterator[Chunk]:
-        places = MarkPlaces(self.leaves, chunk.marks)
-        for index, element in enumerate(chunk.elements):
-            result = apply_one(self.step, element, places.place(index), self.context, element_at)
-            yield _kept(chunk.part(index, index + 1), [result])
+                continue
+            yield _kept(chunk.part(0, len(results)), results)
+            raise caught.taken()
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         elements, marks = self.below.reproduce(tokens)
-        return self._apply(elements, marks), marks
+        places = MarkPlaces(self.leaves, marks)
+        return apply_block(self.step, elements, places, self.context, element_at), marks
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)

@@ -4,7 +4,6 @@ A token is (the parent element's start, how many of its rows came before), and w
 element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
 """
 
-import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
-from penstock._graph._flat import flat_block
+from penstock._graph._flat import flat_into
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
@@ -50,35 +50,32 @@ class RowsStage:
                 if skip:
                     check_held(parents.afters[0], token[2], "an element that several are made of")
                 began = time.perf_counter()
-                lists: list[list[Element]] | None = None
-                with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
-                    lists = self._split(parents.elements, parents.marks)
-                if lists is None:
-                    yield from self._one_by_one(parents, skip)
-                else:
-                    has_room = sum(map(len, lists)) < _MOST_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                lists: list[list[Element]] = []
+                with Caught(Exception) as caught:
+                    self._split(lists, parents.elements, parents.marks)
+                has_room = sum(map(len, lists)) < _MOST_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                if lists:
                     yield _chunk(lists, skip, parents)
-                    at_once = at_once * 2 if has_room else max(at_once // 2, 1)
-                skip = 0
+                    skip = 0
+                if caught.error is not None:
+                    raise caught.taken()
+                at_once = at_once * 2 if has_room else max(at_once // 2, 1)
 
-    def _one_by_one(self, chunk: Chunk, skip: int) -> Iterator[Chunk]:
-        """Yield the rows of each element of a chunk; those before a failing one come first."""
-        for number in range(len(chunk.elements)):
-            parent = chunk.part(number, number + 1)
-            yield _chunk(self._split(parent.elements, parent.marks), skip, parent)
-            skip = 0
-
-    def _split(self, elements: list[Element], marks: Marks) -> list[list[Element]]:
+    def _split(self, lists: list[list[Element]], elements: list[Element], marks: Marks) -> None:
+        """Add the rows of each element to an empty list; if one raises, of those before it."""
         if isinstance(self.step, Unbatch):
-            return list(map(split_rows, elements))
-        return flat_block(self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
+            lists.extend(map(split_rows, elements))
+        else:
+            flat_into(lists, self.step, elements, MarkPlaces(self.leaves, marks), self.context, element_at)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         if not tokens:
             return [], no_marks()
         parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
         elements, marks = self.below.reproduce(parents)
-        split = dict(zip(parents, zip(self._split(elements, marks), marks, strict=True), strict=True))
+        lists: list[list[Element]] = []
+        self._split(lists, elements, marks)
+        split = dict(zip(parents, zip(lists, marks, strict=True), strict=True))
         found: list[Element] = []
         found_marks: list[Marks] = []
         for token in tokens:
