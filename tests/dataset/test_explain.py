@@ -181,6 +181,15 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
             "then in order, in one thread: window_shuffle(3), batch(2)",
         ),
     ),
+    "plan of steps above folds": (
+        ps.range(9).filter(is_odd).window_shuffle(3).batch(2, merge=list).map(len).limit(2),
+        "plan",
+        (
+            "by any worker, in blocks: read(Range(0, 9, 1)).filter(is_odd)",
+            "then in order, in one thread: window_shuffle(3), limit(2)",
+            "then by any worker, several batches at once: batch(2, merge=list), map(len)",
+        ),
+    ),
     "plan of a stream": (
         ps.stream(streamed).map(double),
         "plan",

@@ -29,6 +29,7 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves
+from penstock._graph._ordered._tail import tail_of
 from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
 from penstock._plan._plan import Batches, Ordered
@@ -109,8 +110,17 @@ def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str]
 
 def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
     """Return the identities of the steps that any worker may compute."""
-    leaves = [node] if isinstance(program, Batches) else worker_leaves(node)
-    return {id(step) for leaf in leaves for step in walk(leaf)}
+    if isinstance(program, Batches):
+        return {id(step) for step in walk(node)}
+    return {id(step) for leaf in worker_leaves(node) for step in walk(leaf)} | set(map(id, _above(node)))
+
+
+def _above(node: Node) -> list[Node]:
+    """Return the steps above the folds of what is read in order, innermost first, that workers compute."""
+    tail = tail_of(node) if worker_leaves(node) else None
+    if tail is None:
+        return []
+    return [*([] if tail.merge is None else [tail.merge]), *tail.above]
 
 
 def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
@@ -127,11 +137,13 @@ def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
         return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
+    above = ", ".join(map(verb_text, _above(node)))
     chains = list(dict.fromkeys(map(chain_text, leaves)))
     return [
         *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
         *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
         f"then in order, in one thread: {', '.join(in_order) or 'nothing'}",
+        *([f"then by any worker, several batches at once: {above}"] if above else []),
         *awaited,
     ]
 

@@ -306,6 +306,10 @@ class Crew:
     def _is_settled(self, slots: Iterable[int]) -> bool:
         return any(map(self._is_complete, slots)) or self._ring.stopped or self._worker_error is not None
 
+    def waker(self, client: Client) -> Callable[[], None]:
+        """Return what has the one who waits for a client's jobs look again; from any thread."""
+        return _listener_of(client).ring
+
     def fileno(self, client: Client) -> int:
         """Return the descriptor that becomes readable when a job of the client's may be complete."""
         return _listener_of(client).fileno()

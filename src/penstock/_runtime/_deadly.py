@@ -20,6 +20,15 @@ def deadly_position_error(leaf: Leaf, number: int, death: WorkerError) -> Worker
     )
 
 
+def deadly_batch_error(step: int, death: WorkerError) -> WorkerError:
+    """Return what is raised in the place of a batch of what is read in order, given by its step."""
+    return WorkerError(
+        f"what is computed of all rows of step {step} together kills worker processes, one after the other. Mend what "
+        f'is done to the batch, or leave it out: on_error="skip" of a step above it does. The last death: {death}',
+        exit_code=death.exit_code,
+    )
+
+
 def _record(node: Node, component: str, key: int) -> str:
     source = leaf_of(node, component)
     record = describe_key(source.source, key) if isinstance(source, Read) else f"key {key}"

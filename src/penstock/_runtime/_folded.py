@@ -12,14 +12,15 @@ Guarantees:
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, Node
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._chunk import Marks, Token, no_marks
+from penstock._graph._ordered._tail import Tail
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
@@ -38,31 +39,33 @@ _CHUNK_SECONDS: Final = 0.002
 _PATIENCE_SECONDS: Final = 2.0
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
     """A batch, or what was raised instead."""
 
     batch: Element
     token: Token
     filtered: tuple[tuple[Node, int, int], ...]
+    marks: Marks
+    """The first row's."""
     error: BaseException | None = None
 
 
 class Fold:
     """The source of the pipeline: chunks of batches, up to the end or the first error."""
 
-    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
-        self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count))
+        self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count), tail)
 
-    def __iter__(self) -> Generator[list[_Made]]:
-        made: list[_Made] = []
+    def __iter__(self) -> Generator[list[Made]]:
+        made: list[Made] = []
         began = time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
-                    made.append(_Made(*self.inner.next(), self._counted()))
+                    made.append(Made(*self.inner.next(), self._counted(), self.inner.rows[:1]))
                 if caught.error is not None:  # raised by the consumer
-                    made.append(_Made(None, None, self._counted(), caught.taken()))
+                    made.append(Made(None, None, self._counted(), no_marks(), caught.taken()))
                     break
                 if time.perf_counter() - began >= _CHUNK_SECONDS:
                     yield made
@@ -82,15 +85,16 @@ class Fold:
 
 
 class FoldedStream:
-    """Elements of an ordered dataset, folded ahead."""
+    """Elements of an ordered dataset, folded ahead; without the steps of a tail, if given."""
 
-    def __init__(self, crew: Crew, client: Client, course: Course) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None = None) -> None:
         crew.check()
         self._crew = crew
         self._client = client
         self._course = course
+        self._tail = tail
         self._bell = Bell()
-        self._made: list[_Made | None] = []
+        self._made: list[Made | None] = []
         self._index = 0
         self._engine: Engine | None = None
         self._outlet: Outlet | None = None
@@ -99,6 +103,12 @@ class FoldedStream:
         self._closed = False
 
     def next(self) -> tuple[Element, Token]:
+        made = self.take()
+        self.count(made)
+        return made.batch, made.token
+
+    def take(self) -> Made:
+        """Return the next batch as it was made; raise as `next` does."""
         if self._closed:
             raise EndOfEpoch
         self._crew.check()
@@ -111,23 +121,34 @@ class FoldedStream:
                 raise failure
             self.close()
             raise EndOfEpoch
-        return self._handed_out(self._made[self._index])
+        return self._taken(self._made[self._index])
 
     def next_nowait(self) -> tuple[Element, Token] | None:
+        made = self.take_nowait()
+        if made is None:
+            return None
+        self.count(made)
+        return made.batch, made.token
+
+    def take_nowait(self) -> Made | None:
+        """Return the next batch as it was made, if it is there."""
         if self._closed or self._outlet is None:
             return None
         self._crew.check()
-        if not self._has_more():
+        if not self.has_more:
             self._receive(self._outlet.take_now())
-        made = self._made[self._index] if self._index < len(self._made) else None
-        return None if made is None or made.error is not None else self._handed_out(made)
+        return self._taken(self._made[self._index]) if self._has_batch() else None
 
-    def _handed_out(self, made: _Made | None) -> tuple[Element, Token]:
-        if made is None or self._course.where is None:
-            raise InternalError("a batch of an ordered dataset is handed out once, with its token")
+    def count(self, made: Made) -> None:
+        """Count what filters left out on the way to a batch that is handed out."""
         for counts in made.filtered:
             self._client.recorder.count_filtered(*counts)
+
+    def _taken(self, made: Made | None) -> Made:
+        if made is None or self._course.where is None:
+            raise InternalError("a batch of an ordered dataset is handed out once, with its token")
         if made.error is not None:
+            self.count(made)
             self._closed = isinstance(made.error, EndOfEpoch)
             self._end_fold()
             try:
@@ -137,7 +158,7 @@ class FoldedStream:
         self._made[self._index] = None  # so that the chunk doesn't keep it
         self._index += 1
         self._course = self._course._replace(where=self._course.where._replace(token=made.token))
-        return made.batch, made.token
+        return made
 
     def _receive(self, found: object) -> None:
         if isinstance(found, list):
@@ -148,7 +169,7 @@ class FoldedStream:
     def _begun(self) -> Outlet:
         if self._outlet is None:
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._fold = Fold(self._crew, self._client, self._course)
+                self._fold = Fold(self._crew, self._client, self._course, self._tail)
                 config = PipelineConfig(Source(self._fold), (), Sink(self._client.plan.prefetch))
                 self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
                 self._outlet = self._engine.begin(None)
@@ -161,15 +182,31 @@ class FoldedStream:
         return self._bell.fileno()
 
     def is_ready(self) -> bool:
-        if self._closed or self._has_more():
+        if self._closed or self.has_more:
             return True
-        outlet = self._begun()
         self._bell.clear()
-        outlet.forget(self._bell.ring)
-        self._receive(outlet.take_or_wake(self._bell.ring))
-        return self._has_more()
+        self._await(self._bell.ring)
+        return self.has_more
 
-    def _has_more(self) -> bool:
+    def comes(self, wake: Callable[[], None]) -> bool:
+        """Return whether the next batch is here; if not, `wake` is called when it may be, or there will be none."""
+        if self._closed:
+            return False
+        if not self.has_more:
+            self._await(wake)
+        return self._has_batch()
+
+    def _await(self, wake: Callable[[], None]) -> None:
+        outlet = self._begun()
+        outlet.forget(wake)
+        self._receive(outlet.take_or_wake(wake))
+
+    def _has_batch(self) -> bool:
+        made = self._made[self._index] if self._index < len(self._made) else None
+        return made is not None and made.error is None
+
+    @property
+    def has_more(self) -> bool:
         """Return whether the next batch, or the end, is here."""
         return self._ended or self._index < len(self._made)
 

@@ -15,6 +15,7 @@ from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
 from penstock._graph._ordered._stage import Stage
+from penstock._graph._ordered._tail import Tail
 from penstock._plan._plan import Ordered, Plan
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class OrderedStream:
-    """Elements of an ordered dataset, read by whatever computes its leaves."""
+    """Elements of an ordered dataset, read by whatever computes its leaves; without the steps of a tail, if given."""
 
-    def __init__(self, plan: Plan, course: Course, context: Context, read: Reader) -> None:
+    def __init__(self, plan: Plan, course: Course, context: Context, read: Reader, tail: Tail | None = None) -> None:
         self._plan = plan
-        self._stage = stage_of(plan, course, context, read)
+        self._stage = stage_of(plan, course, context, read, tail)
         self._token: Token = None if course.where is None else course.where.token
         self._chunks: Iterator[Chunk] | None = None
         self._chunk: Chunk | None = None
@@ -67,10 +68,15 @@ class OrderedStream:
 
     def places(self) -> list[Place]:
         """Return the places of the rows of the batch last returned."""
+        places = MarkPlaces(whences_of(self._plan.node), self.rows)
+        return [places.place(row) for row in range(len(self.rows))]
+
+    @property
+    def rows(self) -> Marks:
+        """The marks of the rows of the batch last returned."""
         if self._rows is None:
             raise InternalError("no batch was returned yet")
-        places = MarkPlaces(whences_of(self._plan.node), self._rows)
-        return [places.place(row) for row in range(len(self._rows))]
+        return self._rows
 
     @property
     def has_begun(self) -> bool:
@@ -110,11 +116,11 @@ class OrderedStream:
         self._stop()
 
 
-def stage_of(plan: Plan, course: Course, context: Context, read: Reader) -> Stage:
+def stage_of(plan: Plan, course: Course, context: Context, read: Reader, tail: Tail | None = None) -> Stage:
     """Return the top stage of an ordered plan, in the epoch and over the legs of a course."""
     if not isinstance(plan.program, Ordered) or course.where is None:
         raise InternalError("an indexable dataset is not read in order")
-    opening = Opening(course.first.epoch, plan.shard.count, read, context, plan.must_fill)
+    opening = Opening(course.first.epoch, plan.shard.count, read, context, plan.must_fill, tail)
     return open_stages(plan.node, course.where.legs, opening)
 
 

@@ -18,18 +18,21 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from penstock._graph._apply import Context
+from penstock._plan._plan import Plan
 from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
 from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
 from penstock._runtime._jobs import Job
-from penstock._runtime._parcels import LARGE_BYTES, read
+from penstock._runtime._parcels import LARGE_BYTES, read, write
 from penstock._runtime._process_work import OWNERS_PLAN, Described, needs_of, shared, work
+from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._workers._processes import Starting, Work, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 from penstock.transport._arena._table import create_region
+from penstock.transport._encoding._pickles import Pickled
 from penstock.transport._memory import Lease, Region, aligned
 from penstock.transport._ring import SlotRing
 
@@ -54,7 +57,7 @@ class ProcessCrew(Crew):
     def __init__(self, owner: Client) -> None:
         self._board = Board.create(SLOTS, BLOCKS, owner.plan.num_workers)
         self._owners_plan = shared(owner.plan)
-        self._plans: dict[Client, Region] = {}  # of the others
+        self._plans: dict[int, Region] = {}  # by identity; of the others
         self._newest = OWNERS_PLAN  # number of a region
         self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
         self._room_bytes = _ROOM_BYTES
@@ -100,29 +103,32 @@ class ProcessCrew(Crew):
             self._processes.unshare(number)
 
     def join(self, client: Client) -> None:
-        plan = None if client is self._owner else shared(client.plan)
+        is_known = client.plan is self._owner.plan or id(client.plan) in self._plans
+        plan = None if is_known else shared(client.plan)
         super().join(client)
         with self.owned():
             self._idle_spills[client] = []
             if plan is not None:
-                self._plans[client] = plan
+                self._plans[id(client.plan)] = plan
                 self._share(plan)
 
     def _let_go(self, client: Client) -> None:
         super()._let_go(client)
         self._discard(self._idle_spills.pop(client, []))
-        self._forget_plan(client)
+        self._forget_plan(client.plan)
 
     def retire(self, slot: int) -> None:
         armed = self._armed[slot]
         super().retire(slot)
         if armed is not None:
-            self._forget_plan(armed.client)
+            self._forget_plan(armed.client.plan)
 
-    def _forget_plan(self, client: Client) -> None:
-        """Let go of the plan of a client that has left, once nobody is at one of its jobs, and may ask for it."""
-        if client in self._plans and client not in self.clients and not self._draining_of(client):
-            self._discard([self._plans.pop(client)])
+    def _forget_plan(self, plan: Plan) -> None:
+        """Let go of a plan whose clients have left, once nobody is at one of their jobs, and may ask for it."""
+        draining = (self._armed[slot] for slot in self._draining)
+        clients = (*self.clients, *(armed.client for armed in draining if armed is not None))
+        if id(plan) in self._plans and not any(client.plan is plan for client in clients):
+            self._discard([self._plans.pop(id(plan))])
 
     def _region_bytes(self, job: Job) -> int:
         return self._room_bytes if job.has_merge else job.memory_bytes
@@ -139,35 +145,40 @@ class ProcessCrew(Crew):
         # Rows whose layout isn't known lie in memory twice: as elements, and merged. One such batch is enough.
         return cast("SharedJob", job).joins and job.has_merge and not client.learned.has_concluded
 
-    def _spill_of(self, slot: int, client: Client, job: SharedJob) -> Region | None:
-        """Return memory for what a job's processes hand on, if there is any."""
+    def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
+        """Return memory for what a job's processes are given and hand on, if there is any."""
         idle = self._idle_spills[client]
         if not job.has_merge and job.row_bytes:
             self._discard(idle)  # of the first jobs, before a row's layout was known
             idle.clear()
             return None
-        size = max(self._room_bytes, 2 * job.row_bytes)
+        size = max(self._room_bytes, 2 * job.row_bytes, 0 if given is None else 2 * given.nbytes)
         while idle and len(idle[-1]) < size:
             self._discard([idle.pop()])
         region = self._spills[slot] = idle.pop() if idle else self._allocate(size)
+        if given is not None:
+            write(given, region, 0)
         return region
 
     def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, cast("SharedJob", armed.job)
-        spill = self._spill_of(slot, client, job)
-        plan = self._plans.get(client)
+        given = job.parcel if isinstance(job, TailJob) else None
+        given_bytes = 0 if given is None else given.nbytes
+        spill = self._spill_of(slot, client, job, given)
+        plan = self._plans.get(id(client.plan))
         described = Described(
             armed.number,
             OWNERS_PLAN if plan is None else self._regions[id(plan)][0],
             task_of(job),
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
+            given_bytes,
             tuple(known for known, _ in self._regions.values()),
             {at: str(client.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(client.deadly)}
             if client.deadly
             else {},
         )
-        taken = aligned(job.row_bytes)
+        taken = aligned(job.row_bytes + given_bytes)
         if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
             self._board.describe(slot, pickle.dumps(None), taken)  # which they fail on
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)
@@ -238,11 +249,11 @@ class ProcessCrew(Crew):
         at = self._board.doing(number)
         self._board.forget_worker(number)  # the next one with this number begins at nothing
         armed = None if at is None else self._armed_at(at)
-        for client in self.clients:
+        for recorder in dict.fromkeys(client.recorder for client in self.clients):  # a loader may have two clients
             step, rows = None, None
-            if at is not None and armed is not None and armed.client is client:
+            if at is not None and armed is not None and armed.client.recorder is recorder:
                 step, rows = armed.job.extent(at.block)
-            client.recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
+            recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
         if at is None or armed is None or not self._is_deadly(at):
             return None
         known = self._deaths.get(at.job)

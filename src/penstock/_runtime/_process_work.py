@@ -26,6 +26,8 @@ from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
 from penstock._runtime._pace import Pace, shared_processors
 from penstock._runtime._parcels import pack, pickler, read, write
+from penstock._runtime._process_regions import Regions
+from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, Task, job_of
 from penstock._runtime._trouble import ToldError
 from penstock._workers._processes import Inherited, SharedDescriptors
@@ -64,6 +66,8 @@ class Described(NamedTuple):
     """The number of the memory for what processes hand to each other or to the consumer; None where there is none."""
     region: int | None
     """The number of the memory for batches; None where elements are what is wanted."""
+    given_bytes: int
+    """How much there lies at the beginning of the first of these, that is given to the job; 0 for nothing."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
     deadly: dict[tuple[int, ...], str]
@@ -205,7 +209,7 @@ class _Worker:
         self._board = board
         self._pace = Pace(board, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
-        self._regions = _Regions(SharedDescriptors(pipe))
+        self._regions = Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand
         self._is_elsewhere = False  # whether only the consumer can tell what becomes of the block at hand
         self._context = Context(observe=self._events.append, substituted=self._substituted)
@@ -328,11 +332,8 @@ class _Worker:
         self._board.end(self._number)  # to wait for a turn is no work
         with self._program(described).merging:
             self._board.begin(self._number, slot, claim.number, claim.block)
-            spill, region = self._regions.get(described.spill), self._regions.get(described.region)
-            if not job.row_bytes:
-                for block in range(job.blocks):
-                    elements: Any = read(spill, self._board.place(slot, block), 0)
-                    job.take_elements(block, elements)
+            region = self._regions.get(described.region)
+            self._take_in(slot, described, job)
             began = time.perf_counter()
             job.run_merge(self._context, come_to)
             self._board.count_merge(slot, time.perf_counter() - began)
@@ -342,6 +343,21 @@ class _Worker:
             write(parcel, region, 0)
             self._board.put(slot, job.blocks, 0, parcel.nbytes)
         del self._jobs[slot]  # with the batches
+
+    def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
+        """Take what a merge is made of. What is done to it there is private: who dies at it leaves it as it was."""
+        given = slice(0, described.given_bytes)
+        places = [] if job.row_bytes else [self._board.place(slot, block) for block in range(job.blocks)]
+        size = max(job.row_bytes, *(place.stop for place in (given, *places)))
+        spill: Any = self._regions.private(cast("int", described.spill), size)
+        if isinstance(job, TailJob):
+            job.take_given(cast("Any", read(spill, given, 0)))
+            return
+        if job.row_bytes:
+            job.use(spill)
+        for block, place in enumerate(places):
+            elements: Any = read(spill, place, 0)
+            job.take_elements(block, elements)
 
 
 def _deaths(described: Described) -> dict[tuple[int, ...], Exception]:
@@ -377,24 +393,3 @@ class _Turns:
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)
-
-
-class _Regions:
-    """The crew's memory, as far as this process has met it."""
-
-    def __init__(self, descriptors: SharedDescriptors) -> None:
-        self._descriptors = descriptors
-        self.known: dict[int, Region] = {}
-
-    def get(self, number: int) -> Region:
-        if number not in self.known:
-            descriptor = self._descriptors.ask(number)
-            try:
-                self.known[number] = open_region(descriptor)
-            finally:
-                os.close(descriptor)
-        return self.known[number]
-
-    def keep(self, living: tuple[int, ...]) -> None:
-        for number in self.known.keys() - living:
-            del self.known[number]

@@ -32,6 +32,9 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 class JobQueue(Generic[AnyJob]):
     """The jobs of one stream, in order."""
 
+    _ends = True
+    """Whether there are no more once `make_job` has none."""
+
     def __init__(
         self,
         crew: Crew,
@@ -58,7 +61,7 @@ class JobQueue(Generic[AnyJob]):
         self._client = client
         self._make_job = make_job
         window = min(window, max(SLOTS_EACH // queues, 1))
-        self._window = window
+        self.window = window
         self._memory = client.plan.memory
         self._most_regions = window + 1 + client.ahead
         self._armed: deque[tuple[int, AnyJob]] = deque()
@@ -158,8 +161,9 @@ class JobQueue(Generic[AnyJob]):
                 self._made = self._make_job()
             job = self._made
             if job is None:
-                self._ended = True
-            elif self._fits(job):
+                self._ended = self._ends
+                return
+            if self._fits(job):
                 self._armed.append((self._crew.arm(self._client, job), job))
                 self._made = None
             else:
@@ -167,7 +171,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _window_now(self) -> int:
         begins_alone = bool(self._armed) and self._crew.begins_alone(self._client, self._armed[-1][1])
-        return 1 if begins_alone else self._window
+        return 1 if begins_alone else self.window
 
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
@@ -203,7 +207,7 @@ class JobQueue(Generic[AnyJob]):
                 "others. Keep fewer, or use copy=True, which hands out copies.",
                 stacklevel=6,
             )
-        self._most_regions = crew.regions_in_use(client) + self._window
+        self._most_regions = crew.regions_in_use(client) + self.window
         self._arm()
 
 
@@ -219,3 +223,42 @@ class ReadyQueue(JobQueue[AnyJob]):
                 self._armed.remove(armed)
                 return armed
         return super()._taken()  # the ring was stopped
+
+
+class GivenQueue(JobQueue[AnyJob]):
+    """Jobs whose content comes from elsewhere, in order; `make_job` has none as long as no more has come."""
+
+    _ends = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another job would be armed at once."""
+        return self._made is None and len(self._armed) < self._window_now() and self._crew.has_free_slot
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is in the making, ready, or waiting for memory."""
+        return not self._armed and self._made is None
+
+    @property
+    def has_armed(self) -> bool:
+        """Whether a job is in the making, or ready."""
+        return bool(self._armed)
+
+    @property
+    def jobs(self) -> list[AnyJob]:
+        """The jobs that are in the making or ready, and the one that waits for memory."""
+        return [job for _, job in self._armed] + ([] if self._made is None else [self._made])
+
+    def arm(self) -> None:
+        """Arm what has come, as far as there is room."""
+        with self._crew.owned():
+            self._arm()
+
+    def wait(self, has_come: Callable[[], bool]) -> None:
+        """Wait until the first job is complete, or more has come; one is armed."""
+        self._crew.wait(self._client, self._wanted, lambda: self._ended or has_come())
+
+    def is_complete(self) -> bool:
+        """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""
+        return self._crew.is_ready(self._client, self._wanted())

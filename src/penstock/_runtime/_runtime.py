@@ -6,6 +6,7 @@ from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._ordered._chunk import Chunk
 from penstock._graph._ordered._leaf import Leaf, one_by_one, read_inline
+from penstock._graph._ordered._tail import tail_of
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._client import Client
@@ -41,6 +42,7 @@ class Runtime:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, lender)
+        self._tail_client: Client | None = None  # there once it has joined the crew
         self._owner = owner
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
         self._is_closed = False
@@ -62,9 +64,22 @@ class Runtime:
         crew.give_up(self._client)
         if isinstance(plan.program, Batches):
             return ThreadBatchStream(crew, self._client, courses)
-        from penstock._runtime._folded import FoldedStream  # noqa: PLC0415 - asyncio is slow to import
+        from penstock._runtime._tail_stream import folded_stream  # noqa: PLC0415 - asyncio is slow to import
 
-        return FoldedStream(crew, self._client, courses[0])
+        tail_client = None if tail_of(plan.node) is None else self._joined_tail(crew, ahead)
+        return folded_stream(crew, self._client, tail_client, courses[0])
+
+    def _joined_tail(self, crew: Crew, ahead: int) -> Client:
+        """Return the client of a crew for the steps above the folds."""
+        if self._tail_client is None:
+            client = Client(self._plan, self.recorder)
+            client.told_of_kept_batches = self._client.told_of_kept_batches
+            with HeldInterrupts():
+                crew.join(client)
+                self._tail_client = client
+        self._tail_client.ahead = ahead
+        crew.give_up(self._tail_client)
+        return self._tail_client
 
     def started(self) -> Crew:
         """Return the crew, which works as long as this is open."""
@@ -141,7 +156,12 @@ class Runtime:
 
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being made, ready, or in the consumer's hands."""
-        return 0 if self._crew is None else self._crew.count_bytes(self._client)
+        crew = self._crew
+        return 0 if crew is None else sum(map(crew.count_bytes, self._clients))
+
+    @property
+    def _clients(self) -> list[Client]:
+        return [self._client] if self._tail_client is None else [self._client, self._tail_client]
 
     def close(self) -> None:
         """Stop the workers, or have another's compute for this one no longer."""
@@ -151,7 +171,8 @@ class Runtime:
         if self._owner is None:
             self._crew.close()
         else:
-            self._crew.leave(self._client)
+            for client in self._clients:
+                self._crew.leave(client)
 
     def _inline(self, course: Course) -> InlineStream | OrderedStream:
         plan = self._plan

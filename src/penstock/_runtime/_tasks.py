@@ -11,6 +11,7 @@ from penstock._plan._plan import Plan
 from penstock._runtime._batches import Course
 from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
 from penstock._runtime._span_job import SpanJob
+from penstock._runtime._tail_job import TailJob, TailTask
 from penstock.batching._layout import Layout
 from penstock.transport._memory import Lease, Region
 
@@ -99,8 +100,8 @@ class GivenJob(Job, Protocol):
         ...
 
 
-SharedJob: TypeAlias = BatchJob | SpanJob | GivenJob
-Task: TypeAlias = BatchTask | SpanTask | GivenTask
+SharedJob: TypeAlias = BatchJob | SpanJob | TailJob | GivenJob
+Task: TypeAlias = BatchTask | SpanTask | TailTask | GivenTask
 
 
 def task_of(job: SharedJob) -> Task:

@@ -15,6 +15,7 @@ from penstock._graph._nodes import Element
 from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Chunk, Token
 from penstock._graph._ordered._leaf import Leaf, one_by_one
+from penstock._graph._ordered._tail import Tail
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches
 from penstock._runtime._batches import Course, Unit, coordinates_of
@@ -288,10 +289,10 @@ class ThreadReader:
 class ThreadOrderedStream(OrderedStream):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
 
-    def __init__(self, crew: Crew, client: Client, course: Course, context: Context) -> None:
+    def __init__(self, crew: Crew, client: Client, course: Course, context: Context, tail: Tail | None = None) -> None:
         self._reader = ThreadReader(crew, client)
         self._descriptor = crew.fileno(client)
-        super().__init__(client.plan, course, context, self._reader)
+        super().__init__(client.plan, course, context, self._reader, tail)
 
     def fileno(self) -> int | None:
         return self._descriptor

@@ -11,6 +11,7 @@ import psutil
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.equivalence.kinds import is_list_or_tuple
 
 DEADLY = 37
 LATE = 3_000
@@ -289,3 +290,46 @@ def use_one_processor(worker: int) -> None:
 def share_processors_out(worker: int) -> None:
     """Have every second worker use one of two processors, the others the other."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[worker % 2]})
+
+
+class ChangesAndDies:
+    """Changes what it is given, in place, and dies of it once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, given: Any) -> Any:
+        """Return one more than what was given; or die when that is done, if nobody has yet."""
+        rows: list[NDArray[Any]] = [*given] if is_list_or_tuple(given) else [given]
+        for row in rows:
+            row += 1
+        if int(rows[0].flat[0]) > DEADLY and not os.path.exists(self.path):
+            os.close(os.open(self.path, os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.stack(rows) if is_list_or_tuple(given) else given
+
+
+def is_any(row: object) -> bool:
+    """Keep every row."""
+    return row is not None
+
+
+def process_of_batch(batch: Any) -> dict[str, Any]:
+    """Return a batch and which process has computed it, after a moment."""
+    threading.Event().wait(0.01)
+    return {"batch": batch, "by": os.getpid(), "thread": threading.current_thread().name}
+
+
+def dies_of_batch(batch: NDArray[Any]) -> NDArray[Any]:
+    """Return a batch, or die of it in a worker."""
+    for number in batch.ravel().tolist():
+        kills_itself(number)
+    return batch
+
+
+def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
+    """Return a batch, changed in place, unless it is the one with a number that it refuses."""
+    batch *= 2
+    if 2 * DEADLY in batch:
+        raise ValueError(f"no batch with {DEADLY}")
+    return batch

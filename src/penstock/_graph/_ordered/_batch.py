@@ -18,6 +18,8 @@ class BatchStage:
     step: Batch
     size: int
     below: Stage
+    merges: bool = True
+    """Whether rows are merged; else each batch is the list of its rows."""
 
     def start(self) -> Token:
         return self.below.start()
@@ -36,7 +38,8 @@ class BatchStage:
             yield self._merged(pending.take(pending.count))
 
     def _merged(self, group: Group) -> Chunk:
-        return group.chunk(merge_block(self.step, group.elements, self.size))
+        rows = group.elements
+        return group.chunk(merge_block(self.step, rows, self.size) if self.merges else rows)
 
     @property
     def _stacks(self) -> bool:

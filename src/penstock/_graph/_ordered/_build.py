@@ -48,6 +48,7 @@ from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
 from penstock._graph._ordered._stage import Stage, StepStage
 from penstock._graph._ordered._stream import StreamStage
+from penstock._graph._ordered._tail import Tail
 from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import InternalError
 
@@ -68,6 +69,12 @@ class Opening:
     context: Context
     must_fill: bool = False
     """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
+    tail: Tail | None = None
+    """Steps that are left out, since others compute them."""
+
+    def leaves_out(self, node: Node) -> bool:
+        """Return whether a node is one of these steps."""
+        return self.tail is not None and self.tail.has(node)
 
 
 class _Opened(NamedTuple):
@@ -133,9 +140,11 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
-        stage = BatchStage(batch, batch.size // opening.ranks, stage)
+        merges = opening.tail is None or opening.tail.merge is None
+        stage = BatchStage(batch, batch.size // opening.ranks, stage, merges)
         for step in _steps_above(node, batch):
-            stage = opener.step(step, _Opened(stage, leaves))
+            if not opening.leaves_out(step):
+                stage = opener.step(step, _Opened(stage, leaves))
     return stage
 
 
@@ -213,6 +222,8 @@ class _Opener:
         if isinstance(node, OrderedMix | Chain | Zip):
             return self._join(node, leg, first, share)
         below = self._open(parents_of(node)[0], leg, first, share)
+        if opening.leaves_out(node):
+            return below
         stage = self.step(node, below)
         if isinstance(stage, BucketStage) and leg.token is not None:
             stage = replace(stage, keep_short=True)  # what was held open must all come out

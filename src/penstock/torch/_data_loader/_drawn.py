@@ -161,7 +161,7 @@ class InOrder(JobQueue[BatchJob]):
 
     def _window_now(self) -> int:
         # The first batch lies in memory twice, so it is alone. What comes after it is made when its rows are known.
-        return 1 if self._making.is_learning and not self._making.is_whole else self._window
+        return 1 if self._making.is_learning and not self._making.is_whole else self.window
 
     def _fits(self, job: BatchJob) -> bool:
         """Return whether a job may be under way too; bounds what large batches take."""

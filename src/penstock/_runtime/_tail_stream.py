@@ -1,0 +1,235 @@
+"""The batches of an ordered dataset whose last steps workers compute: what folds goes on meanwhile, in its own thread.
+
+The fold gives what each batch is made of (`_folded`); the consumer hands it to the workers as jobs, a few at once, and
+takes the batches in order, each with the token that it came with.
+
+Guarantees:
+  - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
+    again, from its rows on.
+  - At most `num_batch_workers` jobs are made at once. One has several batches only where these take a moment.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from penstock._graph._apply import DROPPED
+from penstock._graph._nodes import Element
+from penstock._graph._ordered._chunk import Token
+from penstock._graph._ordered._tail import TailRun
+from penstock._runtime._batches import Course, Unit
+from penstock._runtime._client import Client
+from penstock._runtime._crew import Crew
+from penstock._runtime._deadly import deadly_batch_error
+from penstock._runtime._folded import FoldedStream, Made
+from penstock._runtime._queue import GivenQueue
+from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._tail_job import Given, TailJob, tail_run
+
+_JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
+_MOST_STEPS: Final = 32
+_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
+_MOST_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
+
+
+class _Job(TailJob):
+    """A job, with what its batches came with.
+
+    Attributes:
+        made: what each batch is made of.
+        index: how many of them were handed out, or left out.
+    """
+
+    def __init__(self, run: TailRun, client: Client, made: Sequence[Made]) -> None:
+        super().__init__(run, len(made), client.learned, [Given(each.batch, each.marks) for each in made])
+        self.made = made
+        self.index = 0
+
+
+class TailStream:
+    """Batches in order.
+
+    Args:
+        crew: who computes.
+        client: whose the folds and the leaves are.
+        tail_client: another one of the crew's, for the steps above.
+        course: which batches.
+    """
+
+    def __init__(self, crew: Crew, client: Client, tail_client: Client, course: Course) -> None:
+        self._crew = crew
+        self._client = client
+        self._tail_client = tail_client
+        self._course = course  # of what was not handed out
+        self._run = tail_run(client.plan)
+        self._wake = crew.waker(tail_client)
+        self._waiting: deque[Made] = deque()  # which are in no job yet
+        self._job: _Job | None = None
+        self._ready: list[Element] = []  # the job's batches from the next one on, the last first
+        self._repeated = 0  # times, that a job was begun again since the last batch
+        self._closed = False
+        self._folded = self._new_fold()
+        self._queue = self._new_queue()
+
+    def _new_fold(self) -> FoldedStream:
+        return FoldedStream(self._crew, self._client, self._course, self._run.tail)
+
+    def _new_queue(self) -> GivenQueue[_Job]:
+        plan = self._client.plan
+        window = plan.limits.num_batch_workers or plan.prefetch
+        return GivenQueue(self._crew, self._tail_client, self._next_job, window)
+
+    def next(self) -> tuple[Element, Token]:
+        while not self._closed:
+            job = self._job or self._begun(self._queue.next_job_nowait()) or self._awaited()
+            found = None if job is None else self._next_of(job)
+            if found is not None:
+                return found
+        raise EndOfEpoch
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        while not self._closed and not self._crew.is_closed:
+            job = self._job or self._begun(self._queue.next_job_nowait())
+            if job is None:
+                self._arm()
+                job = self._begun(self._queue.next_job_nowait())
+            if job is None or not self._ready:
+                return None
+            found = self._next_of(job)
+            if found is not None:
+                return found
+        return None
+
+    # -- jobs: what comes from the fold goes to the workers
+
+    def _awaited(self) -> _Job | None:
+        """Wait until the first job is complete, or more has come for another; return it in the first case."""
+        self._arm()
+        if self._queue.is_empty and not self._waiting:
+            try:
+                self._waiting.append(self._folded.take())
+            except EndOfEpoch:
+                self.close()
+                raise
+        elif not self._queue.has_armed:  # it waits for memory
+            return self._begun(self._queue.next_job())
+        else:
+            self._queue.wait(lambda: self._queue.has_room and self._folded.comes(self._wake))
+        return None
+
+    def _arm(self) -> None:
+        most = self._steps_per_job()
+        while self._queue.has_room:
+            while len(self._waiting) < most and (made := self._folded.take_nowait()) is not None:
+                self._waiting.append(made)
+            if not self._waiting:
+                return
+            self._queue.arm()
+
+    def _next_job(self) -> _Job | None:
+        """Return a job of what has come; any worker may call it."""
+        made = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._steps_per_job()))]
+        if not made:
+            return None
+        job = _Job(self._run, self._tail_client, made)
+        if self._crew.shares:
+            job.pack()
+        return job
+
+    def _steps_per_job(self) -> int:
+        learned = self._tail_client.learned
+        if learned.merge_seconds is None:
+            return 1  # the first batch shouldn't wait for others
+        by_time = _JOB_SECONDS / max(learned.merge_seconds, 1e-9)
+        by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
+        return int(max(min(by_time, by_bytes, _MOST_STEPS), 1))
+
+    # -- batches
+
+    def _begun(self, job: _Job | None) -> _Job | None:
+        if job is not None:
+            self._job, self._ready = job, job.batches()[::-1]
+        return job
+
+    def _next_of(self, job: _Job) -> tuple[Element, Token] | None:
+        """Return the job's next batch; None where it is left out, or begun again."""
+        made = job.made[job.index]
+        if self._ready:
+            return self._handed_out(made, self._ready.pop())
+        trouble = job.trouble
+        if trouble.death is not None and job.index >= trouble.step:
+            death = deadly_batch_error(self._course.first.step, trouble.death)
+            self._handed_out(made, self._run.around(death, made.marks, self._tail_client.context()))
+            self._begin_again(job)
+            return None
+        if trouble.is_passing and self._repeated < _MOST_REPEATED:
+            self._repeated += 1
+            self._begin_again(job)
+            return None
+        self._crew.prepare_consumer()
+        if not self._crew.shares:  # the function that failed may have changed what it was given
+            self._restart()
+            made = self._folded.take()
+        try:
+            batch = self._run.result(made.batch, made.marks, self._tail_client.context())
+        except BaseException:
+            self._restart()  # likewise
+            raise
+        return self._handed_out(made, batch)
+
+    def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
+        job = self._job
+        if job is not None:
+            job.index += 1
+            if job.index == job.steps:
+                self._client.tell_of(job.trouble.complaint)
+                self._job = None
+        self._repeated = 0
+        self._folded.count(made)
+        is_left_out = batch is DROPPED
+        self._course = self._course.after(0 if is_left_out else 1, made.token)
+        return None if is_left_out else (batch, made.token)
+
+    def _begin_again(self, job: _Job) -> None:
+        """Have all that was not handed out computed anew, from what is there."""
+        left = [*job.made[job.index :], *(made for other in self._queue.jobs for made in other.made)]
+        self._queue.close()
+        self._waiting.extendleft(reversed(left))
+        self._job = None
+        self._queue = self._new_queue()
+
+    def _restart(self) -> None:
+        """Have all that was not handed out computed anew, from the dataset on."""
+        self._queue.close()
+        self._folded.close()
+        self._waiting.clear()
+        self._job, self._ready = None, []
+        self._folded, self._queue = self._new_fold(), self._new_queue()
+
+    def failing(self) -> Unit | None:
+        return None
+
+    def fileno(self) -> int | None:
+        return self._crew.fileno(self._tail_client)
+
+    def is_ready(self) -> bool:
+        if self._closed or self._job is not None:
+            return True
+        while not self._queue.is_complete():
+            if not self._queue.has_room or not self._folded.comes(self._wake):
+                return self._queue.is_empty and self._folded.has_more  # an error, or the end
+            self._arm()
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._folded.close()
+        self._queue.close()
+        self._job, self._ready = None, []
+
+
+def folded_stream(crew: Crew, client: Client, tail_client: Client | None, course: Course) -> FoldedStream | TailStream:
+    """Return the batches of an ordered dataset, whose last steps are a client's of their own, if there are any."""
+    if tail_client is None:
+        return FoldedStream(crew, client, course)
+    return TailStream(crew, client, tail_client, course)
