@@ -152,9 +152,11 @@ class BatchJob:
         self.arriving: list[BlockRecords] | None = None
         self.trouble = NO_TROUBLE
         self.layout: Layout | None = row_layout(self._program, learned)
+        if shared and self.layout is not None and not self.layout.row_bytes:
+            self.layout = None  # there is nothing to write into shared memory
         kinds = () if self.layout is None else self.layout.kinds
-        if shared and not all(isinstance(kind, LeafSpec | None) for kind in kinds):
-            self.layout = None  # lists of texts lie in no shared memory
+        # Texts, which lie in no shared memory.
+        self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
         self.row_bytes = 0 if self.layout is None else self.layout.leaf_offsets(self.row_count)[1]
         self.has_merge = self.layout is None or bool(self._program.above)
         self.joins = plan.program.batch is not None or bool(plan.program.above)
@@ -288,17 +290,33 @@ class BatchJob:
             results.append(result)
         self._results = results
 
-    def elements(self, block: int) -> object:
-        """Return what a block computed, and let go of it; None if its rows lie in memory already."""
+    @property
+    def hands_on(self) -> bool:
+        """Whether what a block computed is more than what lies in memory given to the job."""
+        return self.layout is None or bool(self._lists)
+
+    @property
+    def was_first(self) -> bool:
+        """Whether the job's rows are elements since their layout was not known, and those of later jobs are not."""
+        layout = row_layout(self._program, self._learned)
+        return self.layout is None and layout is not None and layout.row_bytes > 0
+
+    def elements(self, block: int) -> list[Any] | None:
+        """Return what a block computed, and let go of it; of rows in memory the texts alone, by leaves."""
         if self.layout is not None:
-            return None
+            start, stop = self.bounds_of(block)
+            return [self._columns[number][start:stop] for number in self._lists] or None
         elements, self._elements[block] = self._elements[block], []
         return elements
 
-    def take_elements(self, block: int, elements: list[Element] | None) -> None:
+    def take_elements(self, block: int, elements: list[Any] | None) -> None:
         """Take what another process computed of a block."""
-        if elements is not None:
-            self._elements[block] = elements
+        if self.layout is None:
+            self._elements[block] = elements or []
+            return
+        start, stop = self.bounds_of(block)
+        for number, texts in zip(self._lists, elements or (), strict=False):
+            self._columns[number][start:stop] = texts
 
     def merged(self) -> tuple[list[Element], Layout | None]:
         """Return what the merge made, and the layout of the rows, if one was seen."""

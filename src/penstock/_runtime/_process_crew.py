@@ -147,11 +147,9 @@ class ProcessCrew(Crew):
 
     def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
         """Return memory for what a job's processes are given and hand on, if there is any."""
-        idle = self._idle_spills[client]
-        if not job.has_merge and job.row_bytes:
-            self._discard(idle)  # of the first jobs, before a row's layout was known
-            idle.clear()
+        if not job.has_merge and not job.hands_on:
             return None
+        idle = self._idle_spills[client]
         size = max(self._room_bytes, 2 * job.row_bytes, 0 if given is None else 2 * given.nbytes)
         while idle and len(idle[-1]) < size:
             self._discard([idle.pop()])
@@ -204,7 +202,7 @@ class ProcessCrew(Crew):
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False
-        if spill is not None and client in self._idle_spills:
+        if spill is not None and client in self._idle_spills and not job.was_first:
             self._idle_spills[client].append(spill)
         elif spill is not None:
             self._discard([spill])
@@ -225,7 +223,8 @@ class ProcessCrew(Crew):
             for block in range(job.blocks):
                 elements: Any = read(spill, self._board.place(slot, block), sys.maxsize)
                 job.take_elements(block, elements)
-            job.run_merge(Context())
+            if job.has_merge:
+                job.run_merge(Context())
             return
         place = self._board.place(slot, job.blocks)
         merged: Any = read(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)

@@ -1,6 +1,5 @@
 """The memory of a crew in one of its processes, which asks for a region when it first needs it."""
 
-import mmap
 import os
 
 from penstock._workers._processes import SharedDescriptors
@@ -23,11 +22,6 @@ class Regions:
             finally:
                 os.close(descriptor)
         return self.known[number]
-
-    def private(self, number: int, size_bytes: int) -> mmap.mmap:
-        """Return the beginning of some memory as it is now, whatever is done to it here."""
-        descriptor = self.get(number).descriptor
-        return mmap.mmap(descriptor, max(size_bytes, 1), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def keep(self, living: tuple[int, ...]) -> None:
         for number in self.known.keys() - living:

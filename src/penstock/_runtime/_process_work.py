@@ -9,11 +9,14 @@ import fcntl
 import mmap
 import os
 import pickle
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import numpy as np
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
@@ -315,7 +318,7 @@ class _Worker:
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._board.count(slot, rows, seconds, cpu_seconds)
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
-        if described.spill is None or job.row_bytes:
+        if described.spill is None or not job.hands_on:
             return
         parcel = pack(job.elements(block))
         region = self._regions.get(described.spill)
@@ -345,18 +348,20 @@ class _Worker:
         del self._jobs[slot]  # with the batches
 
     def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
-        """Take what a merge is made of. What is done to it there is private: who dies at it leaves it as it was."""
-        given = slice(0, described.given_bytes)
-        places = [] if job.row_bytes else [self._board.place(slot, block) for block in range(job.blocks)]
-        size = max(job.row_bytes, *(place.stop for place in (given, *places)))
-        spill: Any = self._regions.private(cast("int", described.spill), size)
+        """Take what a merge is made of, copied: who writes to it and dies leaves it as it was.
+
+        Mapping it privately would take longer, up to some 10 MB at least.
+        """
+        spill = self._regions.get(cast("int", described.spill))
         if isinstance(job, TailJob):
-            job.take_given(cast("Any", read(spill, given, 0)))
+            given: Any = read(spill, slice(0, described.given_bytes), sys.maxsize)
+            job.take_given(given)
             return
         if job.row_bytes:
-            job.use(spill)
-        for block, place in enumerate(places):
-            elements: Any = read(spill, place, 0)
+            rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, job.row_bytes).copy()
+            job.use(rows)
+        for block in range(job.blocks) if job.hands_on else ():
+            elements: Any = read(spill, self._board.place(slot, block), sys.maxsize)
             job.take_elements(block, elements)
 
 

@@ -28,6 +28,8 @@ class SpanJob:
     steps = 0
     memory_bytes = 0
     row_bytes = 0
+    hands_on = True
+    was_first = False
 
     def __init__(self, leaf: Leaf, span: range, block_rows: int) -> None:
         self.leaf = leaf

@@ -47,6 +47,8 @@ class TailJob:
     has_merge = True
     joins = True
     row_bytes = 0
+    hands_on = True
+    was_first = False
 
     def __init__(self, run: TailRun, steps: int, learned: Learned, given: Sequence[Given] = ()) -> None:
         """Describe a job.

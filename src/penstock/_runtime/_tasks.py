@@ -52,9 +52,17 @@ class GivenJob(Job, Protocol):
         ...
 
     @property
+    def was_first(self) -> bool:
+        """Whether the job's rows are elements since their layout was not known, and those of later jobs are not."""
+        ...
+
+    @property
     def row_count(self) -> int:
         """How many rows the job has."""
         ...
+
+    hands_on: bool
+    """Whether what a block computed is more than rows in memory: elements for who merges them, or the consumer."""
 
     joins: bool
     """Whether what is merged comes from all of its blocks, and is merged by a process."""

@@ -32,6 +32,11 @@ def named_row(number: int) -> dict[str, Any]:
     return {"number": number, "name": f"record {number}"}
 
 
+def named_large_row(number: int) -> dict[str, Any]:
+    """Return a row of which a batch stays in the loader's memory, with a leaf that is no array."""
+    return {"image": large_row(number), "name": f"record {number}"}
+
+
 def ragged_row(number: int) -> NDArray[np.float32]:
     """Return rows of which one has another shape than the others."""
     return np.zeros(3 if number == DEADLY else 2, np.float32)

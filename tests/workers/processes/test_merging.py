@@ -95,6 +95,21 @@ def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
     assert most < (2 * prefetch + 1) * batch_bytes * 1.1
 
 
+def test_texts_hold_no_array_back_from_its_row() -> None:
+    """Arrays are written straight into their batch, where texts stand beside them as well: nothing lies there twice."""
+    prefetch, size = 2, 80
+    batch_bytes = size * 100_000  # too much for a job to have several
+    dataset = ps.range(20 * size).map(functions.named_large_row).batch(size)
+    most = 0
+    with processes(dataset, prefetch=prefetch) as loader:
+        for number, batch in enumerate(loader):
+            rows = range(size * number, size * (number + 1))
+            assert batch["name"] == [f"record {row}" for row in rows]
+            assert batch["image"][:, 0].tolist() == [row % 251 for row in rows]
+            most = max(most, shared_bytes()) if number >= 2 * prefetch else 0
+    assert 0 < most < (prefetch + 1) * batch_bytes * 1.1
+
+
 @pytest.mark.parametrize(
     "dataset",
     [

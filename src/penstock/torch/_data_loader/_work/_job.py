@@ -95,6 +95,7 @@ class BatchJob:
         self.row_count = task.given.rows
         self.blocks = 1 if task.way == "whole" else max(-(-self.row_count // task.block_rows), 1)
         self.has_merge = task.way != "rows"
+        self.hands_on = task.row_layout is None
         self.row_bytes = 0 if task.row_layout is None else task.row_layout.layout.leaf_offsets(self.row_count)[1]
         self.memory_bytes = self.row_bytes or max(int(self.row_count * learned.merged_row_bytes), 1)
         self._columns: list[Column] = []
@@ -105,6 +106,11 @@ class BatchJob:
     def task(self) -> BatchTask:
         """Return the job as a value."""
         return self._task
+
+    @property
+    def was_first(self) -> bool:
+        """Whether rows were not written straight into the batch since it was not known how; those of later jobs are."""
+        return self._task.row_layout is None and self._learned.row_layout is not None
 
     def use(self, lease: Lease | Region) -> None:
         """Lay the rows over memory, which lives as long as a view of them."""
