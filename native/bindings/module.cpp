@@ -31,6 +31,7 @@ void bind_images(nb::module_& module);
 void bind_jobs(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_packing(nb::module_& module);
+void bind_parent_watch(nb::module_& module);
 void bind_permutation(nb::module_& module);
 void bind_pool(nb::module_& module);
 void bind_ring(nb::module_& module);
@@ -52,6 +53,7 @@ NB_MODULE(_native, module) {
     penstock::bindings::bind_jobs(module);
     penstock::bindings::bind_memory(module);
     penstock::bindings::bind_packing(module);
+    penstock::bindings::bind_parent_watch(module);
     penstock::bindings::bind_permutation(module);
     penstock::bindings::bind_pool(module);
     penstock::bindings::bind_ring(module);

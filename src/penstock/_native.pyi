@@ -387,6 +387,11 @@ def fill_rows_from(
     Fill the rows of `out`, where document i is `tokens[starts[i]:starts[i + 1]]`, of the dtype of `out`.
     """
 
+def end_when_readable(descriptors: Sequence[int]) -> None:
+    """
+    End this process when one of some descriptors becomes readable, also in the midst of a call.
+    """
+
 class Permutation:
     """A keyed bijection of [0, length), computed per position."""
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -33,6 +34,23 @@ def main():
 
 if __name__ == "__main__":
     main()
+"""
+
+
+HOLDING = """
+import ctypes
+import penstock as ps
+
+def hold(number):
+    with open("{told}", "a") as file:
+        file.write("holding\\n")
+    ctypes.PyDLL(None).sleep(600)
+    return number
+
+if __name__ == "__main__":
+    limits = ps.Limits(start_method="{method}")
+    for batch in ps.Loader(ps.range(100).map(hold).batch(4), num_workers=2, workers="processes", limits=limits):
+        pass
 """
 
 
@@ -82,6 +100,33 @@ def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
         program.communicate(timeout=PATIENCE_SECONDS)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert alive == []
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "orphaned"])
+def test_a_killed_program_takes_along_who_keeps_pythons_lock(tmp_path: Path, method: str) -> None:
+    """So do workers in the midst of a call into C that never lets another thread run, whoever has started them."""
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    (tmp_path / "program.py").write_text(
+        HOLDING.format(told=str(told), method=method.replace("orphaned", "forkserver"))
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{CHECKOUT}"}
+    with subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment) as program:
+        children: list[psutil.Process] = []
+        try:
+            with open(os.open(told, os.O_RDWR), encoding="ascii") as holding:  # which never comes to an end
+                assert [holding.readline(), holding.readline()] == ["holding\n"] * 2
+            children = psutil.Process(program.pid).children(recursive=True)
+            if method == "orphaned":
+                (server,) = [each for each in children if each.name() == "penstock-forks"]
+                server.kill()
+            program.kill()
+            _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
+            assert alive == []
+        finally:
+            for process in [program, *children]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def test_a_fork_can_not_use_them(tmp_path: Path) -> None:

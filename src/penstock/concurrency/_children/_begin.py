@@ -2,7 +2,8 @@
 
 Guarantees:
   - SIGINT, which reaches all processes of a terminal, is ignored.
-  - When the parent has gone, however it went, the process ends at once, in the middle of a call too.
+  - When the parent has gone, however it went, the process ends at once, in the middle of a call that keeps Python's
+    lock, too: a native thread watches.
   - The global random generators are seeded, each process's differently.
   - Memory that is freed is kept for what is allocated next.
   - What runs in it may start processes of its own.
@@ -12,11 +13,10 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
-from multiprocessing import connection
 from typing import Final
 
+from penstock._native import end_when_readable
 from penstock.concurrency._children._freed_memory import keep_freed_memory
 from penstock.concurrency._children._seeding import seed_process
 
@@ -45,9 +45,4 @@ def begin_process() -> None:
 def watch_parent(*descriptors: int) -> None:
     """End this process as soon as one of the descriptors is readable."""
     _watching.add(os.getpid())
-
-    def end() -> None:
-        connection.wait(descriptors)
-        os._exit(1)
-
-    threading.Thread(target=end, name="penstock-parent-watch", daemon=True).start()
+    end_when_readable(descriptors)

@@ -1,0 +1,21 @@
+// Binds what ends a process with its parent.
+#include "core/parent_watch.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace penstock::bindings {
+
+void bind_parent_watch(nb::module_& module) {
+    module.def(
+        "end_when_readable", [](std::vector<int> descriptors) { end_when_readable(std::move(descriptors)); },
+        "descriptors"_a, "End this process when one of some descriptors becomes readable, also in the midst of a call.");
+}
+
+}  // namespace penstock::bindings
