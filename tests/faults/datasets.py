@@ -156,6 +156,21 @@ def raised_by_one(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
     return {key: value + 1 for key, value in batch.items()}
 
 
+def written(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch that was changed where it lies, the harm coming after that."""
+    batch["image"] += 1
+    spring(folder, int(batch["number"].max()))
+    return batch
+
+
+def written_rows(folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge rows that were changed where they lie, likewise."""
+    for each in rows:
+        each["image"] += 1
+    spring(folder, max(each["number"] for each in rows))
+    return {"images": [each["image"] for each in rows], "numbers": np.array([each["number"] for each in rows])}
+
+
 def noisy(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Return a batch with noise of its own."""
     return {**batch, "noise": rng.random(3)}
@@ -200,7 +215,8 @@ def _merged(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset
 
 def _above(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     batches = numbers.map(partial(row, folder, 16), name="row").batch(chance.between(1, 12))
-    return batches.map(partial(raised_by_one, folder), name="raised").random_map(noisy)
+    change = chance.one_of([raised_by_one, written])
+    return batches.map(partial(change, folder), name="changed").random_map(noisy)
 
 
 def _strings(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
@@ -216,6 +232,13 @@ def _substituted(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Da
 def _filtered(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     rows = numbers.map(partial(row, folder, 16), name="row")
     return rows.filter(is_kept).batch(chance.between(1, 12))
+
+
+def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row").filter(is_kept)
+    if chance.is_one_in(3):
+        return rows.batch(chance.between(1, 12), merge=partial(written_rows, folder))
+    return rows.batch(chance.between(1, 12)).map(partial(written, folder), name="written").random_map(noisy)
 
 
 def _windowed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
@@ -243,6 +266,7 @@ _MAKERS: Final = {
     "strings": _strings,
     "substituted": _substituted,
     "filtered": _filtered,
+    "above folds": _above_folds,
     "windowed": _windowed,
     "packed": _packed,
     "mixed": _mixed,

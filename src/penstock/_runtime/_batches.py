@@ -4,11 +4,11 @@ Pure functions of the plan and the place; inline, a thread and later a process a
 """
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._apply import DROPPED, Context, Place, after_error, apply_one
 from penstock._graph._blocks import evaluate_block
 from penstock._graph._deadly import element_around
 from penstock._graph._evaluate import element_at
@@ -29,6 +29,9 @@ from penstock.sources import can_read_into
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+WHOLE_BATCH: Final = -1
+"""In `Context.deadly`, after a step's epoch and position: it is no row that processes die of, but the batch."""
 
 _PADDING_SHIFT = 40  # beyond the ordinals of rows that are taken out of batches
 
@@ -236,18 +239,52 @@ def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, contex
     """Return a merged batch after the steps above it, each seeing the place that the definition has for it."""
     if not program.above:
         return batch
-    coordinates = _coordinates(program, unit)
-    epochs, positions = row_coordinates([(rows, 0, 1)])
-    _, part, key = locate(program.rows, int(epochs[0]), int(positions[0]))
-    for index in reversed(range(len(program.above))):
-        step = program.above[index]
+    place_above = _Places(program, rows, unit)
+    return _applied(program.above[::-1], batch, place_above, context)
+
+
+def may_be_replaced(program: Batches) -> bool:
+    """Return whether a step above the batch replaces one that fails."""
+    return any(isinstance(step, Map) and step.on_error != "raise" for step in program.above)
+
+
+def batch_around(program: Batches, rows: Rows, unit: Unit, death: Exception, context: Context) -> Element:
+    """Return what takes the place of a batch that processes die of as a whole, where it `may_be_replaced`.
+
+    Nobody knows which step's function it was that a process died in, so it is taken for the outermost such step's.
+    """
+    place_above = _Places(program, rows, unit)
+    for index, step in enumerate(program.above):
+        if isinstance(step, Map) and step.on_error != "raise":
+            batch = after_error(step, death, place_above(step), context, element_at)
+            return _applied(program.above[:index][::-1], batch, place_above, context)
+    raise death
+
+
+def _applied(steps: tuple[Map | Reindex, ...], batch: Element, place_above: "_Places", context: Context) -> Element:
+    for step in steps:
         if isinstance(step, Map):
-            at = coordinates[index]
-            place = Place(*at, _seed_position(program, rows, program.above[index + 1 :], at), key, part=part)
-            batch = apply_one(step, batch, place, context, element_at)
+            batch = apply_one(step, batch, place_above(step), context, element_at)
             if batch is DROPPED:
                 raise InternalError("a dataset that leaves elements out is ordered")
     return batch
+
+
+class _Places:
+    """The places that the definition has for a batch at the steps above it."""
+
+    def __init__(self, program: Batches, rows: Rows, unit: Unit) -> None:
+        self._program = program
+        self._rows = rows
+        self._coordinates = _coordinates(program, unit)
+        epochs, positions = row_coordinates([(rows, 0, 1)])
+        _, self._part, self._key = locate(program.rows, int(epochs[0]), int(positions[0]))
+
+    def __call__(self, step: Map) -> Place:
+        index = next(index for index, each in enumerate(self._program.above) if each is step)
+        at = self._coordinates[index]
+        seed = _seed_position(self._program, self._rows, self._program.above[index + 1 :], at)
+        return Place(*at, seed, self._key, part=self._part)
 
 
 def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:

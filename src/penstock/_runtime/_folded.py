@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, Node
@@ -82,6 +82,61 @@ class Fold:
         counted = tuple(self._filtered)
         self._filtered.clear()
         return counted
+
+
+class Folding(Protocol):
+    """What batches are made of, in order."""
+
+    def take(self) -> Made:
+        """Return the next; raise as a stream's `next` does."""
+        ...
+
+    def take_nowait(self) -> Made | None:
+        """Return the next, if it is there."""
+        ...
+
+    def comes(self, wake: Callable[[], None], /) -> bool:
+        """Return whether the next is here; if not, `wake` is called when it may be, or there will be none."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` would not wait."""
+        ...
+
+    def count(self, made: Made, /) -> None:
+        """Count what filters left out on the way to a batch that is handed out."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is made ahead."""
+        ...
+
+
+class FoldedAlone:
+    """A `Folding` that makes nothing ahead, in the thread that takes it."""
+
+    has_more = True
+
+    def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None) -> None:
+        context = client.consumer_context()
+        self._inner = ThreadOrderedStream(crew, client, course, context, tail, singly=True)
+
+    def take(self) -> Made:
+        return Made(*self._inner.next(), (), self._inner.rows[:1])
+
+    def take_nowait(self) -> Made | None:
+        return None
+
+    def comes(self, wake: Callable[[], None]) -> bool:
+        del wake
+        return False
+
+    def count(self, made: Made) -> None:
+        """Do nothing: it was counted as it was read."""
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class FoldedStream:

@@ -10,9 +10,11 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Plan, Shard
 from penstock._runtime._batches import (
+    WHOLE_BATCH,
     Course,
     Merger,
     Unit,
+    batch_around,
     direct_keys,
     evaluate_rows,
     reads_directly,
@@ -45,6 +47,9 @@ class InlineBatches:
             careful: whether one row is computed after the other, so that none behind one that raises is touched.
         """
         rows = rows_of(self._program, self._shard, unit)
+        death = self._context.deadly.get((unit.epoch, unit.position, WHOLE_BATCH)) if self._context.deadly else None
+        if death is not None:
+            return batch_around(self._program, rows, unit, death, self._context)
         size = 1 if careful else max(rows.total, 1)
         elements: list[Element] = []
         for start in range(0, rows.total, size):

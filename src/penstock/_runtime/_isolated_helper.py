@@ -186,6 +186,7 @@ class _Helper:
         # Who bounds the memory has batches copied: what they take there is known.
         self._runtime = Runtime(plan, self._recorder, lender=memory if plan.memory is None else None)
         memory.returned = self._runtime.arm_more
+        self._careful: Runtime | None = None  # made for steps that may kill processes
         self._plan = plan
 
     def serve(self) -> None:
@@ -196,6 +197,8 @@ class _Helper:
                     if begin.courses:
                         self._run(begin)
         finally:
+            if self._careful is not None:
+                self._careful.close()
             self._runtime.close()
             self._memory.close()
 
@@ -216,8 +219,11 @@ class _Helper:
         outbox.end(caught.taken())
 
     def _send_alone(self, course: Course, steps: int, outbox: "Outbox") -> Course:
-        """Compute and send steps one by one, with nothing beside them; return the course of the others."""
-        stream = self._runtime.open_alone(course)
+        """Compute and send some steps, of which one may kill processes; return the course of the others.
+
+        A process of this one's computes them. So it is known what it dies of, and `on_error` is followed.
+        """
+        stream = self._carefully().open_alone(course)
         try:
             with suppress(EndOfEpoch):
                 for _ in range(steps):
@@ -233,6 +239,12 @@ class _Helper:
         finally:
             stream.close()
         return course
+
+    def _carefully(self) -> Runtime:
+        if self._careful is None:
+            plan = replace(self._plan, place="processes", num_workers=1, prefetch=1)
+            self._careful = Runtime(plan, self._recorder, deadly=self._runtime.deadly)
+        return self._careful
 
     def _send_all(self, stream: Stream, outbox: "Outbox") -> None:
         try:

@@ -1,11 +1,8 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
-from collections.abc import Iterator
-
 from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Origin
-from penstock._graph._ordered._chunk import Chunk
-from penstock._graph._ordered._leaf import Leaf, one_by_one, read_inline
+from penstock._graph._ordered._leaf import read_inline
 from penstock._graph._ordered._tail import tail_of
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
@@ -29,6 +26,7 @@ class Runtime:
         recorder: told of events; None makes one.
         owner: whose workers compute for this one too, which has none of its own then. It is closed after this one.
         lender: whose memory its workers compute in; None for their own.
+        deadly: what is known to kill processes, as in `Context`; None for nothing yet.
     """
 
     def __init__(
@@ -38,10 +36,12 @@ class Runtime:
         *,
         owner: "Runtime | None" = None,
         lender: Lender | None = None,
+        deadly: dict[tuple[int, ...], Exception] | None = None,
     ) -> None:
         self.recorder = Recorder() if recorder is None else recorder
         self._plan = plan
         self._client = Client(plan, self.recorder, lender)
+        self.deadly = self._client.deadly = {} if deadly is None else deadly
         self._tail_client: Client | None = None  # there once it has joined the crew
         self._owner = owner
         self._crew: Crew | None = None  # started, or joined, when the first stream is opened
@@ -64,10 +64,13 @@ class Runtime:
         crew.give_up(self._client)
         if isinstance(plan.program, Batches):
             return ThreadBatchStream(crew, self._client, courses)
+        return self._folded(crew, courses[0], ahead=ahead, alone=False)
+
+    def _folded(self, crew: Crew, course: Course, *, ahead: int, alone: bool) -> Stream:
         from penstock._runtime._tail_stream import folded_stream  # noqa: PLC0415 - asyncio is slow to import
 
-        tail_client = None if tail_of(plan.node) is None else self._joined_tail(crew, ahead)
-        return folded_stream(crew, self._client, tail_client, courses[0])
+        tail_client = None if tail_of(self._plan.node) is None else self._joined_tail(crew, ahead)
+        return folded_stream(crew, self._client, tail_client, course, alone=alone)
 
     def _joined_tail(self, crew: Crew, ahead: int) -> Client:
         """Return the client of a crew for the steps above the folds."""
@@ -100,12 +103,16 @@ class Runtime:
         return crew
 
     def open_alone(self, course: Course) -> Stream:
-        """Return the batches of a course, here and now, and nothing of one that was not asked for."""
+        """Return the batches of a course, so that what this process itself computes is of the one asked for alone."""
         plan = self._plan
-        self.prepare()
+        crew = self.started()
+        crew.check()
+        crew.give_up(self._client)
         if isinstance(plan.program, Batches):
-            return InlineStream(plan, course, self._client.learned, self._client.context(), singly=True)
-        return OrderedStream(plan, course, self._client.consumer_context(), _read_singly)
+            return ThreadBatchStream(crew, self._client, [course])
+        if not can_read_ahead(plan):
+            return self._inline(course)
+        return self._folded(crew, course, ahead=0, alone=True)
 
     def batch_at(self, course: Course) -> Element:
         """Return the batch of a course's first step, computed here and now."""
@@ -186,10 +193,6 @@ def process_crew(owner: Client) -> Crew:
     from penstock._runtime._process_crew import ProcessCrew  # noqa: PLC0415 - multiprocessing is slow to import
 
     return ProcessCrew(owner)
-
-
-def _read_singly(leaf: Leaf, start: int) -> Iterator[Chunk]:
-    return one_by_one(leaf, start, leaf.course.total)
 
 
 def _check_row(row: int, count: int) -> None:

@@ -72,7 +72,7 @@ class InlineStream:
     the batches before it are handed out first.
     """
 
-    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context, *, singly: bool = False) -> None:
+    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._plan = plan
@@ -81,7 +81,6 @@ class InlineStream:
         self._course = course
         self._learned = learned
         self._context = context
-        self._singly = singly  # whether each is computed by itself, however little time that takes
         self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
         self._index = 0
         self._ready: list[Element] = []  # batches from the next one on, the last first
@@ -106,11 +105,10 @@ class InlineStream:
 
     def _more(self, index: int) -> list[Element]:
         """Return the batches of the next steps, at least one, the last first."""
-        if not self._singly:
-            with suppress(Exception):  # raised again by whoever computes it singly
-                return self._several(index)[::-1]
-            self._direct = None
-            self._units = 1
+        with suppress(Exception):  # raised again by whoever computes it singly
+            return self._several(index)[::-1]
+        self._direct = None
+        self._units = 1
         return [self._single.batch(self._course.unit(index))]
 
     def _several(self, index: int) -> list[Element]:

@@ -10,21 +10,22 @@ Guarantees:
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock._graph._apply import DROPPED
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Token
-from penstock._graph._ordered._tail import TailRun
+from penstock._graph._ordered._tail import Tail, TailRun
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._deadly import deadly_batch_error
-from penstock._runtime._folded import FoldedStream, Made
+from penstock._runtime._folded import FoldedAlone, FoldedStream, Folding, Made
 from penstock._runtime._queue import GivenQueue
-from penstock._runtime._streams import EndOfEpoch
+from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._tail_job import Given, TailJob, tail_run
+from penstock._runtime._threads import ThreadOrderedStream
 
 _JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
 _MOST_STEPS: Final = 32
@@ -54,9 +55,18 @@ class TailStream:
         client: whose the folds and the leaves are.
         tail_client: another one of the crew's, for the steps above.
         course: which batches.
+        folds: makes what gives what batches are made of.
     """
 
-    def __init__(self, crew: Crew, client: Client, tail_client: Client, course: Course) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        client: Client,
+        tail_client: Client,
+        course: Course,
+        folds: Callable[[Crew, Client, Course, Tail], Folding] = FoldedStream,
+    ) -> None:
+        self._folds = folds
         self._crew = crew
         self._client = client
         self._tail_client = tail_client
@@ -71,8 +81,8 @@ class TailStream:
         self._folded = self._new_fold()
         self._queue = self._new_queue()
 
-    def _new_fold(self) -> FoldedStream:
-        return FoldedStream(self._crew, self._client, self._course, self._run.tail)
+    def _new_fold(self) -> Folding:
+        return self._folds(self._crew, self._client, self._course, self._run.tail)
 
     def _new_queue(self) -> GivenQueue[_Job]:
         plan = self._client.plan
@@ -228,8 +238,18 @@ class TailStream:
         self._job, self._ready = None, []
 
 
-def folded_stream(crew: Crew, client: Client, tail_client: Client | None, course: Course) -> FoldedStream | TailStream:
-    """Return the batches of an ordered dataset, whose last steps are a client's of their own, if there are any."""
-    if tail_client is None:
-        return FoldedStream(crew, client, course)
-    return TailStream(crew, client, tail_client, course)
+def folded_stream(crew: Crew, client: Client, tail_client: Client | None, course: Course, *, alone: bool) -> Stream:
+    """Return the batches of an ordered dataset.
+
+    Args:
+        crew: who computes.
+        client: whose the folds and the leaves are.
+        tail_client: another one, for the steps above the folds; None where there are none.
+        course: which batches.
+        alone: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.
+    """
+    if tail_client is not None:
+        return TailStream(crew, client, tail_client, course, FoldedAlone if alone else FoldedStream)
+    if alone:
+        return ThreadOrderedStream(crew, client, course, client.consumer_context(), singly=True)
+    return FoldedStream(crew, client, course)

@@ -18,7 +18,7 @@ from penstock._graph._ordered._leaf import Leaf, one_by_one
 from penstock._graph._ordered._tail import Tail
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches
-from penstock._runtime._batches import Course, Unit, coordinates_of
+from penstock._runtime._batches import WHOLE_BATCH, Course, Unit, coordinates_of, may_be_replaced
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._cutting import Cutter, SpanCutter
@@ -80,8 +80,7 @@ class ThreadBatchStream:
         job = self._awaited()
         trouble = job.trouble
         if trouble.death is not None and self._index >= trouble.step:
-            self._go_around(job, trouble.row, trouble.death)
-            return self.next()
+            return self._gone_around(job, trouble.row, trouble.death)
         if not job.failed:
             return self._handed_out(job, self._next_of(job))
         if trouble.is_passing and self._repeated < _MOST_REPEATED:
@@ -144,19 +143,26 @@ class ThreadBatchStream:
         first, steps = job.course.first.step, job.course.steps
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
-    def _go_around(self, job: BatchJob, row: int | None, death: WorkerError) -> None:
-        """Begin again at the job's next step without the row that processes die of; raise if that can't be."""
-        unit, shard = job.course.unit(self._index), self._plan.shard
-        error = deadly_error(self._program, shard, unit, row, death)
-        at = None if row is None else coordinates_of(self._program, shard, unit, row)
-        # What is there already was replaced; now what took its place kills.
-        if at is None or at in self._client.deadly or not may_be_left(self._program.rows, *at):
+    def _gone_around(self, job: BatchJob, row: int | None, death: WorkerError) -> tuple[Element, Token]:
+        """Return the job's next batch without the row, or the batch, that processes die of; raise if that can't be."""
+        program, unit, shard = self._program, job.course.unit(self._index), self._plan.shard
+        error = deadly_error(program, shard, unit, row, death)
+        at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
+        may_be = may_be_replaced(program)
+        if row is not None:
+            at = epoch, position = coordinates_of(program, shard, unit, row)
+            may_be = may_be_left(program.rows, epoch, position)
+        if at in self._client.deadly or not may_be:  # if it is there already, what took its place kills
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, and this stream
         self._client.deadly[at] = error
+        found = None
+        if row is None:
+            found = self._handed_out(job, self._inline.batch(unit))
         self._begin_again(job)
+        return self.next() if found is None else found
 
     def _begin_again(self, job: BatchJob) -> None:
         """Have all that is left computed anew, from the job's next step on."""
@@ -289,10 +295,35 @@ class ThreadReader:
 class ThreadOrderedStream(OrderedStream):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
 
-    def __init__(self, crew: Crew, client: Client, course: Course, context: Context, tail: Tail | None = None) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        client: Client,
+        course: Course,
+        context: Context,
+        tail: Tail | None = None,
+        *,
+        singly: bool = False,
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            crew: who computes the leaves.
+            client: whose they are.
+            course: which elements.
+            context: of the thread that reads.
+            tail: steps that are left out.
+            singly: whether the steps above take in one element after the other, and none before it is needed.
+        """
         self._reader = ThreadReader(crew, client)
         self._descriptor = crew.fileno(client)
-        super().__init__(client.plan, course, context, self._reader, tail)
+        read = self._read_singly if singly else self._reader
+        super().__init__(client.plan, course, context, read, tail)
+
+    def _read_singly(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
+        for chunk in self._reader(leaf, start):
+            for index in range(len(chunk.elements)):
+                yield chunk.part(index, index + 1)
 
     def fileno(self) -> int | None:
         return self._descriptor

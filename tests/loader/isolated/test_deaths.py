@@ -69,9 +69,9 @@ def test_killed_again_and_again(kind: str, caplog: pytest.LogCaptureFixture) -> 
         with caplog.at_level(logging.WARNING, "penstock"):
             found = list(_keeping(_killing(loader, dict.fromkeys((10, 11, 30), False))))
         assert_same(found, list(inline))
-        assert 2 <= loader.stats()["worker_restarts"] <= 3
+        assert 2 <= loader.stats()["worker_restarts"] <= 3  # the last may come when all batches are here
     deaths = [record.message for record in caplog.records if "another one takes its place" in record.message]
-    assert len(deaths) == loader.stats()["worker_restarts"]
+    assert 2 <= len(deaths) <= 3
     assert all("SIGKILL" in death for death in deaths)
 
 
@@ -119,12 +119,35 @@ def test_what_kills_every_helper_is_told(num_workers: int, kind: str) -> None:
         batches = iter(loader)
         assert [next(batches)[0] for _ in range(9)] == [*range(0, 36, 4)]
         for _ in range(2):
-            with pytest.raises(WorkerError, match=r"batch of step 9; .*SIGKILL") as told:
+            with pytest.raises(WorkerError, match=r"37.* kills worker processes.*SIGKILL") as told:
                 next(batches)
             assert told.value.exit_code == -signal.SIGKILL
         if kind == "indexed":
             loader.seek(10)
             assert [batch[0] for batch in loader] == [*range(40, 100, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["indexed", "in order", "above a fold"])
+def test_what_kills_every_helper_follows_on_error(num_workers: int, kind: str) -> None:
+    """Without worker processes, too, what kills is replaced or left out, where one of the steps says so."""
+    numbers: ps.Dataset[Any] = ps.range(100)
+    datasets: dict[str, ps.Dataset[Any]] = {
+        "indexed": numbers.map(parts.kills_itself, on_error=ps.Substitute()).batch(4),
+        "in order": numbers.map(parts.kills_itself, on_error="skip").batch(4),
+        "above a fold": numbers.filter(parts.keep).batch(1).map(parts.kills_itself, on_error="skip"),
+    }
+    with isolated(datasets[kind], num_workers) as loader:
+        found = [int(number) for batch in loader for number in batch]
+        stats = loader.stats()
+    left = [number for number in range(100) if number != parts.DEADLY]
+    if kind == "indexed":
+        assert [number for place, number in enumerate(found) if place != parts.DEADLY] == left
+        assert stats["substituted"] == 1
+    else:
+        assert found == left
+        assert stats["skipped"] == 1
 
 
 def test_events_are_counted_once() -> None:

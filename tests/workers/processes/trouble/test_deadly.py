@@ -105,6 +105,21 @@ def test_the_consumer_never_touches_it() -> None:
     assert functions.computed_here == []
 
 
+@pytest.mark.parametrize("isolated", [False, True], ids=["processes", "isolated"])
+def test_a_deadly_batch_follows_on_error(*, isolated: bool) -> None:
+    """What kills processes as a whole is replaced by another batch, where a step above the batch says so."""
+    batches = ps.range(80).batch(8).map(functions.halved_or_killed, name="halved", on_error=ps.Substitute())
+    with processes(batches.map(functions.halved), isolated=isolated) as loader:
+        found = [batch * 4 for batch in loader]
+        (event,) = loader.replaced()
+        assert isolated or np.array_equal(loader.batch_at(DEADLY // 8) * 4, found[DEADLY // 8])
+    assert isinstance(event, Substituted)
+    assert (event.step, event.position) == ("halved", DEADLY // 8 * 8)
+    firsts = [first // 8 for first in range(0, 80, 8)]
+    firsts[DEADLY // 8] = event.taken_from
+    assert [batch.tolist() for batch in found] == [[*range(8 * first, 8 * first + 8)] for first in firsts]
+
+
 REPLACED: dict[str, tuple[ps.Dataset, set[int]]] = {
     "arrays": (
         ps.range(80).map(functions.kills_twice, name="load", on_error=ps.Substitute()).batch(8),
