@@ -15,7 +15,8 @@ namespace penstock::bindings {
 void bind_parent_watch(nb::module_& module) {
     module.def(
         "end_when_readable", [](std::vector<int> descriptors) { end_when_readable(std::move(descriptors)); },
-        "descriptors"_a, "End this process when one of some descriptors becomes readable, also in the midst of a call.");
+        "descriptors"_a,
+        "End this process when one of some descriptors becomes readable, also in the midst of a call.");
 }
 
 }  // namespace penstock::bindings

@@ -225,7 +225,8 @@ class FoldedStream:
         if self._outlet is None:
             with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
                 self._fold = Fold(self._crew, self._client, self._course, self._tail)
-                config = PipelineConfig(Source(self._fold), (), Sink(self._client.plan.prefetch))
+                chunks = self._client.plan.prefetch if self._tail is None else 1  # what was taken waits for a tail, too
+                config = PipelineConfig(Source(self._fold), (), Sink(chunks))
                 self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
                 self._outlet = self._engine.begin(None)
         return self._outlet

@@ -160,7 +160,7 @@ class ProcessCrew(Crew):
 
     def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, cast("SharedJob", armed.job)
-        given = job.parcel if isinstance(job, TailJob) else None
+        given = job.take_parcel() if isinstance(job, TailJob) else None
         given_bytes = 0 if given is None else given.nbytes
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))

@@ -245,11 +245,6 @@ class GivenQueue(JobQueue[AnyJob]):
         """Whether a job is in the making, or ready."""
         return bool(self._armed)
 
-    @property
-    def jobs(self) -> list[AnyJob]:
-        """The jobs that are in the making or ready, and the one that waits for memory."""
-        return [job for _, job in self._armed] + ([] if self._made is None else [self._made])
-
     def arm(self) -> None:
         """Arm what has come, as far as there is room."""
         with self._crew.owned():

@@ -64,20 +64,26 @@ class TailJob:
         self.trouble: Trouble = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
         self.memory_bytes = 0
-        self.parcel: Pickled | None = None
-        """What is given, for processes."""
+        self._parcel: Pickled | None = None
         self._run = run
         self._learned = learned
         self._given: Sequence[Given] = given
         self._results: list[Element] = []
 
-    def pack(self) -> None:
-        """Have the job computed by processes."""
+    def pack(self) -> bool:
+        """Have the job computed by processes; return whether what is given can be sent to one."""
         self.memory_bytes = max(int(self.row_count * self._learned.merged_row_bytes), 1)
         with Caught(Exception) as caught:
-            self.parcel = pack(list(self._given))
+            self._parcel = pack(list(self._given))
+        self._given = ()
         if caught.error is not None:  # whoever runs the job tells of it, and the consumer computes it
-            self.parcel = pack(f"what a batch is made of can't be sent to a worker process: {caught.error}")
+            self._parcel = pack(f"what a batch is made of can't be sent to a worker process: {caught.error}")
+        return caught.error is None
+
+    def take_parcel(self) -> "Pickled | None":
+        """Return what is given, for processes, and let go of it."""
+        parcel, self._parcel = self._parcel, None
+        return parcel
 
     @property
     def row_count(self) -> int:

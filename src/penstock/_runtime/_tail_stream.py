@@ -37,14 +37,24 @@ class _Job(TailJob):
     """A job, with what its batches came with.
 
     Attributes:
-        made: what each batch is made of.
+        made: what each batch is made of; less the rows, where they are sent to processes.
+        is_made_anew: whether a batch that fails is made again from the dataset on: its rows are not here, or may have
+            been changed by the function that failed.
         index: how many of them were handed out, or left out.
     """
 
     def __init__(self, run: TailRun, client: Client, made: Sequence[Made]) -> None:
         super().__init__(run, len(made), client.learned, [Given(each.batch, each.marks) for each in made])
-        self.made = made
+        self.made: Sequence[Made] = made
+        self.is_made_anew = True
         self.index = 0
+
+    def send(self) -> None:
+        """Have the job computed by processes."""
+        if self.pack():
+            self.made = [each._replace(batch=None) for each in self.made]
+        else:
+            self.is_made_anew = False
 
 
 class TailStream:
@@ -76,6 +86,7 @@ class TailStream:
         self._waiting: deque[Made] = deque()  # which are in no job yet
         self._job: _Job | None = None
         self._ready: list[Element] = []  # the job's batches from the next one on, the last first
+        self._singly = 0  # how many batches have a job each, since one of them failed
         self._repeated = 0  # times, that a job was begun again since the last batch
         self._closed = False
         self._folded = self._new_fold()
@@ -141,14 +152,15 @@ class TailStream:
         made = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._steps_per_job()))]
         if not made:
             return None
+        self._singly = max(self._singly - len(made), 0)
         job = _Job(self._run, self._tail_client, made)
         if self._crew.shares:
-            job.pack()
+            job.send()
         return job
 
     def _steps_per_job(self) -> int:
         learned = self._tail_client.learned
-        if learned.merge_seconds is None:
+        if learned.merge_seconds is None or self._singly:
             return 1  # the first batch shouldn't wait for others
         by_time = _JOB_SECONDS / max(learned.merge_seconds, 1e-9)
         by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
@@ -170,43 +182,35 @@ class TailStream:
         if trouble.death is not None and job.index >= trouble.step:
             death = deadly_batch_error(self._course.first.step, trouble.death)
             self._handed_out(made, self._run.around(death, made.marks, self._tail_client.context()))
-            self._begin_again(job)
+            self._restart()
             return None
-        if trouble.is_passing and self._repeated < _MOST_REPEATED:
-            self._repeated += 1
-            self._begin_again(job)
+        if job.steps > 1 or (trouble.is_passing and self._repeated < _MOST_REPEATED):
+            self._repeated += trouble.is_passing
+            self._singly = job.steps - job.index  # then it is known which of them it was
+            self._restart()
             return None
         self._crew.prepare_consumer()
-        if not self._crew.shares:  # the function that failed may have changed what it was given
+        if job.is_made_anew:
             self._restart()
             made = self._folded.take()
         try:
             batch = self._run.result(made.batch, made.marks, self._tail_client.context())
         except BaseException:
-            self._restart()  # likewise
+            self._restart()
             raise
+        self._client.tell_of(trouble.complaint)
         return self._handed_out(made, batch)
 
     def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
         job = self._job
         if job is not None:
             job.index += 1
-            if job.index == job.steps:
-                self._client.tell_of(job.trouble.complaint)
-                self._job = None
+            self._job = job if job.index < job.steps else None
         self._repeated = 0
         self._folded.count(made)
         is_left_out = batch is DROPPED
         self._course = self._course.after(0 if is_left_out else 1, made.token)
         return None if is_left_out else (batch, made.token)
-
-    def _begin_again(self, job: _Job) -> None:
-        """Have all that was not handed out computed anew, from what is there."""
-        left = [*job.made[job.index :], *(made for other in self._queue.jobs for made in other.made)]
-        self._queue.close()
-        self._waiting.extendleft(reversed(left))
-        self._job = None
-        self._queue = self._new_queue()
 
     def _restart(self) -> None:
         """Have all that was not handed out computed anew, from the dataset on."""

@@ -338,3 +338,10 @@ def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
     if 2 * DEADLY in batch:
         raise ValueError(f"no batch with {DEADLY}")
     return batch
+
+
+def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
+    """Return a batch and which process has computed it; in a worker's one of them raises an error."""
+    if LATE in batch and "PENSTOCK_TEST_WORKER" in os.environ:
+        raise OSError("only here")
+    return {"batch": batch, "by": os.getpid()}

@@ -167,3 +167,15 @@ def test_batches_are_made_again_after_a_state() -> None:
     with ps.Loader(dataset, **THREADS) as loader:
         loader.load_state_dict(state)
         assert found + [digest(batch) for batch in loader] == expected
+
+
+def test_the_consumer_computes_what_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Of several small batches that are made at once, only the one that fails is computed where it is consumed."""
+    dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
+    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+        batches = list(loader)
+    assert [int(number) for batch in batches for number in batch["batch"]] == [*range(8_000)]
+    assert [batch["batch"][0] for batch in batches if batch["by"] == os.getpid()] == [functions.LATE]
+    told = [record.message for record in caplog.records if "did not when" in record.message]
+    assert len(told) == 1
+    assert "only here" in told[0]
