@@ -70,7 +70,7 @@ class Begin(NamedTuple):
     Attributes:
         run: its number, higher than those before.
         courses: which steps; none if it is only the end of the one before.
-        alone: so many steps, at first, are computed one by one and by no worker: processes have died here.
+        alone: so many steps, at first, are computed one by one, by a process made for that: others have died here.
         remembered: what the trainer's recorder knows.
     """
 
@@ -106,7 +106,7 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
         commands = _Commands(pipe, sender, memory)
         helper: _Helper | None = None
         with Caught() as caught:
-            helper = _Helper(cast("Plan", read(region, slice(None), 0)), commands, sender, memory)
+            helper = _Helper(lambda: cast("Plan", read(region, slice(None), 0)), commands, sender, memory)
         with suppress(OSError):
             pipe.send_bytes(b"started")
         if helper is not None:
@@ -178,7 +178,9 @@ class _Commands:
 class _Helper:
     """Does what it is told; the runtime is closed at the end."""
 
-    def __init__(self, plan: Plan, commands: _Commands, sender: Sender, memory: LentMemory) -> None:
+    def __init__(self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: LentMemory) -> None:
+        plan = load_plan()
+        self._load_plan = load_plan
         self._commands = commands
         self._sender = sender
         self._recorder = TellingRecorder(plan.node)
@@ -242,7 +244,10 @@ class _Helper:
 
     def _carefully(self) -> Runtime:
         if self._careful is None:
-            plan = replace(self._plan, place="processes", num_workers=1, prefetch=1)
+            plan = self._load_plan()  # as it was sent: what is in use may hold what can't be sent, as open files
+            limits = plan.limits if plan.num_workers else replace(plan.limits, worker_init=None)
+            plan = replace(plan, place="processes", num_workers=1, prefetch=1, limits=limits)
+            self._recorder.know(plan.node)
             self._careful = Runtime(plan, self._recorder, deadly=self._runtime.deadly)
         return self._careful
 

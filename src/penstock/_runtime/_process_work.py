@@ -70,7 +70,7 @@ class Described(NamedTuple):
     region: int | None
     """The number of the memory for batches; None where elements are what is wanted."""
     given_bytes: int
-    """How much there lies at the beginning of the first of these, that is given to the job; 0 for nothing."""
+    """How much lies at the beginning of `spill` that is given to the job; 0 for nothing."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
     deadly: dict[tuple[int, ...], str]

@@ -131,9 +131,14 @@ class TellingRecorder(Recorder):
 
     def __init__(self, node: Node) -> None:
         super().__init__()
-        self._numbers = {id(step): number for number, step in enumerate(walk(node))}
+        self._numbers: dict[int, int] = {}
+        self.know(node)
         self._new: deque[Event] = deque()  # any thread's
         self._filtered: list[tuple[int, int, int]] = []
+
+    def know(self, node: Node) -> None:
+        """Take the steps of a dataset for those of the loader's, of which it is a copy, as long as it lives."""
+        self._numbers |= {id(step): number for number, step in enumerate(walk(node))}
 
     def observe(self, event: Event) -> None:
         super().observe(event)

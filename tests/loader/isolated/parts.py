@@ -53,6 +53,18 @@ def kills_itself(number: int) -> int:
     return number
 
 
+class Connected:
+    """Returns what it is given; it can't be pickled any more once it was called."""
+
+    def __init__(self) -> None:
+        self.connection: object = None
+
+    def __call__(self, number: int) -> int:
+        """Open the connection, and return the number."""
+        self.connection = self.connection or threading.Lock()
+        return number
+
+
 def where(number: int) -> NDArray[np.int64]:
     """Return the number, and the process that this is."""
     return np.array([number, os.getpid()])

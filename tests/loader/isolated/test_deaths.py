@@ -134,7 +134,7 @@ def test_what_kills_every_helper_follows_on_error(num_workers: int, kind: str) -
     """Without worker processes, too, what kills is replaced or left out, where one of the steps says so."""
     numbers: ps.Dataset[Any] = ps.range(100)
     datasets: dict[str, ps.Dataset[Any]] = {
-        "indexed": numbers.map(parts.kills_itself, on_error=ps.Substitute()).batch(4),
+        "indexed": numbers.map(parts.Connected()).map(parts.kills_itself, on_error=ps.Substitute()).batch(4),
         "in order": numbers.map(parts.kills_itself, on_error="skip").batch(4),
         "above a fold": numbers.filter(parts.keep).batch(1).map(parts.kills_itself, on_error="skip"),
     }
