@@ -16,6 +16,7 @@ from penstock._plan._plan import Limits, Plan
 from penstock._runtime._choosing._measure import measure
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.equivalence.graphs import batched, indexable
+from tests.loader.isolated.parts import Connected
 
 NO_ARGUMENTS: dict[str, Any] = {}
 EXAMPLES = settings().max_examples // 3
@@ -219,3 +220,12 @@ def test_processes_can_be_the_choice() -> None:
     with loader_of(ps.range(64).map(waits).batch(4), num_workers="auto", workers="processes") as loader:
         assert "process" in repr(loader)
         assert [batch.tolist() for batch in loader] == [list(range(first, first + 4)) for first in range(0, 64, 4)]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": "auto"}, {"workers": "processes"}])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_measuring_leaves_nothing_open(options: dict[str, Any], *, isolated: bool) -> None:
+    """What is opened where it is first used isn't, so that the dataset can still be sent to processes."""
+    connected = Connected()
+    with ps.Loader(ps.range(64).map(connected).batch(8), isolated=isolated, **options):
+        assert connected.connection is None

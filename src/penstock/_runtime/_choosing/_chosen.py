@@ -24,7 +24,7 @@ from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import Course, Unit, rows_of
 from penstock._runtime._choosing._measure import measure
 from penstock._runtime._choosing._processors import usable_processors
-from penstock._runtime._choosing._sendable import obstacle
+from penstock._runtime._choosing._sendable import copy_of, obstacle
 
 _logger: Final = logging.getLogger("penstock")
 
@@ -51,7 +51,8 @@ def _kind(plan: Plan, num_workers: int) -> Choice:
     room = _room(plan, _holds_no_lock() or obstacle(plan))
     if room.obstacle or room.processors == 1 or not _is_measurable(plan):
         return choose_kind(num_workers, None, room)
-    cost = measure(plan, enough_seconds=worth_processes(room), stacking=False, threads=_may_be_threads(plan.node))
+    threads = _may_be_threads(plan.node)
+    cost = measure(copy_of(plan), enough_seconds=worth_processes(room), stacking=False, threads=threads)
     return choose_kind(num_workers, cost, room)
 
 
@@ -63,7 +64,8 @@ def _number(plan: Plan, workers: Workers) -> Choice:
     cost: Cost | None = None
     if _is_measurable(plan):
         compares = may_be_threads and workers != "processes" and room.processors > 1
-        cost = measure(plan, enough_seconds=worth_workers(room), stacking=True, threads=compares)
+        measured = copy_of(plan) if plan.isolated or not room.obstacle else plan
+        cost = measure(measured, enough_seconds=worth_workers(room), stacking=True, threads=compares)
     choice = choose_number(workers, cost, room)
     if choice.place == "threads" and not may_be_threads:
         return Choice("inline", 0, "globals=True seeds generators that all threads share")

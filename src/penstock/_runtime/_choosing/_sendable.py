@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Cache, walk
@@ -54,6 +54,18 @@ def obstacle(plan: Plan) -> str:
     if any(isinstance(step, Cache) and isinstance(step.store, MemoryCache) for step in walk(plan.node)):
         return "threads share the elements kept in memory"
     return _without_processes() or _not_copied(plan)
+
+
+def copy_of(plan: Plan) -> Plan:
+    """Return a copy of a plan to try it out, over the same arrays; itself if it can't be copied.
+
+    Functions and sources that open something where they are first used can't be sent to another process after that.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    with Caught(Exception):
+        copied = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        return cast("Plan", pickle.loads(copied, buffers=buffers))
+    return plan
 
 
 def _without_processes() -> str:
