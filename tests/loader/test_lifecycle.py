@@ -137,6 +137,8 @@ def test_closing_waits_for_what_runs(in_order: str) -> None:
 ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "indexed": lambda rows: rows.repeat().batch(4),
     "in order": lambda rows: rows.filter(keep).repeat().batch(4),
+    "above a fold": lambda rows: rows.filter(keep).repeat().batch(4).map(same),
+    "elements above a fold": lambda rows: rows.filter(keep).repeat().window_shuffle(5).map(same),
 }
 NUMBERS_OF_WORKERS: dict[str, dict[str, Any]] = {
     **{str(workers): {"num_workers": workers} for workers in (0, 1, 3)},

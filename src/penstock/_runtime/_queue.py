@@ -233,12 +233,18 @@ class GivenQueue(JobQueue[AnyJob]):
     @property
     def has_room(self) -> bool:
         """Whether another job would be armed at once."""
-        return self._made is None and len(self._armed) < self._window_now() and self._crew.has_free_slot
+        has_place = len(self._armed) < self._window_now() and self._crew.has_free_slot
+        return has_place and self._made is None and not self._ended
 
     @property
     def is_empty(self) -> bool:
         """Whether no job is in the making, ready, or waiting for memory."""
         return not self._armed and self._made is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the jobs were given up, maybe by another thread."""
+        return self._ended
 
     @property
     def has_armed(self) -> bool:

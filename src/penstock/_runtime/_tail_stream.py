@@ -101,7 +101,7 @@ class TailStream:
         return GivenQueue(self._crew, self._tail_client, self._next_job, window)
 
     def next(self) -> tuple[Element, Token]:
-        while not self._closed:
+        while not self._is_over:
             job = self._job or self._begun(self._queue.next_job_nowait()) or self._awaited()
             found = None if job is None else self._next_of(job)
             if found is not None:
@@ -109,7 +109,7 @@ class TailStream:
         raise EndOfEpoch
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        while not self._closed and not self._crew.is_closed:
+        while not self._is_over and not self._crew.is_closed:
             job = self._job or self._begun(self._queue.next_job_nowait())
             if job is None:
                 self._arm()
@@ -120,6 +120,11 @@ class TailStream:
             if found is not None:
                 return found
         return None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it was closed, or given up: by another thread, maybe, at any time."""
+        return self._closed or self._queue.is_over
 
     # -- jobs: what comes from the fold goes to the workers
 
@@ -219,6 +224,8 @@ class TailStream:
         self._waiting.clear()
         self._job, self._ready = None, []
         self._folded, self._queue = self._new_fold(), self._new_queue()
+        if self._closed:  # by another thread, which may not have seen these
+            self.close()
 
     def failing(self) -> Unit | None:
         return None
@@ -227,7 +234,7 @@ class TailStream:
         return self._crew.fileno(self._tail_client)
 
     def is_ready(self) -> bool:
-        if self._closed or self._job is not None:
+        if self._is_over or self._job is not None:
             return True
         while not self._queue.is_complete():
             if not self._queue.has_room or not self._folded.comes(self._wake):
