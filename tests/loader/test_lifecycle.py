@@ -348,3 +348,21 @@ def test_the_collector_finds_nothing_that_runs_code_when_it_is_dropped(kind: str
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+@pytest.mark.parametrize("options", NUMBERS_OF_WORKERS.values(), ids=NUMBERS_OF_WORKERS)
+def test_closing_while_an_iterator_is_made(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever thread is first, who iterates is told, and nothing is left at work."""
+    loader = ps.Loader(ps.range(40).repeat().batch(4), **options)
+    opened = vars(type(loader))["_open_stream"]
+
+    def closed_before(self: Any, courses: Any) -> Any:
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        closing.join()
+        return opened(self, courses)
+
+    monkeypatch.setattr(type(loader), "_open_stream", closed_before)
+    with pytest.raises(ps.errors.ClosedError, match="was closed"):
+        next(iter(loader))
+    assert workers_alive() == 0

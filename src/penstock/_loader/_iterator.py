@@ -79,6 +79,8 @@ class LoaderIterator(Generic[T_co]):
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)
+        if self._retired:  # by another thread, which has not seen this one
+            self.close()
 
     def __iter__(self) -> Self:
         return self

@@ -160,6 +160,7 @@ class Loader(Generic[T_co]):
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
         iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._open_stream, self._clock)
         self._iterator = weakref.ref(iterator)
+        self._need_open()  # another thread may have closed it meanwhile, and not seen the iterator
         return iterator
 
     def _open_stream(self, courses: list[Course]) -> Stream:
@@ -330,6 +331,7 @@ class Loader(Generic[T_co]):
         """Stop the workers. Batches handed out stay valid; iterating, seeking and restoring raise a ClosedError."""
         self._retire_iterator("the loader was closed")
         self._closer()
+        self._retire_iterator("the loader was closed")  # one that another thread has made meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -355,10 +357,8 @@ class Loader(Generic[T_co]):
         return self._workers
 
     def _retire_iterator(self, why: str) -> None:
-        iterator = None if self._iterator is None else self._iterator()
-        if iterator is not None:
+        if self._iterator is not None and (iterator := self._iterator()) is not None:
             iterator.retire(why)
-        self._iterator = None
 
     def _fingerprint_at(self, epoch: int, position: int) -> dict[str, str]:
         """Return the fingerprint of what was seen before a position of an epoch."""

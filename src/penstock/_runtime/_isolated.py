@@ -209,12 +209,14 @@ class IsolatedRuntime(Runtime):
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helper(self._plan, self.recorder)
+            self._refuse_closed()
         return IsolatedStream(self._helper, self._plan, courses, ahead)
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight
 
     def close(self) -> None:
+        self._is_closed = True
         if self._helper is not None:
             self._helper.close()
 

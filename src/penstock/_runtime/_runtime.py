@@ -80,6 +80,7 @@ class Runtime:
             with HeldInterrupts():
                 crew.join(client)
                 self._tail_client = client
+            self._refuse_closed()
         self._tail_client.ahead = ahead
         crew.give_up(self._tail_client)
         return self._tail_client
@@ -91,7 +92,14 @@ class Runtime:
         if self._crew is None:
             with HeldInterrupts():  # else nobody knows of the workers, and nobody ends them
                 self._crew = process_crew(self._client) if self._plan.place == "processes" else Crew(self._client)
+            self._refuse_closed()
         return self._crew
+
+    def _refuse_closed(self) -> None:
+        """Close again what another thread has closed while something was started here."""
+        if self._is_closed:
+            self.close()
+            raise ClosedError("the loader was closed")
 
     def _joined(self, owner: "Runtime") -> Crew:
         """Return the owner's crew, which computes for this one too."""
@@ -100,6 +108,7 @@ class Runtime:
             with HeldInterrupts():
                 crew.join(self._client)
                 self._crew = crew
+            self._refuse_closed()
         return crew
 
     def open_alone(self, course: Course) -> Stream:
