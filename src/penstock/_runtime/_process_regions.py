@@ -15,6 +15,7 @@ class Regions:
         self.known: dict[int, Region] = {}
 
     def get(self, number: int) -> Region:
+        """Return a region by its number."""
         if number not in self.known:
             descriptor = self._descriptors.ask(number)
             try:
@@ -24,5 +25,6 @@ class Regions:
         return self.known[number]
 
     def keep(self, living: tuple[int, ...]) -> None:
+        """Let go of all but those with some numbers."""
         for number in self.known.keys() - living:
             del self.known[number]

@@ -49,12 +49,11 @@ class _Job(TailJob):
         self.is_made_anew = True
         self.index = 0
 
-    def send(self) -> None:
+    def send(self, *, keeps_rows: bool) -> None:
         """Have the job computed by processes."""
-        if self.pack():
+        self.is_made_anew = self.pack() and not keeps_rows
+        if self.is_made_anew:
             self.made = [each._replace(batch=None) for each in self.made]
-        else:
-            self.is_made_anew = False
 
 
 class TailStream:
@@ -86,6 +85,7 @@ class TailStream:
         self._waiting: deque[Made] = deque()  # which are in no job yet
         self._job: _Job | None = None
         self._ready: list[Element] = []  # the job's batches from the next one on, the last first
+        self._keeps_rows = False  # since processes fail at what can be computed here: at each batch, maybe
         self._singly = 0  # how many batches have a job each, since one of them failed
         self._repeated = 0  # times, that a job was begun again since the last batch
         self._closed = False
@@ -160,7 +160,7 @@ class TailStream:
         self._singly = max(self._singly - len(made), 0)
         job = _Job(self._run, self._tail_client, made)
         if self._crew.shares:
-            job.send()
+            job.send(keeps_rows=self._keeps_rows)
         return job
 
     def _steps_per_job(self) -> int:
@@ -191,8 +191,8 @@ class TailStream:
             return None
         if job.steps > 1 or (trouble.is_passing and self._repeated < _MOST_REPEATED):
             self._repeated += trouble.is_passing
-            self._singly = job.steps - job.index  # then it is known which of them it was
             self._restart()
+            self._singly = job.steps - job.index  # then it is known which of them it was
             return None
         self._crew.prepare_consumer()
         if job.is_made_anew:
@@ -204,6 +204,7 @@ class TailStream:
             self._restart()
             raise
         self._client.tell_of(trouble.complaint)
+        self._keeps_rows = True
         return self._handed_out(made, batch)
 
     def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:

@@ -229,3 +229,16 @@ def test_measuring_leaves_nothing_open(options: dict[str, Any], *, isolated: boo
     connected = Connected()
     with ps.Loader(ps.range(64).map(connected).batch(8), isolated=isolated, **options):
         assert connected.connection is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"isolated": True, "num_workers": 2}, {"isolated": True, "num_workers": "auto"}, {"workers": "processes"}],
+)
+def test_measuring_what_cloudpickle_sends_leaves_nothing_open(options: dict[str, Any]) -> None:
+    """Lambdas and local functions may stand beside what is opened where it is first used."""
+    pytest.importorskip("cloudpickle")
+    connected = Connected()
+    with ps.Loader(ps.range(64).map(connected).map(lambda number: number).batch(8), **options) as loader:
+        assert connected.connection is None
+        assert len(list(loader)) == 8

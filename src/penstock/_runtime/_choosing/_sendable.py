@@ -20,6 +20,7 @@ from penstock._graph._nodes import Cache, walk
 from penstock._graph._ordered._build import worker_leaves
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Ordered, Plan
+from penstock._runtime._parcels import pickler
 from penstock._storage._memory_cache import MemoryCache
 
 _MOST_BYTES: Final = 64_000_000  # of a dataset
@@ -61,10 +62,11 @@ def copy_of(plan: Plan) -> Plan:
 
     Functions and sources that open something where they are first used can't be sent to another process after that.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    with Caught(Exception):
-        copied = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-        return cast("Plan", pickle.loads(copied, buffers=buffers))
+    for module in (pickle, pickler()):  # as it is sent
+        buffers: list[pickle.PickleBuffer] = []
+        with Caught(Exception):
+            copied = module.dumps(plan, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+            return cast("Plan", pickle.loads(copied, buffers=buffers))
     return plan
 
 
