@@ -147,6 +147,25 @@ def test_closed_at_the_end_of_the_program() -> None:
     assert (ended.stdout, ended.stderr) == ("closed 1\nclosed 0\n", "")
 
 
+def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None:
+    """A Ctrl-C may come when it is kept for the program's end, and its maker doesn't know it yet."""
+    program = (
+        "import weakref\n"
+        "from penstock.transport._closer import Closer\n"
+        "make = weakref.finalize\n"
+        "def make_and_interrupt(*arguments):\n"
+        "    make(*arguments)\n"
+        "    raise KeyboardInterrupt\n"
+        "weakref.finalize = make_and_interrupt\n"
+        "try:\n"
+        "    Closer(lambda: print('closed'))\n"
+        "except KeyboardInterrupt as error:\n"
+        "    kept = error\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("closed\n", "")
+
+
 def test_what_was_never_made_calls_nothing() -> None:
     """The native object survives being collected without having been initialised."""
     owner: list[object] = [CallWhenDropped.__new__(CallWhenDropped)]

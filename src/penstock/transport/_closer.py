@@ -42,6 +42,9 @@ class _Closing:
     def __init__(self, close: Callable[[], None]) -> None:
         self.is_open = True
         self._close = close
+        self._at_exit: weakref.finalize[..., _Closing] | None = (
+            None  # as long as an interrupt may come before it is kept
+        )
         # Weakly, since it's kept to the end of the program, and what `close` holds may lead back to the owner.
         self._at_exit = weakref.finalize(self, _close_at_exit, weakref.ref(self))
 
@@ -49,7 +52,8 @@ class _Closing:
         if self.is_open:
             self._close()
             self.is_open = False
-            self._at_exit.detach()
+            if self._at_exit is not None:
+                self._at_exit.detach()
 
 
 def _close_at_exit(closing: "weakref.ref[_Closing]") -> None:
