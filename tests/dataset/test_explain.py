@@ -191,9 +191,17 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         ),
     ),
     "plan of a stream": (
-        ps.stream(streamed).map(double),
+        ps.stream(streamed).batch(2),
         "plan",
         ("everything is computed in one thread, in order: a stream has no positions",),
+    ),
+    "plan of what is done to a stream": (
+        ps.stream(streamed).map(double, on_error="skip").map(double).limit(5).batch(2).map(double),
+        "plan",
+        (
+            "in order, in one thread: stream(streamed), map(double, on_error='skip'), limit(5)",
+            "then by any worker, several batches at once: map(double#2), batch(2), map(double#3)",
+        ),
     ),
     "plan of parts": (
         ps.concatenate([ps.range(9).filter(is_odd), ps.stream(streamed), ps.range(3)]).batch(2),

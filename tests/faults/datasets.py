@@ -5,12 +5,12 @@ whichever process, thread or consumer comes to that number, and afterwards the f
 wants it.
 """
 
+import collections
 import multiprocessing
 import os
 import resource
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock as ps
+from tests.equivalence.joints import Counter
 from tests.faults.chance import Chance
 
 INJECTED: Final = "injected"
@@ -101,13 +102,13 @@ class Traps:
         """Return how many of some kinds were laid, and not counted as sprung."""
         return sum(kind in kinds for kind in self._laid.values())
 
-    def sprung(self, *, remove: bool = False) -> Counter[str]:
+    def sprung(self, *, remove: bool = False) -> collections.Counter[str]:
         """Return how many of each kind were sprung since the last call; with `remove`, take the others away."""
         gone = {number: kind for number, kind in self._laid.items() if not (self._folder / str(number)).exists()}
         for number in list(self._laid) if remove else gone:
             (self._folder / str(number)).unlink(missing_ok=True)
             del self._laid[number]
-        return Counter(gone.values())
+        return collections.Counter(gone.values())
 
 
 def spring(folder: str, number: int) -> None:
@@ -161,6 +162,13 @@ def written(folder: str, batch: dict[str, Any]) -> dict[str, Any]:
     batch["image"] += 1
     spring(folder, int(batch["number"].max()))
     return batch
+
+
+def written_row(folder: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that was changed where it lies, likewise."""
+    row["image"] += 1
+    spring(folder, row["number"])
+    return row
 
 
 def written_rows(folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -241,6 +249,14 @@ def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Da
     return rows.batch(chance.between(1, 12)).map(partial(written, folder), name="written").random_map(noisy)
 
 
+def _rows_above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    if chance.is_one_in(2):
+        numbers = ps.stream(partial(Counter, chance.between(60, MOST_ROWS)))
+    made = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row")
+    rows = made.window_shuffle(chance.between(2, 40)).map(partial(written_row, folder), name="written")
+    return rows.batch(chance.between(1, 12), remainder=chance.one_of(["keep", "drop"]))
+
+
 def _windowed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     rows = numbers.map(partial(named, folder), name="named").filter(is_kept)
     return rows.window_shuffle(chance.between(2, 40)).batch(chance.between(1, 12))
@@ -267,6 +283,7 @@ _MAKERS: Final = {
     "substituted": _substituted,
     "filtered": _filtered,
     "above folds": _above_folds,
+    "rows above folds": _rows_above_folds,
     "windowed": _windowed,
     "packed": _packed,
     "mixed": _mixed,

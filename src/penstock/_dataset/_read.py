@@ -97,6 +97,9 @@ def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: i
     `load_state_dict`, on the iterable or its iterator, with JSON values. Otherwise as many elements as were read are
     read again, and a warning says how many. Of several ranks each reads all, and keeps every `count`-th element.
 
+    One thread reads it, where there are workers ahead of the training loop. They compute what stands above: functions
+    of its elements right below the batch, the merge, and functions of batches.
+
     Args:
         iterable: an object that can be iterated over again and again, or a function that makes one. If it has
             `set_epoch`, that is called before each pass.

@@ -28,8 +28,7 @@ from penstock._graph._nodes import (
     Zip,
     walk,
 )
-from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves
-from penstock._graph._ordered._tail import tail_of
+from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves, worker_tail
 from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
 from penstock._plan._plan import Batches, Ordered
@@ -117,10 +116,10 @@ def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
 
 def _above(node: Node) -> list[Node]:
     """Return the steps above the folds of what is read in order, innermost first, that workers compute."""
-    tail = tail_of(node) if worker_leaves(node) else None
+    tail = worker_tail(node)
     if tail is None:
         return []
-    return [*([] if tail.merge is None else [tail.merge]), *tail.above]
+    return [*tail.rows, *([] if tail.merge is None else [tail.merge]), *tail.above]
 
 
 def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
@@ -131,18 +130,18 @@ def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
             *awaited,
         ]
     leaves = worker_leaves(node)
-    if not leaves:
+    above = ", ".join(map(verb_text, _above(node)))
+    if not leaves and not above:
         are_many = len(leaves_of(node)) > MOST_LEAVES
         why = f"there are more than {MOST_LEAVES} datasets below" if are_many else "a stream has no positions"
         return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
-    above = ", ".join(map(verb_text, _above(node)))
     chains = list(dict.fromkeys(map(chain_text, leaves)))
     return [
         *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
         *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
-        f"then in order, in one thread: {', '.join(in_order) or 'nothing'}",
+        f"{'then ' if chains else ''}in order, in one thread: {', '.join(in_order) or 'nothing'}",
         *([f"then by any worker, several batches at once: {above}"] if above else []),
         *awaited,
     ]

@@ -20,8 +20,20 @@ def deadly_position_error(leaf: Leaf, number: int, death: WorkerError) -> Worker
     )
 
 
-def deadly_batch_error(step: int, death: WorkerError) -> WorkerError:
-    """Return what is raised in the place of a batch of what is read in order, given by its step."""
+def deadly_batch_error(step: int, death: WorkerError, row: int | None = None) -> WorkerError:
+    """Return what is raised in the place of a batch of what is read in order, given by its step.
+
+    Args:
+        step: its number.
+        death: the last of the processes'.
+        row: which of its rows they were at; None where it is none of them, but the batch as a whole.
+    """
+    if row is not None:
+        return WorkerError(
+            f"row {row} of step {step} kills worker processes, one after the other. Leave the record out, or mend what "
+            f"is done to it. The last death: {death}",
+            exit_code=death.exit_code,
+        )
     return WorkerError(
         f"what is computed of all rows of step {step} together kills worker processes, one after the other. Mend what "
         f'is done to the batch, or leave it out: on_error="skip" of a step above it does. The last death: {death}',

@@ -2,7 +2,7 @@
 
 Batches come in chunks, each with the token after it and with what filters left out before it, so that whatever is
 counted at the consumer's side is exactly what was handed out. A chunk is as many batches as take a millisecond or two,
-at least one; `prefetch` chunks wait at most.
+at least one, and of a stream one; `prefetch` chunks wait at most.
 
 Guarantees:
   - Batches before a failing one come first. Its error is raised once, in the consumer's thread; the next call makes the
@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Element, Node
+from penstock._graph._nodes import Element, Node, Stream
+from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Marks, Token, no_marks
 from penstock._graph._ordered._tail import Tail
 from penstock._runtime._batches import Course, Unit
@@ -46,7 +47,7 @@ class Made(NamedTuple):
     token: Token
     filtered: tuple[tuple[Node, int, int], ...]
     marks: Marks
-    """The first row's."""
+    """As `Tail.marks_of` has them."""
     error: BaseException | None = None
 
 
@@ -55,6 +56,8 @@ class Fold:
 
     def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
+        reads_streams = any(isinstance(leaf, Stream) for leaf in leaves_of(client.plan.node))
+        self._chunk_seconds = 0.0 if reads_streams else _CHUNK_SECONDS  # a stream may pause before the next batch
         self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count), tail)
 
     def __iter__(self) -> Generator[list[Made]]:
@@ -63,11 +66,11 @@ class Fold:
         try:
             while True:
                 with Caught() as caught:
-                    made.append(Made(*self.inner.next(), self._counted(), self.inner.rows[:1]))
+                    made.append(Made(*self.inner.next(), self._counted(), self.inner.marks))
                 if caught.error is not None:  # raised by the consumer
                     made.append(Made(None, None, self._counted(), no_marks(), caught.taken()))
                     break
-                if time.perf_counter() - began >= _CHUNK_SECONDS:
+                if time.perf_counter() - began >= self._chunk_seconds:
                     yield made
                     made, began = [], time.perf_counter()
             yield made
@@ -123,7 +126,7 @@ class FoldedAlone:
         self._inner = ThreadOrderedStream(crew, client, course, context, tail, singly=True)
 
     def take(self) -> Made:
-        return Made(*self._inner.next(), (), self._inner.rows[:1])
+        return Made(*self._inner.next(), (), self._inner.marks)
 
     def take_nowait(self) -> Made | None:
         return None

@@ -38,9 +38,9 @@ from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
 from penstock._runtime._isolated_process import Life
 from penstock._runtime._left import Left
-from penstock._runtime._process_work import shared
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
+from penstock._runtime._shared_plan import shared
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import SMALL_LEAF_BYTES
 from penstock._tree import flatten

@@ -9,8 +9,16 @@ from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from penstock._graph._apply import Context, Place
-from penstock._graph._nodes import Element
-from penstock._graph._ordered._build import Opening, first_read, leaves_of, open_stages, whences_of, worker_leaves
+from penstock._graph._nodes import Element, Stream
+from penstock._graph._ordered._build import (
+    Opening,
+    first_read,
+    leaves_of,
+    open_stages,
+    whences_of,
+    worker_leaves,
+    worker_tail,
+)
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import Leaf, Reader
 from penstock._graph._ordered._places import MarkPlaces
@@ -37,6 +45,7 @@ class OrderedStream:
         self._index = 0
         self._closed = False
         self._rows: Marks | None = None
+        self._tail = tail
 
     def next(self) -> tuple[Element, Token]:
         if self._closed:
@@ -79,13 +88,19 @@ class OrderedStream:
         return self._rows
 
     @property
+    def marks(self) -> Marks:
+        """The marks that the tail needs of the batch last returned."""
+        return self.rows[:1] if self._tail is None else self._tail.marks_of(self.rows)
+
+    @property
     def has_begun(self) -> bool:
         """Whether reading has begun, or will never."""
         return self._closed or self._chunks is not None
 
     def first_read(self) -> tuple[Leaf, int] | None:
-        """Return the leaf and the number in its course with which reading will begin; None where there are several."""
-        if len(leaves_of(self._plan.node)) > 1:
+        """Return the leaf and the number in its course with which reading begins; None for streams, and for several."""
+        leaves = leaves_of(self._plan.node)
+        if len(leaves) > 1 or isinstance(leaves[0], Stream):
             return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
 
@@ -125,5 +140,5 @@ def stage_of(plan: Plan, course: Course, context: Context, read: Reader, tail: T
 
 
 def can_read_ahead(plan: Plan) -> bool:
-    """Return whether workers can read ahead: there are leaves that they can compute, and not too many."""
-    return bool(worker_leaves(plan.node))
+    """Return whether workers can compute ahead: leaves, but not too many; or what stands above streams."""
+    return bool(worker_leaves(plan.node)) or worker_tail(plan.node) is not None

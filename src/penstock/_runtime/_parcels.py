@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock.transport._encoding._pickles import Pickled, dump, load
-from penstock.transport._memory import Lease, Region
+from penstock.transport._memory import Lease, Region, aligned
 
 LARGE_BYTES: Final = 65_536
 """Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""
@@ -29,6 +29,19 @@ def pack(value: object) -> Pickled:
     with Caught(Exception):
         return dump(value)
     return dump(value, pickler().dumps)  # the classes of a script or a notebook are known to it alone
+
+
+def joined(parcels: list[Pickled]) -> tuple[Pickled, list[slice]]:
+    """Return parcels as one, and where in it each lies."""
+    pieces: list[tuple[int, bytes | memoryview]] = []
+    places: list[slice] = []
+    end = 0
+    for parcel in parcels:
+        start = aligned(end)
+        pieces += ((start + offset, piece) for offset, piece in parcel.pieces)
+        end = start + parcel.nbytes
+        places.append(slice(start, end))
+    return Pickled(end, pieces), places
 
 
 def write(parcel: Pickled, region: Region, start_bytes: int) -> None:

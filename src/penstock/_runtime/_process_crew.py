@@ -24,7 +24,8 @@ from penstock._runtime._client import Client
 from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read, write
-from penstock._runtime._process_work import OWNERS_PLAN, Described, needs_of, shared, work
+from penstock._runtime._process_work import OWNERS_PLAN, Described, work
+from penstock._runtime._shared_plan import needs_of, shared, without_streams
 from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
@@ -56,7 +57,7 @@ class ProcessCrew(Crew):
 
     def __init__(self, owner: Client) -> None:
         self._board = Board.create(SLOTS, BLOCKS, owner.plan.num_workers)
-        self._owners_plan = shared(owner.plan)
+        self._owners_plan = shared(without_streams(owner.plan))
         self._plans: dict[int, Region] = {}  # by identity; of the others
         self._newest = OWNERS_PLAN  # number of a region
         self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
@@ -104,7 +105,7 @@ class ProcessCrew(Crew):
 
     def join(self, client: Client) -> None:
         is_known = client.plan is self._owner.plan or id(client.plan) in self._plans
-        plan = None if is_known else shared(client.plan)
+        plan = None if is_known else shared(without_streams(client.plan))
         super().join(client)
         with self.owned():
             self._idle_spills[client] = []
@@ -161,7 +162,6 @@ class ProcessCrew(Crew):
     def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
         client, job = armed.client, cast("SharedJob", armed.job)
         given = job.take_parcel() if isinstance(job, TailJob) else None
-        given_bytes = 0 if given is None else given.nbytes
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))
         described = Described(
@@ -170,13 +170,12 @@ class ProcessCrew(Crew):
             task_of(job),
             None if spill is None else self._regions[id(spill)][0],
             None if region is None else self._regions[id(region)][0],
-            given_bytes,
             tuple(known for known, _ in self._regions.values()),
             {at: str(client.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(client.deadly)}
             if client.deadly
             else {},
         )
-        taken = aligned(job.row_bytes + given_bytes)
+        taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
         if not self._board.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
             self._board.describe(slot, pickle.dumps(None), taken)  # which they fail on
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)

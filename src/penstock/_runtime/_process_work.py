@@ -5,13 +5,11 @@ any of the processes, or for the consumer. What raises is marked as failed and c
 meets the user's exception in its own thread.
 """
 
-import fcntl
 import mmap
 import os
 import pickle
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -21,14 +19,13 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
-from penstock._graph._nodes import Filter, Map, walk
 from penstock._plan._plan import Plan
 from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
-from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
+from penstock._runtime._merge_turns import Turns
 from penstock._runtime._pace import Pace, shared_processors
-from penstock._runtime._parcels import pack, pickler, read, write
+from penstock._runtime._parcels import pack, read, write
 from penstock._runtime._process_regions import Regions
 from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, Task, job_of
@@ -37,11 +34,9 @@ from penstock._workers._processes import Inherited, SharedDescriptors
 from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._forking._modules import modules_of, naming
 from penstock.concurrency._children._packed_error import error_text, pack_error
 from penstock.errors import InternalError, UsageError, WorkerError
-from penstock.transport._arena._table import create_region, open_region
-from penstock.transport._encoding._pickles import Pickled, dump, stream_of
+from penstock.transport._arena._table import open_region
 from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import Claim, SlotRing
 
@@ -55,7 +50,6 @@ OWNERS_PLAN: Final = -1
 
 _WORDS_CHARACTERS: Final = 500
 _TRACEBACK_CHARACTERS: Final = 2_000  # from its end
-_LOOKED_AT_BYTES: Final = 1 << 20  # of a plan, for the modules that it names
 
 
 class Described(NamedTuple):
@@ -69,8 +63,6 @@ class Described(NamedTuple):
     """The number of the memory for what processes hand to each other or to the consumer; None where there is none."""
     region: int | None
     """The number of the memory for batches; None where elements are what is wanted."""
-    given_bytes: int
-    """How much lies at the beginning of `spill` that is given to the job; 0 for nothing."""
     living: tuple[int, ...]
     """The numbers of all memory that was in use when the job was armed; a process lets go of others."""
     deadly: dict[tuple[int, ...], str]
@@ -87,61 +79,6 @@ class _NoRoomError(Exception):
 
 class _ElsewhereError(Exception):
     """Only the consumer can compute this."""
-
-
-def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
-    """Return memory with a plan for processes: they load it from there, and the data of its arrays stays there.
-
-    Args:
-        plan: the plan.
-        asked: what the user asked for, to be sent.
-
-    Raises:
-        UsageError: something of it can't be pickled.
-    """
-    with Caught(Exception) as caught:
-        parcel = _packed(plan)
-        region = create_region(parcel.nbytes)
-        write(parcel, region, 0)
-        return region
-    error = caught.taken()
-    raise UsageError(
-        f"{asked} sends the dataset to another process, so all of it must be picklable; got {error}{_culprit(plan)}. "
-        "Use functions that are defined in a module, and open files and connections where they are first used; with "
-        "cloudpickle (the extra `processes`) lambdas and local functions can be sent, too. Or use "
-        'workers="threads" alone'
-    ) from error
-
-
-def _culprit(plan: Plan) -> str:
-    """Return which step it is whose function can't be sent, if it is one of these."""
-    for step in walk(plan.node):
-        if isinstance(step, Map | Filter):
-            with Caught(Exception) as caught:
-                dump(step.function if isinstance(step, Map) else step.predicate, pickler().dumps)
-            if caught.error is not None:
-                return f", from step {step.name!r}"
-    return ""
-
-
-def _packed(plan: Plan) -> Pickled:
-    with Caught(Exception) as caught:
-        return dump(plan, pickler().dumps)
-    error = caught.taken()
-    with Caught(Exception):  # what cloudpickle would copy, with all that its code might mean, may be found by its name
-        named = dump(plan)
-        if not not_found(bytes(named.pieces[0][1])):
-            return named
-    try:
-        raise error
-    finally:
-        del error  # else its traceback holds it, and the plan
-
-
-def needs_of(region: Region) -> bytes:
-    """Return a pickle that names the modules of a shared plan, as far as its beginning tells them."""
-    stream = stream_of(memoryview(cast("memoryview", region)))
-    return naming(modules_of(bytes(stream[:_LOOKED_AT_BYTES])))
 
 
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
@@ -173,7 +110,7 @@ class _Program(NamedTuple):
     """What is computed for one loader."""
 
     plan: Plan
-    merging: "_Turns"
+    merging: Turns
 
 
 def _program(region: Region, number: int) -> _Program:
@@ -181,7 +118,7 @@ def _program(region: Region, number: int) -> _Program:
     # What is done to a source here, by intent or not, is neither another process's nor its successor's.
     private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     plan = cast("Plan", read(private, slice(None), 0))
-    return _Program(plan, _Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
+    return _Program(plan, Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
 
 
 def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, board: Board) -> _Program | None:
@@ -251,7 +188,7 @@ class _Worker:
         if not claim.merge:
             suspect = None if come_to is None else self._board.suspected(slot, block)
             if suspect is not None:
-                self._try(described, job, *suspect)
+                self._try(described, job, block, *suspect)
             self._run(slot, described, job, block, come_to)
         elif self._board.outcome(slot) == FINE:  # else there are rows that nobody has written
             self._merge(claim, described, job, come_to)
@@ -305,13 +242,23 @@ class _Worker:
             self._programs[number] = _program(self._regions.get(number), self._number)
         return self._programs[number]
 
-    def _try(self, described: Described, job: SharedJob, step: int, row: int) -> None:
+    def _give(self, described: Described, job: SharedJob, block: int) -> None:
+        """Give a job what it was given for a block, copied: a function may write to it, and whoever comes next."""
+        if isinstance(job, TailJob) and job.has_rows:
+            place = job.cut.places[block]
+            job.take_given(
+                block, cast("Any", read(self._regions.get(cast("int", described.spill)), place, sys.maxsize))
+            )
+
+    def _try(self, described: Described, job: SharedJob, block: int, step: int, row: int) -> None:
         """Compute the row at which another process has died, for nothing but to see whether this one dies too."""
         self._board.come_to(self._number, step, row, is_alone=True)
+        self._give(described, job, block)
         with Caught():  # which comes again
             job.try_row(step, row, Context(deadly=_deaths(described)))
 
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
+        self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
         context = replace(self._context, deadly=_deaths(described)) if described.deadly else self._context
         rows = job.run_block(block, context, come_to)
@@ -353,9 +300,9 @@ class _Worker:
         Mapping it privately would take longer, up to some 10 MB at least.
         """
         spill = self._regions.get(cast("int", described.spill))
-        if isinstance(job, TailJob):
-            given: Any = read(spill, slice(0, described.given_bytes), sys.maxsize)
-            job.take_given(given)
+        if isinstance(job, TailJob) and not job.has_rows:
+            given: Any = read(spill, job.cut.places[0], sys.maxsize)
+            job.take_given(0, given)
             return
         if job.row_bytes:
             rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, job.row_bytes).copy()
@@ -377,24 +324,3 @@ def _complaint(error: BaseException | None) -> bytes:
         return b" "
     description, traceback = error_text(error)
     return f"{description[:_WORDS_CHARACTERS]}\n{traceback[-_TRACEBACK_CHARACTERS:]}".encode(errors="replace")
-
-
-class _Turns:
-    """Lets so many processes at once do something. A process that dies loses its turn, by the system's doing."""
-
-    def __init__(self, region: Region, count: int, number: int) -> None:
-        self._region = region  # whose file nothing else locks
-        self._descriptor = region.descriptor
-        self._turns = [(number + offset) % count for offset in range(count)]
-        self._turn = 0
-
-    def __enter__(self) -> None:
-        for turn in self._turns:
-            self._turn = turn
-            with suppress(BlockingIOError, PermissionError):
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, turn)
-                return
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._turn)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)

@@ -2,8 +2,8 @@
 
 from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Origin
+from penstock._graph._ordered._build import worker_tail
 from penstock._graph._ordered._leaf import read_inline
-from penstock._graph._ordered._tail import tail_of
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._client import Client
@@ -69,7 +69,7 @@ class Runtime:
     def _folded(self, crew: Crew, course: Course, *, ahead: int, alone: bool) -> Stream:
         from penstock._runtime._tail_stream import folded_stream  # noqa: PLC0415 - asyncio is slow to import
 
-        tail_client = None if tail_of(self._plan.node) is None else self._joined_tail(crew, ahead)
+        tail_client = None if worker_tail(self._plan.node) is None else self._joined_tail(crew, ahead)
         return folded_stream(crew, self._client, tail_client, course, alone=alone)
 
     def _joined_tail(self, crew: Crew, ahead: int) -> Client:

@@ -1,17 +1,26 @@
-"""What stands above the folds of an ordered dataset, as a job: the rows of some batches are given, the rest is done."""
+"""What stands above the folds of an ordered dataset, as a job: what its batches are made of is given, the rest is done.
 
+Blocks of rows go through the functions of rows, where there are some; the merge does the rest. Between processes what
+is given lies in the job's spill memory: a parcel for each block, or one for the merge.
+"""
+
+import bisect
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
+from penstock._graph._ordered._batch import Rest
 from penstock._graph._ordered._build import whences_of
 from penstock._graph._ordered._chunk import Marks
 from penstock._graph._ordered._tail import TailRun, tail_of
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import ComeTo, Learned
-from penstock._runtime._parcels import pack
+from penstock._runtime._parcels import joined, pack
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock.errors import InternalError, UsageError
 from penstock.transport._memory import Lease, Region
@@ -27,57 +36,92 @@ class Given(NamedTuple):
     content: Element
     """Its rows; or the batch as it comes from below, where its rows are stacked there."""
     marks: Marks
-    """The first row's."""
+    """As `Tail.marks_of` has them."""
+
+
+class Cut(NamedTuple):
+    """How a job is cut.
+
+    Attributes:
+        firsts: the marks of the batches' first rows.
+        bounds: at which of the job's rows each batch begins, and the last one ends; all 0 where no function takes rows.
+        block_rows: how many rows a block has.
+        ends_in_rest: whether the last one's rows make no batch.
+        places: where in the spill memory what is given lies, of each block; or of the merge, where there are no rows.
+    """
+
+    firsts: Marks
+    bounds: tuple[int, ...]
+    block_rows: int
+    ends_in_rest: bool
+    places: tuple[slice, ...] = ()
 
 
 class TailTask(NamedTuple):
     """What makes a `TailJob` in a process, which then takes what is given."""
 
-    steps: int
+    cut: Cut
 
     def job(self, plan: Plan) -> "TailJob":
         """Return the job."""
-        return TailJob(tail_run(plan), self.steps, Learned())
+        return TailJob(tail_run(plan), self.cut, Learned())
 
 
 class TailJob:
-    """Some consecutive batches, made in one piece: that is the merge of a job whose only block has no rows."""
+    """Some consecutive batches."""
 
-    blocks = 1
     has_merge = True
     joins = True
     row_bytes = 0
     hands_on = True
     was_first = False
 
-    def __init__(self, run: TailRun, steps: int, learned: Learned, given: Sequence[Given] = ()) -> None:
+    def __init__(self, run: TailRun, cut: Cut, learned: Learned, given: Sequence[Given] = ()) -> None:
         """Describe a job.
 
         Args:
             run: what is computed.
-            steps: how many batches it makes.
-            learned: what is known of them.
+            cut: how.
+            learned: what is known of the batches.
             given: what each is made of; nothing where that follows.
         """
-        self.steps = steps
+        self.cut = cut
+        self.steps = len(cut.firsts)
+        self.blocks = max(-(-cut.bounds[-1] // cut.block_rows), 1)
         self.failed = False
         self.trouble: Trouble = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
         self.memory_bytes = 0
-        self._parcel: Pickled | None = None
         self._run = run
         self._learned = learned
-        self._given: Sequence[Given] = given
+        self._parcel: Pickled | None = None
+        self._given: list[Element] = [each.content for each in given]
+        self._blocks: list[tuple[list[Element], Marks]] = []
+        if self.has_rows and given:
+            rows = list(itertools.chain.from_iterable(self._given))
+            marks = np.concatenate([each.marks for each in given])
+            spans = [slice(*self._bounds_of(block)) for block in range(self.blocks)]
+            self._given, self._blocks = [], [(rows[span], marks[span]) for span in spans]
+        self._rows: list[list[Element]] = [[] for _ in range(self.blocks)]
         self._results: list[Element] = []
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether functions take its rows."""
+        return self.cut.bounds[-1] > 0
 
     def pack(self) -> bool:
         """Have the job computed by processes; return whether what is given can be sent to one."""
         self.memory_bytes = max(int(self.row_count * self._learned.merged_row_bytes), 1)
+        parts: list[object] = [*self._blocks] if self.has_rows else [self._given]
         with Caught(Exception) as caught:
-            self._parcel = pack(list(self._given))
-        self._given = ()
+            self._parcel, places = joined(list(map(pack, parts)))
+            self.cut = self.cut._replace(places=tuple(places))
+        self._given, self._blocks = [], []
         if caught.error is not None:  # whoever runs the job tells of it, and the consumer computes it
-            self._parcel = pack(f"what a batch is made of can't be sent to a worker process: {caught.error}")
+            why = f"what a batch is made of can't be sent to a worker process: {caught.error}"
+            self._parcel, (place,) = joined([pack(why)])
+            self.cut = self.cut._replace(places=(place,) * len(parts))
         return caught.error is None
 
     def take_parcel(self) -> "Pickled | None":
@@ -87,7 +131,7 @@ class TailJob:
 
     @property
     def row_count(self) -> int:
-        """How many batches it makes: their rows are none of its own."""
+        """How many batches it makes: their memory is planned as a whole."""
         return self.steps
 
     def use(self, lease: Lease | Region) -> None:
@@ -103,38 +147,84 @@ class TailJob:
         del elements
         return set()
 
+    def _bounds_of(self, block: int) -> tuple[int, int]:
+        start = block * self.cut.block_rows
+        return start, min(start + self.cut.block_rows, self.cut.bounds[-1])
+
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
-        """Do nothing: there are no rows."""
-        del block, context, come_to
-        return 0
+        """Apply the functions of rows to one block, row by row if `come_to` is to be told; return how many it has."""
+        if not self.has_rows:
+            return 0
+        rows, marks = self._blocks[block]
+        made = self._rows[block] = []
+        if come_to is None:
+            self._run.rows_into(made, rows, marks, context)
+            return len(rows)
+        start, _ = self._bounds_of(block)
+        for index in range(len(rows)):
+            step = self._step_of(start + index)
+            come_to(step, start + index - self.cut.bounds[step])
+            self._run.rows_into(made, rows[index : index + 1], marks[index : index + 1], context)
+        return len(rows)
+
+    def _step_of(self, row: int) -> int:
+        return bisect.bisect_right(self.cut.bounds, row) - 1
 
     def try_row(self, step: int, row: int, context: Context) -> None:
-        """Do nothing, likewise."""
+        """Apply the functions of rows to one row of one of the job's steps, for nothing."""
+        number = self.cut.bounds[step] + row
+        block, index = divmod(number, self.cut.block_rows)
+        rows, marks = self._blocks[block]
+        self._run.rows_into([], rows[index : index + 1], marks[index : index + 1], context)
 
-    def take_given(self, given: "list[Given] | str") -> None:
-        """Take what was given to the job in another process.
+    def take_given(self, block: int, given: "tuple[list[Element], Marks] | list[Element] | str") -> None:
+        """Take what was given to the job in another process, of a block or of the merge.
 
         Raises:
             UsageError: it could not be sent.
         """
         if isinstance(given, str):
             raise UsageError(given)
-        self._given = given
+        if isinstance(given, tuple):
+            self._blocks = [([], given[1][:0])] * self.blocks
+            self._blocks[block] = given
+        else:
+            self._given = given
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        """Make the batches; where functions of rows have failed, those before."""
         self._results = []
-        for step, given in enumerate(self._given):
+        for step, content in enumerate(self._contents()):
             if come_to is not None:
                 come_to(step, None)
-            self._results.append(self._run.result(*given, context))
+            self._results.append(self._run.merged(content, self.cut.firsts[step : step + 1], context))
 
-    def elements(self, block: int) -> object:
-        """Return nothing: there are no rows."""
-        del block
-        return None
+    def _contents(self) -> list[Element]:
+        """Return what each batch is merged of, and let go of it."""
+        if not self.has_rows:
+            given, self._given = self._given, []
+            return given
+        rows: list[Element] = []
+        for block, made in enumerate(self._rows):
+            rows += made
+            start, stop = self._bounds_of(block)
+            if len(made) < stop - start:
+                break
+        self._rows, self._blocks = [], []
+        whole = self.cut.bounds[: self._step_of(len(rows)) + 1]
+        contents = [rows[start:stop] for start, stop in itertools.pairwise(whole)]
+        if self.cut.ends_in_rest and len(contents) == self.steps:
+            contents[-1] = Rest(contents[-1])
+        return contents
 
-    def take_elements(self, block: int, elements: object, /) -> None:
-        """Take nothing, likewise."""
+    def elements(self, block: int) -> list[Element]:
+        """Return what became of a block's rows, and let go of it."""
+        rows, self._rows[block], self._blocks = self._rows[block], [], []
+        return rows
+
+    def take_elements(self, block: int, elements: list[Element], /) -> None:
+        """Take what another process made of a block's rows."""
+        self._rows[block] = elements
 
     def merged(self) -> list[Element]:
         """Return the batches."""
@@ -151,7 +241,7 @@ class TailJob:
 
     def task(self) -> TailTask:
         """Return the job as a value."""
-        return TailTask(self.steps)
+        return TailTask(self.cut)
 
 
 def tail_run(plan: Plan) -> TailRun:

@@ -6,26 +6,37 @@ takes the batches in order, each with the token that it came with.
 Guarantees:
   - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
     again, from its rows on.
-  - At most `num_batch_workers` jobs are made at once. One has several batches only where these take a moment.
+  - At most `num_batch_workers` jobs are made at once; as a floor, so many that there are two rows for each worker where
+    functions take rows. One has several batches only where these take a moment.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock._graph._apply import DROPPED
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._graph._apply import DROPPED, Context
 from penstock._graph._nodes import Element
+from penstock._graph._nodes import Stream as StreamNode
+from penstock._graph._ordered._batch import Rest
+from penstock._graph._ordered._build import leaves_of
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._tail import Tail, TailRun
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
+from penstock._runtime._cutting import block_rows
 from penstock._runtime._deadly import deadly_batch_error
 from penstock._runtime._folded import FoldedAlone, FoldedStream, Folding, Made
+from penstock._runtime._jobs import ComeTo
 from penstock._runtime._queue import GivenQueue
 from penstock._runtime._streams import EndOfEpoch, Stream
-from penstock._runtime._tail_job import Given, TailJob, tail_run
+from penstock._runtime._tail_job import Cut, Given, TailJob, tail_run
 from penstock._runtime._threads import ThreadOrderedStream
+from penstock.errors import WorkerError
 
 _JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
 _MOST_STEPS: Final = 32
@@ -37,23 +48,55 @@ class _Job(TailJob):
     """A job, with what its batches came with.
 
     Attributes:
-        made: what each batch is made of; less the rows, where they are sent to processes.
-        is_made_anew: whether a batch that fails is made again from the dataset on: its rows are not here, or may have
-            been changed by the function that failed.
+        made: what each batch came with; what it is made of, too, if that is kept.
+        is_made_anew: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
+        error: what was raised in a thread, instead of the first batch that `batches` has not; where that is kept.
         index: how many of them were handed out, or left out.
     """
 
-    def __init__(self, run: TailRun, client: Client, made: Sequence[Made]) -> None:
-        super().__init__(run, len(made), client.learned, [Given(each.batch, each.marks) for each in made])
-        self.made: Sequence[Made] = made
+    def __init__(self, run: TailRun, client: Client, made: Sequence[Made], workers: int, *, keeps_errors: bool) -> None:
+        lengths = [len(each.batch) if run.tail.rows else 0 for each in made]
+        bounds = tuple(itertools.accumulate(lengths, initial=0))
+        rows = max(block_rows(bounds[-1], workers, client.learned), 1)
+        ends_in_rest = isinstance(made[-1].batch, Rest)  # nothing comes behind one but an error, or the end
+        cut = Cut(np.concatenate([each.marks[:1] for each in made]), bounds, rows, ends_in_rest)
+        super().__init__(run, cut, client.learned, [Given(each.batch, each.marks) for each in made])
+        self.made: Sequence[Made] = [each._replace(batch=None) for each in made]
         self.is_made_anew = True
+        self.error: BaseException | None = None
         self.index = 0
+        self._keeps_errors = keeps_errors
+        self._errors: dict[int, BaseException] = {}  # by block
 
-    def send(self, *, keeps_rows: bool) -> None:
+    def send(self, made: Sequence[Made], *, keeps_rows: bool) -> None:
         """Have the job computed by processes."""
         self.is_made_anew = self.pack() and not keeps_rows
-        if self.is_made_anew:
-            self.made = [each._replace(batch=None) for each in self.made]
+        if not self.is_made_anew:
+            self.made = made
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        with Caught() as caught:
+            return super().run_block(block, context, come_to)
+        return self._kept(block, caught.taken())
+
+    def _kept(self, block: int, error: BaseException) -> int:
+        if not self._keeps_errors:
+            try:
+                raise error
+            finally:
+                del error  # else its traceback holds it, and this job
+        self._errors[block] = error
+        return 0
+
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        with Caught() as caught:
+            super().run_merge(context, come_to)
+        if caught.error is not None:  # of a batch before those of whose rows one failed
+            self._kept(self.blocks, caught.taken())
+            self.error = self._errors.pop(self.blocks)
+        elif self._errors:
+            self.error = self._errors.pop(min(self._errors))
+        self._errors.clear()  # their tracebacks hold the job
 
 
 class TailStream:
@@ -85,7 +128,11 @@ class TailStream:
         self._waiting: deque[Made] = deque()  # which are in no job yet
         self._job: _Job | None = None
         self._ready: list[Element] = []  # the job's batches from the next one on, the last first
-        self._keeps_rows = False  # since processes fail at what can be computed here: at each batch, maybe
+        # A stream is not read twice to know which row has failed: it may be slow, or give others then. So an error of a
+        # thread is raised as it was met there, and rows that processes fail at are kept, and computed here. These are
+        # kept as well once processes have failed at what can be computed here: they may at each batch.
+        self._reads_streams = any(isinstance(leaf, StreamNode) for leaf in leaves_of(client.plan.node))
+        self._keeps_rows = self._reads_streams
         self._singly = 0  # how many batches have a job each, since one of them failed
         self._repeated = 0  # times, that a job was begun again since the last batch
         self._closed = False
@@ -98,6 +145,8 @@ class TailStream:
     def _new_queue(self) -> GivenQueue[_Job]:
         plan = self._client.plan
         window = plan.limits.num_batch_workers or plan.prefetch
+        if self._run.tail.rows:  # as a floor, two rows a worker are in the making
+            window = max(window, -(-2 * self._crew.num_workers // max(self._run.size, 1)))
         return GivenQueue(self._crew, self._tail_client, self._next_job, window)
 
     def next(self) -> tuple[Element, Token]:
@@ -158,16 +207,20 @@ class TailStream:
         if not made:
             return None
         self._singly = max(self._singly - len(made), 0)
-        job = _Job(self._run, self._tail_client, made)
+        job = _Job(self._run, self._tail_client, made, self._crew.num_workers, keeps_errors=self._reads_streams)
         if self._crew.shares:
-            job.send(keeps_rows=self._keeps_rows)
+            job.send(made, keeps_rows=self._keeps_rows)
         return job
 
     def _steps_per_job(self) -> int:
         learned = self._tail_client.learned
-        if learned.merge_seconds is None or self._singly:
+        row_seconds = learned.row_seconds if self._run.tail.rows else 0.0
+        if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # the first batch shouldn't wait for others
-        by_time = _JOB_SECONDS / max(learned.merge_seconds, 1e-9)
+        if self._reads_streams and self._crew.shares:
+            return 1  # else, to know which of them has failed, they would have to be read again
+        seconds = learned.merge_seconds + row_seconds * self._run.size / self._crew.num_workers
+        by_time = _JOB_SECONDS / max(seconds, 1e-9)
         by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
         return int(max(min(by_time, by_bytes, _MOST_STEPS), 1))
 
@@ -176,6 +229,7 @@ class TailStream:
     def _begun(self, job: _Job | None) -> _Job | None:
         if job is not None:
             self._job, self._ready = job, job.batches()[::-1]
+            self._arm()  # in its place
         return job
 
     def _next_of(self, job: _Job) -> tuple[Element, Token] | None:
@@ -183,13 +237,13 @@ class TailStream:
         made = job.made[job.index]
         if self._ready:
             return self._handed_out(made, self._ready.pop())
+        if job.error is not None:
+            self._raise_kept(job)
         trouble = job.trouble
         if trouble.death is not None and job.index >= trouble.step:
-            death = deadly_batch_error(self._course.first.step, trouble.death)
-            self._handed_out(made, self._run.around(death, made.marks, self._tail_client.context()))
-            self._restart()
+            self._go_around(made, trouble.death, trouble.row)
             return None
-        if job.steps > 1 or (trouble.is_passing and self._repeated < _MOST_REPEATED):
+        if job.steps > 1 or (job.is_made_anew and trouble.is_passing and self._repeated < _MOST_REPEATED):
             self._repeated += trouble.is_passing
             self._restart()
             self._singly = job.steps - job.index  # then it is known which of them it was
@@ -206,6 +260,25 @@ class TailStream:
         self._client.tell_of(trouble.complaint)
         self._keeps_rows = True
         return self._handed_out(made, batch)
+
+    def _raise_kept(self, job: _Job) -> None:
+        """Raise what was raised in a thread; the next call makes the batch again, from the dataset on."""
+        error, job.error = job.error, None
+        self._restart()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # else its traceback holds it, and this stream
+
+    def _go_around(self, made: Made, death: WorkerError, row: int | None) -> None:
+        """Leave a batch out that processes die of; raise if no step does that."""
+        error = deadly_batch_error(self._course.first.step, death, row)
+        if row is not None:
+            raise error
+        self._handed_out(made, self._run.around(error, made.marks, self._tail_client.context()))
+        if self._job is not None:  # nobody has made the batches after it
+            self._restart()
 
     def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
         job = self._job

@@ -11,6 +11,10 @@ from penstock._graph._ordered._stage import Point, Stage, one_each
 from penstock.batching import Stack
 
 
+class Rest(list[Element]):
+    """Rows that make no batch. Their functions are applied elsewhere, and one of them may raise."""
+
+
 @frozen
 class BatchStage:
     """Elements merged `size` at a time: the step's size, or one rank's part of it."""
@@ -20,12 +24,26 @@ class BatchStage:
     below: Stage
     merges: bool = True
     """Whether rows are merged; else each batch is the list of its rows."""
+    gives_rest: bool = False
+    """Whether what comes before an error, or is dropped at the end, is given as a `Rest`."""
 
     def start(self) -> Token:
         return self.below.start()
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         pending = Pending()
+        try:
+            yield from self._full(token, pending)
+        except Exception:
+            if pending.count and self.gives_rest:
+                yield _rest(pending)
+            raise
+        if pending.count and self.step.remainder != "drop":
+            yield self._merged(pending.take(pending.count))
+        elif pending.count and self.gives_rest:
+            yield _rest(pending)
+
+    def _full(self, token: Token, pending: Pending) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
             if chunk.stacked is not None and len(chunk.elements) == self.size and pending.count == 0 and self._stacks:
                 batch = with_mask(self.step, chunk.stacked, self.size, self.size)
@@ -34,8 +52,6 @@ class BatchStage:
             pending.add(chunk)
             while pending.count >= self.size:
                 yield self._merged(pending.take(self.size))
-        if pending.count and self.step.remainder != "drop":
-            yield self._merged(pending.take(pending.count))
 
     def _merged(self, group: Group) -> Chunk:
         rows = group.elements
@@ -53,3 +69,8 @@ class BatchStage:
 
     def is_drained(self, token: Token, /) -> bool:
         return self.below.is_drained(token)
+
+
+def _rest(pending: Pending) -> Chunk:
+    group = pending.take(pending.count)
+    return group._replace(after=group.start).chunk(Rest(group.elements))  # reading goes on before it

@@ -48,7 +48,7 @@ from penstock._graph._ordered._places import Whence
 from penstock._graph._ordered._rows import RowsStage
 from penstock._graph._ordered._stage import Stage, StepStage
 from penstock._graph._ordered._stream import StreamStage
-from penstock._graph._ordered._tail import Tail
+from penstock._graph._ordered._tail import Tail, tail_of
 from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import InternalError
 
@@ -93,6 +93,12 @@ def worker_leaves(node: Node) -> list[Node]:
     """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
     leaves = leaves_of(node)
     return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MOST_LEAVES else []
+
+
+def worker_tail(node: Node) -> Tail | None:
+    """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
+    reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
+    return tail_of(node) if reads else None
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
@@ -140,8 +146,9 @@ def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
     leaves = whences_of(top)
     if isinstance(batch, Batch):
-        merges = opening.tail is None or opening.tail.merge is None
-        stage = BatchStage(batch, batch.size // opening.ranks, stage, merges)
+        tail = opening.tail
+        merges, gives_rest = tail is None or tail.merge is None, tail is not None and bool(tail.rows)
+        stage = BatchStage(batch, batch.size // opening.ranks, stage, merges, gives_rest)
         for step in _steps_above(node, batch):
             if not opening.leaves_out(step):
                 stage = opener.step(step, _Opened(stage, leaves))

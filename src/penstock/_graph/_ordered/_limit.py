@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Limit
+from penstock._graph._ordered._batch import Rest
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._stage import Point, Stage
 from penstock.errors import GraphError
@@ -29,6 +30,9 @@ class LimitStage:
         if count >= self.step.count:
             return
         for chunk in self.below.run(below):
+            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # which comes alone
+                yield _counted(chunk, count, of_each=0)
+                continue
             part = chunk.part(0, self.step.count - count)
             yield _counted(part, count)
             count += len(part.elements)
@@ -50,9 +54,9 @@ class LimitStage:
         return token[1] >= self.step.count or (not self.must_fill and self.below.is_drained(token[0]))
 
 
-def _counted(chunk: Chunk, count: int) -> Chunk:
+def _counted(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
     starts, afters = chunk.starts, chunk.afters
     return chunk._replace(
-        starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + index)),
-        afters=Lazy(len(chunk.elements), lambda index: (afters[index], count + index + 1)),
+        starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + of_each * index)),
+        afters=Lazy(len(chunk.elements), lambda index: (afters[index], count + of_each * (index + 1))),
     )

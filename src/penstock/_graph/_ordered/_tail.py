@@ -1,17 +1,18 @@
-"""What stands above the outermost fold of an ordered dataset: a merge of the user's, and functions of whole batches.
+"""What stands above the last fold of an ordered dataset: functions of rows, their batch, and functions of batches.
 
 Each depends on one batch's rows alone. So anyone may compute it, for several batches at once, while what folds goes on:
 the stages below are opened without these steps then (`Opening.tail`), and give what they are to be computed from.
 """
 
 from collections.abc import Mapping
-from typing import TypeGuard
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, after_error, apply_block
+from penstock._graph._apply import DROPPED, Context, after_error, apply_block, apply_into
 from penstock._graph._blocks import merge_block
 from penstock._graph._evaluate import element_at
 from penstock._graph._nodes import Batch, Element, Limit, Map, Node
+from penstock._graph._ordered._batch import Rest
 from penstock._graph._ordered._chunk import Marks
 from penstock._graph._ordered._leaf import is_leaf
 from penstock._graph._ordered._places import MarkPlaces, Whence
@@ -23,38 +24,53 @@ class Tail:
     """The steps.
 
     Attributes:
+        rows: the functions of single rows right below the batch that is merged here, innermost first.
         merge: the batch whose rows are merged here; None where they come stacked, or there is none.
-        above: the functions, innermost first.
+        above: the functions of batches, innermost first.
     """
 
+    rows: tuple[Map, ...]
     merge: Batch | None
     above: tuple[Map, ...]
 
     def has(self, node: Node) -> bool:
         """Return whether a node is one of the functions."""
-        return any(step is node for step in self.above)
+        return any(step is node for step in (*self.rows, *self.above))
+
+    def marks_of(self, rows: Marks) -> Marks:
+        """Return which of the marks of a batch's rows are needed."""
+        return rows if self.rows else rows[:1]
 
 
 def tail_of(node: Node) -> Tail | None:
-    """Return the steps above an ordered node's outermost fold; None where there are none.
+    """Return the steps above the last fold that an ordered node's batches are made of; None where there are none."""
+    above, node = _functions(node, any_may_fail=True)
+    rows, _ = _functions(node.parent, any_may_fail=False) if isinstance(node, Batch) else ((), node)
+    merge = node if isinstance(node, Batch) and (rows or not isinstance(node.merge, Stack)) else None
+    return Tail(rows, merge, above) if above or merge is not None else None
+
+
+def _functions(node: Node, *, any_may_fail: bool) -> tuple[tuple[Map, ...], Node]:
+    """Return the functions from a node down that may be left to others, innermost first, and the node below.
 
     A limit counts elements without looking at them, so what stands below it may be computed after it, unless it leaves
     elements out.
+
+    Args:
+        node: of a dataset that is read in order.
+        any_may_fail: whether those that go on after an error are among them.
     """
-    above: list[Map] = []
+    functions: list[Map] = []
     is_limited = False
-    while isinstance(node, Limit) or _is_above(node, is_limited=is_limited):
-        if isinstance(node, Map):
-            above.append(node)
-        else:
+    while isinstance(node, Limit | Map) and not is_leaf(node):
+        if isinstance(node, Limit):
             is_limited = True
+        elif node.on_error == "raise" or (any_may_fail and not (is_limited and node.on_error == "skip")):
+            functions.append(node)
+        else:
+            break
         node = node.parent
-    merge = node if isinstance(node, Batch) and not isinstance(node.merge, Stack) else None
-    return Tail(merge, tuple(above[::-1])) if above or merge is not None else None
-
-
-def _is_above(node: Node, *, is_limited: bool) -> TypeGuard[Map]:
-    return isinstance(node, Map) and not is_leaf(node) and not (is_limited and node.on_error == "skip")
+    return tuple(functions[::-1]), node
 
 
 @frozen
@@ -76,12 +92,40 @@ class TailRun:
 
         Args:
             given: a batch's rows, where they are merged here; else the batch as it comes from below.
-            marks: the first row's.
+            marks: as `Tail.marks_of` has them.
             context: of the calling thread.
         """
+        if self.tail.rows:
+            made: list[Element] = Rest() if isinstance(given, Rest) else []
+            self.rows_into(made, given, marks, context)
+            given = made
+        return self.merged(given, marks, context)
+
+    def rows_into(self, made: list[Element], rows: list[Element], marks: Marks, context: Context) -> None:
+        """Add what the functions of rows make of some to a list; if one raises, of those before that row."""
+        error: BaseException | None = None
+        for step in self.tail.rows:
+            results: list[Element] = []
+            with Caught(Exception) as caught:
+                places = MarkPlaces(self.leaves, marks[: len(rows)])
+                apply_into(results, step, rows, places, context, element_at)
+            if caught.error is not None:  # of a row before the one that failed so far, if any
+                error = caught.taken()
+            rows = results
+        made += rows
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # else its traceback holds it, and the rows
+
+    def merged(self, given: Element, marks: Marks, context: Context) -> Element:
+        """Return a batch, or DROPPED, where the functions of rows were applied."""
+        if isinstance(given, Rest):
+            return DROPPED
         merge = self.tail.merge
         batch = given if merge is None else merge_block(merge, given, self.size)
-        places = MarkPlaces(self.leaves, marks)
+        places = MarkPlaces(self.leaves, marks[:1])
         for step in self.tail.above:
             (batch,) = apply_block(step, [batch], places, context, element_at)
             if batch is DROPPED:

@@ -25,6 +25,7 @@ from penstock._runtime._batches import Course, Unit, rows_of
 from penstock._runtime._choosing._measure import measure
 from penstock._runtime._choosing._processors import usable_processors
 from penstock._runtime._choosing._sendable import copy_of, obstacle
+from penstock._runtime._ordered import can_read_ahead
 
 _logger: Final = logging.getLogger("penstock")
 
@@ -58,7 +59,8 @@ def _kind(plan: Plan, num_workers: int) -> Choice:
 
 def _number(plan: Plan, workers: Workers) -> Choice:
     if not isinstance(plan.program, Batches) and not worker_leaves(plan.node):
-        return Choice("inline", 0, "everything is computed in one thread, in order")
+        only_read = "everything is computed in one thread, in order"
+        return Choice("inline", 0, "a stream isn't read to see" if can_read_ahead(plan) else only_read)
     room = _room(plan, (_holds_no_lock() or obstacle(plan)) if workers == "auto" else "")
     may_be_threads = _may_be_threads(plan.node)
     cost: Cost | None = None
@@ -92,10 +94,11 @@ def _holds_no_lock() -> str:
 def _is_measurable(plan: Plan) -> bool:
     """Return whether rows may be computed to see what they cost.
 
-    Not those of async sources, whose records are requested at once where they are read ahead; nor those for which each
-    worker makes something of its own first, which may be large.
+    Not those of streams, which come once; nor those of async sources, whose records are requested at once where they
+    are read ahead; nor those for which each worker makes something of its own first, which may be large.
     """
-    return not awaits(plan.node) and not any(_makes_its_own(step) for step in walk(plan.node))
+    has_positions = isinstance(plan.program, Batches) or bool(worker_leaves(plan.node))
+    return has_positions and not awaits(plan.node) and not any(_makes_its_own(step) for step in walk(plan.node))
 
 
 def _makes_its_own(step: Node) -> bool:

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Cache, walk
-from penstock._graph._ordered._build import worker_leaves
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Ordered, Plan
+from penstock._runtime._ordered import can_read_ahead
 from penstock._runtime._parcels import pickler
 from penstock._storage._memory_cache import MemoryCache
 
@@ -48,7 +48,7 @@ class _Copy:
 
 def obstacle(plan: Plan) -> str:
     """Return why processes are not to be chosen for a plan, in a few words; empty if nothing speaks against them."""
-    if isinstance(plan.program, Ordered) and not worker_leaves(plan.node):
+    if isinstance(plan.program, Ordered) and not can_read_ahead(plan):
         return "everything is computed in one thread, in order"
     if awaits(plan.node):
         return "async sources are read ahead for threads"

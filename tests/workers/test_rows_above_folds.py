@@ -1,0 +1,335 @@
+"""Functions of single elements above streams and folds, below their batch: workers compute them, in blocks of rows."""
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock.errors import WorkerError
+from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.joints import Counter
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+PATIENCE_SECONDS = 30.0
+HUNDRED = partial(Counter, 100)
+PROCESSES: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
+THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
+PLACES = [PROCESSES, THREADS, {**PROCESSES, "isolated": True}, {**THREADS, "isolated": True}]
+IDS = ["processes", "threads", "isolated processes", "isolated threads"]
+
+
+class Once:
+    """Yields numbers that don't come again, whoever asks."""
+
+    def __init__(self, numbers: range) -> None:
+        self._left = iter(numbers)
+
+    def __call__(self) -> Iterator[int]:
+        """Return those that are left."""
+        return self._left
+
+
+def refuses_large(number: int) -> int:
+    """Return a number below 90."""
+    if number >= 90:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
+def refuses_sixty(number: int) -> int:
+    """Return a number but one, as if its file were broken."""
+    if number == 60:
+        raise OSError("sixty is broken")
+    return number
+
+
+def refuses_sixty_five(number: int) -> int:
+    """Return a number but one."""
+    if number == 65:
+        raise KeyError("sixty-five is missing")
+    return number
+
+
+def breaks_off() -> Iterator[int]:
+    """Yield some numbers, then break."""
+    yield from range(62)
+    raise OSError("sixty-two is broken")
+
+
+def refuses_sixty_two(number: int) -> int:
+    """Return a number but one."""
+    if number == 62:
+        raise OSError("sixty-two is broken")
+    return number
+
+
+def needs_the_main_thread(number: Any) -> Any:
+    """Return a number, by what only the thread can use that has opened it."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("opened in another thread")
+    return number
+
+
+class Pausing:
+    """Yields numbers at once, and the others only when it is told to; can't be pickled."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(64)
+        assert self.goes_on.wait(PATIENCE_SECONDS)
+        yield from range(64, 100)
+
+
+class Row:
+    """An element that is noticed if it lives on."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def refuses_row(row: Row) -> int:
+    """Return a row's number unless it is large."""
+    return refuses_large(row.number)
+
+
+def late_in_workers(number: int) -> int:
+    """Return a number; in a worker's process one is refused."""
+    if number == 37 and "PENSTOCK_TEST_WORKER" in os.environ:
+        raise OSError("only here")
+    return number
+
+
+def doubled(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array, changed in place."""
+    array *= 2
+    return array
+
+
+SOURCES = {
+    "stream": ps.stream(HUNDRED),
+    "window": ps.range(100, seed=3).window_shuffle(9),
+    "limited": ps.stream(HUNDRED).map(functions.same).limit(61),
+    "mixture": ps.interleave([ps.stream(HUNDRED), ps.range(40).filter(functions.is_odd)]),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("source", list(SOURCES))
+def test_they_are_what_the_definition_says(
+    source: str, remainder: Literal["keep", "drop", "pad"], place: dict[str, Any]
+) -> None:
+    """In every place, whatever becomes of a last short batch, and whatever they draw; for two epochs."""
+    mask = {"mask": "mask"} if remainder == "pad" else {}
+    rows = SOURCES[source].map(functions.row).random_map(with_noise)
+    dataset = rows.batch(8, remainder=remainder, **mask)
+    with ps.Loader(dataset, **place) as loader:
+        for epoch in range(2):
+            expected = [digest(batch) for batch in epoch_of(dataset, epoch)]
+            assert [digest(batch) for batch in loader] == expected
+
+
+def with_noise(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return a row with something drawn for it."""
+    return {**row, "noise": rng.random()}
+
+
+@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+def test_a_batch_that_is_dropped_fills_no_limit(place: dict[str, Any]) -> None:
+    """A rank that has a batch too few says so."""
+    rows = ps.stream(partial(Counter, 60)).map(functions.same)
+    dataset = rows.batch(16, remainder="drop").limit(4)
+    with ps.Loader(dataset, **place, shard=ps.Shard(0, 2)) as loader:
+        batches = iter(loader)
+        assert [len(next(batches)) for _ in range(3)] == [8, 8, 8]
+        with pytest.raises(ps.errors.PenstockError, match="limit"):
+            next(batches)
+
+
+@pytest.mark.parametrize("source", list(SOURCES))
+def test_several_processes_share_a_batch(source: str) -> None:
+    """The trainer's process computes no row, and each of the workers some."""
+    with ps.Loader(SOURCES[source].map(functions.process_of).batch(20), **PROCESSES) as loader:
+        first, *others = (set(batch["row_process"].tolist()) for batch in loader)
+    assert len(first) == 2
+    assert os.getpid() not in first.union(*others)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_a_row_that_fails_comes_in_its_place(place: dict[str, Any]) -> None:
+    """Batches before it come first; the next call meets it again. Of several that fail it is the first."""
+    dataset = ps.stream(HUNDRED).map(refuses_sixty_five).map(refuses_sixty).batch(8)
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        found = [next(batches).tolist() for _ in range(7)]
+        for _ in range(2):
+            with pytest.raises(OSError, match="sixty is broken") as caught:
+                next(batches)
+            assert any("position 60" in note for note in caught.value.__notes__)
+    assert found == [[*range(first, first + 8)] for first in range(0, 56, 8)]
+
+
+BREAKING = {
+    "stream": ps.stream(breaks_off),
+    "function": ps.range(100).map(refuses_sixty_two).window_shuffle(1),
+    "limited": ps.stream(breaks_off).limit(63),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* has no state:UserWarning")  # it is read again for the second time
+@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+@pytest.mark.parametrize("remainder", ["keep", "drop"])
+@pytest.mark.parametrize("source", list(BREAKING))
+def test_a_row_that_fails_comes_before_what_fails_below(
+    source: str, remainder: Literal["keep", "drop"], place: dict[str, Any]
+) -> None:
+    """Also where its batch never gets its other rows."""
+    for function, error in ((refuses_sixty, "sixty is broken"), (functions.same, "sixty-two is broken")):
+        dataset = BREAKING[source].map(function).batch(8, remainder=remainder).limit(8)
+        with ps.Loader(dataset, **place) as loader:
+            batches = iter(loader)
+            assert [next(batches)[0] for _ in range(7)] == [*range(0, 56, 8)]
+            for _ in range(2):
+                with pytest.raises(OSError, match=error):
+                    next(batches)
+        with ps.Loader(dataset.limit(7), **place) as loader:
+            assert len(list(loader)) == 7
+
+
+@pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
+def test_what_was_read_comes_while_the_stream_pauses(place: dict[str, Any]) -> None:
+    """And the stream needn't be sent anywhere."""
+    stream = Pausing()
+    with ps.Loader(ps.stream(stream).map(functions.same).batch(8), **place) as loader:
+        batches = iter(loader)
+        first = [next(batches).tolist() for _ in range(8)]
+        stream.goes_on.set()
+        assert [number for batch in [*first, *(batch.tolist() for batch in batches)] for number in batch] == [
+            *range(100)
+        ]
+
+
+def test_what_threads_fail_at_is_computed_where_it_is_consumed() -> None:
+    """As everywhere, but for what is read from streams."""
+    rows = ps.range(40, seed=1).window_shuffle(5).map(needs_the_main_thread)
+    for dataset in (rows.batch(8), ps.range(40).window_shuffle(5).batch(8).map(needs_the_main_thread)):
+        expected = [digest(batch) for batch in epoch_of(dataset, 0)]
+        with ps.Loader(dataset, **THREADS) as loader:
+            assert [digest(batch) for batch in loader] == expected
+
+
+def test_rows_of_a_batch_that_failed_are_let_go() -> None:
+    """The errors of several blocks hold nothing once one of them was raised."""
+    made: list[weakref.ref[Row]] = []
+
+    def remembered(number: int) -> Row:
+        made.append(weakref.ref(row := Row(number)))
+        return row
+
+    gc.collect()
+    gc.disable()
+    try:
+        with ps.Loader(
+            ps.stream(partial(Counter, 100)).map(remembered, on_error="skip").map(refuses_row).batch(100), **THREADS
+        ) as loader:
+            with pytest.raises(ValueError, match="90 is too large") as caught:
+                next(iter(loader))
+            del caught
+        assert len(made) >= 100
+        assert not any(reference() for reference in made)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+@pytest.mark.parametrize("batch", [7, 50])
+def test_a_row_that_is_left_out_at_the_end_may_fail(batch: int, place: dict[str, Any]) -> None:
+    """It is computed by the definition, so its error comes though its batch doesn't."""
+    dataset = ps.stream(partial(Counter, 99)).map(refuses_large).batch(batch, remainder="drop")
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(90 // batch)] == [*range(0, 90 - batch + 1, batch)]
+        with pytest.raises(ValueError, match="90 is too large"):
+            next(batches)
+
+
+@pytest.mark.parametrize("place", [PROCESSES, THREADS], ids=IDS[:2])
+def test_an_error_of_what_comes_once_is_not_lost(place: dict[str, Any]) -> None:
+    """The stream isn't read again to find out which row it was."""
+    dataset = ps.stream(Once(range(100))).map(refuses_sixty).batch(8)
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(7)] == [*range(0, 56, 8)]
+        with pytest.raises(OSError, match="sixty is broken"):
+            next(batches)
+
+
+def test_the_consumer_computes_what_processes_fail_at() -> None:
+    """From the rows that it has kept: a stream isn't read again."""
+    dataset = ps.stream(Once(range(100))).map(late_in_workers).batch(4)
+    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+        assert [number for batch in loader for number in batch.tolist()] == [*range(100)]
+
+
+def test_large_rows_of_what_comes_once_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is larger than the memory planned for it comes all the same."""
+    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    dataset = ps.stream(Once(range(40))).map(functions.large_row).batch(4)
+    expected = [digest(batch) for batch in ps.Loader(ps.range(40).map(functions.large_row).batch(4))]
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        assert [digest(batch) for batch in loader] == expected
+
+
+def test_a_row_that_kills_is_named() -> None:
+    """Batches before it come first."""
+    dataset = ps.range(100).window_shuffle(1).map(functions.kills_itself).batch(8)
+    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(4)] == [0, 8, 16, 24]
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="row 5 of step 4 kills"):
+                next(batches)
+
+
+def test_who_dies_of_a_row_leaves_it_as_it_was(tmp_path: Path) -> None:
+    """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
+    function = functions.ChangesAndDies(str(tmp_path / "died"))
+    dataset = ps.stream(HUNDRED).map(functions.large_row).window_shuffle(1).map(function).batch(4)
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        found = [number for batch in loader for number in batch[:, 0].tolist()]
+        assert len(loader.deaths()) == 1
+    assert found == [number + 1 for number in range(100)]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_they_go_on_after_a_state(place: dict[str, Any]) -> None:
+    """A state is where the batch that was handed out ends, however far the stream was read."""
+    dataset = ps.stream(partial(Counter, 99)).map(functions.large_row).window_shuffle(5).map(doubled).batch(6)
+    expected = [digest(batch) for batch in ps.Loader(dataset)]
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        found = [digest(next(batches)) for _ in range(7)]
+        state = loader.state_dict()
+    with ps.Loader(dataset) as loader:
+        loader.load_state_dict(state)
+        assert found + [digest(batch) for batch in loader] == expected
+
+
+def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:
+    """What they leave out changes which rows are in a batch."""
+    dataset = ps.stream(HUNDRED).map(refuses_sixty, on_error="skip").batch(8)
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        numbers = [number for batch in loader for number in batch.tolist()]
+    assert numbers == [number for number in range(100) if number != 60]
