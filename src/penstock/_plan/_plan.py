@@ -97,7 +97,8 @@ class Limits:
             None is the loader's `prefetch`.
         worker_init: called once in each worker before its first task, with the worker's number. What workers have
             failed at is computed again where batches are consumed, so that the exception is raised there; that thread
-            is prepared before, too, as one more worker: with `num_workers`.
+            is prepared before, too, as one more worker: with `num_workers`. What threads failed at of a stream's
+            elements isn't, since these may not come again.
         read_ahead: how many records of async sources are on their way or wait for a worker, at least 1; so many
             requests are under way at once, where each is for one record. Default 64. Without workers nothing is read
             ahead.

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
-from penstock._graph._nodes import Element, Node, Stream
-from penstock._graph._ordered._build import leaves_of
+from penstock._graph._nodes import Element, Node
+from penstock._graph._ordered._build import reads_streams
 from penstock._graph._ordered._chunk import Marks, Token, no_marks
 from penstock._graph._ordered._tail import Tail
 from penstock._runtime._batches import Course, Unit
@@ -56,8 +56,8 @@ class Fold:
 
     def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
-        reads_streams = any(isinstance(leaf, Stream) for leaf in leaves_of(client.plan.node))
-        self._chunk_seconds = 0.0 if reads_streams else _CHUNK_SECONDS  # a stream may pause before the next batch
+        # A stream may pause before the next batch.
+        self._chunk_seconds = 0.0 if reads_streams(client.plan.node) else _CHUNK_SECONDS
         self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count), tail)
 
     def __iter__(self) -> Generator[list[Made]]:

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
-from penstock._graph._ordered._build import leaves_of, outermost_batch
+from penstock._graph._ordered._build import outermost_batch, reads_streams
 from penstock._graph._rewrite import with_parents
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._choosing._sendable import not_found
@@ -46,7 +46,7 @@ def shared(plan: Plan, *, asked: str = 'workers="processes"') -> Region:
 def without_streams(plan: Plan) -> Plan:
     """Return a plan for processes that read no streams: these are the consumer's, and can't be sent, maybe."""
     program = plan.program
-    if isinstance(program, Batches) or not any(isinstance(leaf, Stream) for leaf in leaves_of(plan.node)):
+    if isinstance(program, Batches) or not reads_streams(plan.node):
         return plan
     node = _emptied(plan.node)
     return replace(plan, node=node, program=replace(program, node=node, batch=outermost_batch(node)))

@@ -20,9 +20,8 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._nodes import Element
-from penstock._graph._nodes import Stream as StreamNode
 from penstock._graph._ordered._batch import Rest
-from penstock._graph._ordered._build import leaves_of
+from penstock._graph._ordered._build import reads_streams
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._tail import Tail, TailRun
 from penstock._runtime._batches import Course, Unit
@@ -75,27 +74,23 @@ class _Job(TailJob):
             self.made = made
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        if not self._keeps_errors:
+            return super().run_block(block, context, come_to)
         with Caught() as caught:
             return super().run_block(block, context, come_to)
-        return self._kept(block, caught.taken())
-
-    def _kept(self, block: int, error: BaseException) -> int:
-        if not self._keeps_errors:
-            try:
-                raise error
-            finally:
-                del error  # else its traceback holds it, and this job
-        self._errors[block] = error
+        self._errors[block] = caught.taken()
         return 0
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        if not self._keeps_errors:
+            super().run_merge(context, come_to)
+            return
         with Caught() as caught:
             super().run_merge(context, come_to)
         if caught.error is not None:  # of a batch before those of whose rows one failed
-            self._kept(self.blocks, caught.taken())
-            self.error = self._errors.pop(self.blocks)
+            self.error = caught.taken()
         elif self._errors:
-            self.error = self._errors.pop(min(self._errors))
+            self.error = self._errors[min(self._errors)]
         self._errors.clear()  # their tracebacks hold the job
 
 
@@ -131,7 +126,7 @@ class TailStream:
         # A stream is not read twice to know which row has failed: it may be slow, or give others then. So an error of a
         # thread is raised as it was met there, and rows that processes fail at are kept, and computed here. These are
         # kept as well once processes have failed at what can be computed here: they may at each batch.
-        self._reads_streams = any(isinstance(leaf, StreamNode) for leaf in leaves_of(client.plan.node))
+        self._reads_streams = reads_streams(client.plan.node)
         self._keeps_rows = self._reads_streams
         self._singly = 0  # how many batches have a job each, since one of them failed
         self._repeated = 0  # times, that a job was begun again since the last batch

@@ -95,6 +95,11 @@ def worker_leaves(node: Node) -> list[Node]:
     return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MOST_LEAVES else []
 
 
+def reads_streams(node: Node) -> bool:
+    """Return whether an ordered node is computed from a stream, beside other leaves or alone."""
+    return any(isinstance(leaf, Stream) for leaf in leaves_of(node))
+
+
 def worker_tail(node: Node) -> Tail | None:
     """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
     reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
