@@ -148,6 +148,25 @@ def with_noise(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**row, "noise": rng.random()}
 
 
+def whole_chunk_of_sequences(number: int) -> dict[str, Any]:
+    """Return a document that fills 64 sequences of 4 tokens, which the pack hands on together."""
+    return {"tokens": np.arange(256, dtype=np.int32) + 256 * number}
+
+
+def shifted(sequence: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs and targets."""
+    return {"inputs": sequence["tokens"][:-1], "targets": sequence["tokens"][1:]}
+
+
+@pytest.mark.parametrize("function", [functions.same, shifted])
+@pytest.mark.parametrize("place", [{"num_workers": 0}, *PLACES], ids=["inline", *IDS])
+def test_a_batch_that_is_all_that_a_pack_hands_on_is_made_of_its_rows(place: dict[str, Any], function: Any) -> None:
+    """Sequences that come together and are as many as a batch has go through the function one by one, as all do."""
+    dataset = ps.range(6).map(whole_chunk_of_sequences).pack(4).map(function).batch(64)
+    with ps.Loader(dataset, **place) as loader:
+        assert [digest(batch) for batch in loader] == [digest(batch) for batch in epoch_of(dataset, 0)]
+
+
 @pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
 def test_a_batch_that_is_dropped_fills_no_limit(place: dict[str, Any]) -> None:
     """A rank that has a batch too few says so."""

@@ -45,7 +45,7 @@ class BatchStage:
 
     def _full(self, token: Token, pending: Pending) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
-            if chunk.stacked is not None and len(chunk.elements) == self.size and pending.count == 0 and self._stacks:
+            if chunk.stacked is not None and self._stacks and len(chunk.elements) == self.size and not pending.count:
                 batch = with_mask(self.step, chunk.stacked, self.size, self.size)
                 yield Chunk([batch], chunk.marks[:1], chunk.starts[:1], chunk.afters[-1:], [chunk.marks])
                 continue
@@ -59,7 +59,8 @@ class BatchStage:
 
     @property
     def _stacks(self) -> bool:
-        return isinstance(self.step.merge, Stack)
+        """Whether the stacked form of a chunk's elements is the batch: where batches are lists of rows it never is."""
+        return self.merges and isinstance(self.step.merge, Stack)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
