@@ -91,8 +91,8 @@ class Model:
 class Real:
     """The stream, and tasks that read from it and wait for room."""
 
-    def __init__(self, capacity: int | None, tasks: asyncio.TaskGroup) -> None:
-        self.stream = ExtendableStream[int](capacity=capacity)
+    def __init__(self, stream: ExtendableStream[int], tasks: asyncio.TaskGroup) -> None:
+        self.stream = stream
         self.reader: AsyncIterator[int] = aiter(self.stream)
         self.tasks = tasks
         self.reads: list[str] = []
@@ -133,7 +133,10 @@ class Real:
                 self.reads.append("stop")
             except KeyError:
                 self.reads.append("throw")
-            except ClosedError:
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
                 self.reads.append("cancel")
 
         self.reading = self.tasks.create_task(read())
@@ -151,14 +154,22 @@ class Real:
                 self.refused_ends += 1
 
 
-@given(actions=ACTIONS, capacity=st.sampled_from([None, 1, 2, 3]))
-def test_as_the_model(actions: list[str], capacity: int | None) -> None:
+class Waiting(ExtendableStream[int]):
+    """Waits before it takes an item."""
+
+    async def _next(self) -> int:
+        await asyncio.sleep(0)
+        return self._take()
+
+
+@given(actions=ACTIONS, capacity=st.sampled_from([None, 1, 2, 3]), waits=st.booleans())
+def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
     """Whatever is called in whatever order, reads and puts give what the model says, and no item is lost or doubled."""
 
     async def main() -> None:
         model = Model(capacity)
         async with asyncio.TaskGroup() as tasks:
-            real = Real(capacity, tasks)
+            real = Real((Waiting if waits else ExtendableStream[int])(capacity=capacity), tasks)
             for number, action in enumerate(actions):
                 await act(model, real, action, number)
                 assert (real.reads, real.puts) == (model.reads, model.puts), action
@@ -215,15 +226,13 @@ def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int |
             stream.stop()
 
         async with asyncio.TaskGroup() as tasks:
-            receiving, sending = tasks.create_task(receive()), tasks.create_task(send())
+            running = [(receive, tasks.create_task(receive())), (send, tasks.create_task(send()))]
             for reads in cancels:
                 await asyncio.sleep(0)
-                if reads:
-                    receiving.cancel()
-                    receiving = tasks.create_task(receive())
-                else:
-                    sending.cancel()
-                    sending = tasks.create_task(send())
+                begin, task = running[not reads]
+                if not task.done():
+                    task.cancel()
+                    running[not reads] = begin, tasks.create_task(begin())
         return received
 
     assert run_on("asyncio", main) == [*range(count)]

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import given
@@ -18,26 +18,253 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 
 @ON_LOOPS
 def test_a_second_reader_is_refused(loop: str) -> None:
-    """Only one reader may be made, and only one task may read from it at a time."""
+    """While one task reads, a loop in another is refused, and so is a read while another one waits."""
 
     async def main() -> None:
         stream = ExtendableStream[int]()
-        reader = aiter(stream)
-        with pytest.raises(UsageError, match="one reader"):
-            aiter(stream)
         async with asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(_next(reader.__anext__))
+            first = tasks.create_task(_read_all(stream), name="first")
             await settle()
+            with pytest.raises(UsageError, match=r"one reader; got a loop in a second task, .*\(first\)"):
+                await _read_all(stream)
             with pytest.raises(UsageError, match="one task at a time"):
-                await anext(reader)
+                await anext(stream)
             stream.put(7)
-        assert first.result() == 7
+            stream.stop()
+        assert first.result() == [7]
+        with pytest.raises(UsageError, match="got a loop after its end"):
+            await _read_all(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
 
     run_on(loop, main)
 
 
-async def _next(read: Callable[[], Awaitable[int]]) -> int:
-    return await read()
+@ON_LOOPS
+def test_the_stream_is_its_own_iterator(loop: str) -> None:
+    """`aiter` returns the stream, a task reads on where its loop broke off, and another one where that task ended."""
+
+    async def main() -> None:
+        stream = ExtendableStream[int]()
+        assert aiter(stream) is stream
+        for item in range(6):
+            stream.put(item)
+        stream.stop()
+        async for item in stream:
+            if item == 1:
+                break
+        assert await anext(stream) == 2
+        async with asyncio.TaskGroup() as tasks:
+            assert await tasks.create_task(_next(stream)) == 3
+        assert await _read_all(stream) == [4, 5]
+
+    run_on(loop, main)
+
+
+async def _next(stream: ExtendableStream[int]) -> int:
+    return await anext(stream)
+
+
+async def _read_all(stream: ExtendableStream[int]) -> list[int]:
+    return [item async for item in stream]
+
+
+def test_async_orders_are_refused() -> None:
+    """A subclass whose plain methods are async or generators can't be made, mixins included."""
+
+    def generate(_: object) -> Iterator[int]:
+        yield 1
+
+    async def generate_async(_: object) -> AsyncIterator[int]:
+        yield 1
+
+    async def wait(_: object) -> int:
+        return 1
+
+    with pytest.raises(UsageError, match=r"Async\._take must be a plain function.*an async function.*async def _next"):
+        type("Async", (ExtendableStream,), {"_take": wait})
+    for name in ("_store", "_take", "_held", "_is_ready", "_drop"):
+        for function in (wait, generate, generate_async):
+            with pytest.raises(UsageError, match=rf"{name} must be a plain function"):
+                type("Generated", (ExtendableStream,), {name: function})
+            mixin = type("Mixin", (), {name: function})
+            with pytest.raises(UsageError, match=rf"{name} must be a plain function"):
+                type("Mixed", (mixin, CompletionStream), {})
+    for function in (generate, generate_async):
+        with pytest.raises(UsageError, match="_next must be an async function that returns one item"):
+            type("Generated", (ExtendableStream,), {"_next": function})
+
+
+class Gated(ExtendableStream[int]):
+    """Waits for its gate, and takes the item then; the value of a 0 is StopAsyncIteration."""
+
+    def __init__(self, *, capacity: int | None = None) -> None:
+        super().__init__(capacity=capacity)
+        self.gate = asyncio.Semaphore(0)
+
+    async def _next(self) -> int:
+        await self.gate.acquire()
+        if (item := self._take()) == 0:
+            raise StopAsyncIteration
+        return item * 10
+
+
+@ON_LOOPS
+def test_an_order_that_waits(loop: str) -> None:
+    """Reads await `_next` in turn; one that is cancelled meanwhile loses nothing; the capacity holds; then the end."""
+
+    async def main() -> None:
+        stream = Gated(capacity=2)
+        stream.put(1)
+        stream.put(2)
+        with pytest.raises(asyncio.QueueFull):
+            stream.put(3)
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(_next(stream))
+            await settle()
+            with pytest.raises(UsageError, match="one task at a time"):
+                await anext(stream)
+            lost.cancel()
+            await settle()
+            assert lost.cancelled()
+            assert len(stream) == 2
+            reading = tasks.create_task(_read_all(stream))
+            waiting = tasks.create_task(stream.put_wait(3))
+            await settle()
+            assert not waiting.done()
+            stream.gate.release()
+            await settle()
+            assert waiting.done()
+            stream.stop()
+            stream.gate.release()
+            stream.gate.release()
+        assert reading.result() == [10, 20, 30]
+
+    run_on(loop, main)
+
+
+@ON_LOOPS
+@pytest.mark.parametrize("both", [False, True])
+def test_an_end_at_once_interrupts_next(loop: str, *, both: bool) -> None:
+    """An end that comes at once ends a wait in `_next`; a cancellation that comes with it stays one."""
+
+    async def main() -> None:
+        stream, error = Gated(), KeyError("a")
+        stream.put(1)
+        caught: list[BaseException] = []
+
+        async def read() -> None:
+            try:
+                await anext(stream)
+            except (asyncio.CancelledError, KeyError) as raised:
+                caught.append(raised)
+                task = asyncio.current_task()
+                assert task is not None
+                assert task.cancelling() == both
+                await asyncio.sleep(0)  # nothing is left of the interrupt
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            await settle()
+            stream.throw(error, now=True)
+            if both:
+                reading.cancel()
+        assert len(stream) == 0
+        if both:
+            assert isinstance(caught[0], asyncio.CancelledError)
+            with pytest.raises(KeyError) as raised:
+                await anext(stream)
+            assert raised.value is error
+        else:
+            assert caught == [error]
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    run_on(loop, main)
+
+
+class Ending(ExtendableStream[int]):
+    """Ends itself while it is read, or shields itself from the end."""
+
+    async def _next(self) -> int:
+        if (item := self._take()) == 1:
+            self.throw(KeyError("itself"), now=True)
+        else:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if item == 3:
+                    raise ValueError("cleaning up failed") from None
+        return item
+
+
+@ON_LOOPS
+@pytest.mark.parametrize(("item", "error"), [(1, KeyError), (2, asyncio.CancelledError), (3, ValueError)])
+def test_ends_within_next(loop: str, item: int, error: type[BaseException]) -> None:
+    """However `_next` ends when the stream does, the read gives no item, and the reader's task isn't cancelled."""
+
+    async def main() -> None:
+        stream = Ending()
+        stream.put(item)
+        async with asyncio.TaskGroup() as tasks:
+
+            async def read() -> None:
+                with pytest.raises(error):
+                    await anext(stream)
+                await asyncio.sleep(0)
+                if error is ValueError:
+                    with pytest.raises(asyncio.CancelledError, match="the stream was cancelled"):
+                        await anext(stream)
+
+            reading = tasks.create_task(read())
+            await settle()
+            stream.cancel()
+        assert not reading.cancelled()
+
+    run_on(loop, main)
+
+
+def test_next_can_not_forge_the_end() -> None:
+    """StopAsyncIteration from `_next` doesn't end the stream."""
+
+    async def main() -> None:
+        stream = Gated()
+        stream.put(0)
+        stream.put(1)
+        stream.gate.release()
+        stream.gate.release()
+        with pytest.raises(RuntimeError, match=r"must not raise StopAsyncIteration; call stop\(\)"):
+            await anext(stream)
+        assert await anext(stream) == 10
+
+    run_on("asyncio", main)
+
+
+@ON_LOOPS
+def test_cancel_is_a_thrown_cancellation(loop: str) -> None:
+    """`cancel` does to a reader what throwing a CancelledError does: its task ends as a cancelled one."""
+
+    async def main() -> None:
+        stream = ExtendableStream[int]()
+        for throws in (True, False):
+            stream = ExtendableStream[int]()
+            stream.put(1)
+            if throws:
+                stream.throw(asyncio.CancelledError(), now=True)
+            else:
+                stream.cancel()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(_next(stream))
+            assert reading.cancelled()
+            with pytest.raises(ClosedError):
+                stream.put(2)
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+        stream.cancel()  # nothing is left to cancel
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    run_on(loop, main)
 
 
 @ON_LOOPS
@@ -286,8 +513,8 @@ def test_cancel_stops_what_the_stream_started(loop: str) -> None:
             stream.put(asyncio.Event().wait())
             stream.cancel()
         assert not other.done()
-        with pytest.raises(ClosedError):
-            await anext(aiter(stream))
+        with pytest.raises(asyncio.CancelledError):
+            await anext(stream)
 
     run_on(loop, main)
 

@@ -1,14 +1,15 @@
 """An async iterable that is fed from outside while it is read, in any order that a subclass gives.
 
 Guarantees:
-  - Each item is read exactly once, by one reader: a second one is refused, and so is reading in two tasks at a time.
-  - The end is told once and for good: after `stop` the reader gets every earlier item, then the end; after `throw`
-    every earlier item, then the error (or the error at once); after `cancel` a ClosedError at once, which nobody can
-    mistake for the end. From then on putting is a ClosedError, also for producers that wait for room.
+  - Each item is read exactly once, by one reader: a loop in a second task is refused, and so are two reads at a time.
+  - The stream ends once and for good: after `stop` the reader gets every earlier item, then the end; after `throw`
+    every earlier item, then the error (or the error at once); after `cancel` a CancelledError at once. From then on
+    putting is a ClosedError, also for producers that wait for room.
   - With a capacity there are never more unread items than that. Producers that wait for room get it in the order in
     which they came, and no plain `put` takes it from them.
-  - Cancelling a read loses no item; cancelling `put_wait` leaves the stream as if it had not been called.
-  - Nothing is started, and no finaliser exists: a stream that nobody reads any more is forgotten in silence.
+  - Cancelling a read loses no item, unless a subclass's `_next` waits after it has taken one. Cancelling `put_wait`
+    leaves the stream as if it had not been called.
+  - The stream starts no task and has no finaliser: dropping a stream prints nothing.
 
 All methods must be called from the event loop's thread. From another one it is
 `loop.call_soon_threadsafe(stream.put, item)`; what `put` raises then goes to the loop's exception handler, so such a
@@ -16,16 +17,20 @@ stream had better have no capacity.
 """
 
 import asyncio
+import inspect
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from penstock.errors import ClosedError, UsageError
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
+
+_PLAIN_METHODS: Final = ("_store", "_take", "_held", "_is_ready", "_drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +40,30 @@ class _End:
     error: BaseException | None
 
 
-class Stream(ABC, Generic[Item, Read]):
-    """What all streams share: ends, errors, one reader, producers that wait for room. The order is a subclass's.
+class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
+    """The base of all streams: ends, errors, one reader, producers that wait for room. A subclass gives the order.
 
-    A subclass has three methods, which are called from the loop's thread and never wait:
+    A subclass has three plain methods, which are called from the loop's thread and never wait:
 
-    - `_store(item)` keeps an item that was put. What it raises comes from `put`, and nothing may be kept then.
-    - `_take()` gives the item that is next, and forgets it. It is called only where `_held()` is at least 1. What it
-      raises comes from that read, and the next read goes on.
-    - `_held()` tells how many items are kept, which is compared with the capacity.
+    - `_store(item)` keeps an item that was put. An exception from it is raised by `put`; then nothing may be kept.
+    - `_take()` returns the next item and removes it. It is called only where `_held()` is at least 1. An exception
+      from it is raised by that read, and the next read continues.
+    - `_held()` returns how many items are kept; the stream compares it with the capacity.
 
-    The type parameters are what is put and what is read.
+    An order that waits, for a request or a lock, overrides `async def _next()`, which each read awaits in place of
+    `_take()`, and which returns `_take()` by default. It runs in the reader's task. Where the reader is cancelled, or
+    the stream ends with `now=True`, the await in it raises CancelledError; the item is kept if `_next` calls `_take`
+    after its last await, and lost if before. An exception from it is raised by that read, and the next read continues.
+    StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
+
+    The type parameters are the types of what is put and of what is read.
 
     Args:
         capacity: how many unread items there may be; None (the default) means any number.
 
     Raises:
-        UsageError: the capacity is below 1.
+        UsageError: the capacity is below 1; or, when a subclass is made, one of its plain methods is async or a
+            generator.
 
     Example:
         The smallest item comes first, whenever it was put:
@@ -81,6 +93,20 @@ class Stream(ABC, Generic[Item, Read]):
         [1, 3, 5]
     """
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in _PLAIN_METHODS:
+            if kind := _waiting_kind(getattr(cls, name)):
+                raise UsageError(
+                    f"{cls.__qualname__}.{name} must be a plain function, since the stream never awaits it; got "
+                    f"{kind}. Override `async def _next(self)` to wait for an item"
+                )
+        if inspect.isasyncgenfunction(cls._next) or inspect.isgeneratorfunction(cls._next):
+            raise UsageError(
+                f"{cls.__qualname__}._next must be an async function that returns one item; got a generator. "
+                "Use return in place of yield"
+            )
+
     def __init__(self, *, capacity: int | None = None) -> None:
         if capacity is not None and capacity < 1:
             raise UsageError(f"capacity must be at least 1, or None for any number; got capacity={capacity}")
@@ -88,8 +114,11 @@ class Stream(ABC, Generic[Item, Read]):
         self._end: _End | None = None  # set once putting is over
         self._at_once = False  # the end comes before what is held
         self._finished = False  # the end was read
-        self._has_reader = False
-        self._reading: asyncio.Future[None] | None = None  # of a read that waits
+        self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the latest read
+        self._is_read = False  # a read is under way
+        self._reading: asyncio.Future[None] | None = None  # of a read that waits for an item
+        self._next_task: asyncio.Task[object] | None = None  # of a read that waits in `_next`
+        self._interrupted = False  # that read was cancelled by an end that comes at once
         self._producers: deque[asyncio.Future[None]] = deque()  # that wait for room, in the order of their coming
         self._reserved = 0  # places of producers that were given room and have not run since
 
@@ -99,7 +128,11 @@ class Stream(ABC, Generic[Item, Read]):
 
     @abstractmethod
     def _take(self) -> Read:
-        """Give the next item, and forget it."""
+        """Return the next item, and remove it."""
+
+    async def _next(self) -> Read:
+        """Return the next item, and remove it; a subclass may wait here."""
+        return self._take()
 
     @abstractmethod
     def _held(self) -> int:
@@ -224,9 +257,11 @@ class Stream(ABC, Generic[Item, Read]):
         self._finish_with(_End(error), at_once=now)
 
     def cancel(self) -> None:
-        """End the stream at once: what is unread is dropped, and the reader gets a ClosedError instead of the end.
+        """Cancel the reading: `throw(CancelledError(), now=True)`.
 
-        It may be called after `stop` and `throw` too; once the end was read, it changes nothing.
+        Unread items are dropped, and the reader's read raises asyncio.CancelledError, which ends its task as
+        `Task.cancel` does. Unlike `throw`, it may be called after `stop` and `throw` too, and changes nothing once the
+        end was read.
 
         Example:
             >>> import asyncio
@@ -235,13 +270,15 @@ class Stream(ABC, Generic[Item, Read]):
             ...     stream = ExtendableStream[int]()
             ...     stream.put(1)
             ...     stream.cancel()
-            ...     await anext(aiter(stream))
+            ...     try:
+            ...         await anext(stream)
+            ...     except asyncio.CancelledError as error:
+            ...         print(error)
             >>> asyncio.run(main())
-            Traceback (most recent call last):
-            penstock.errors.ClosedError: the stream was cancelled: what was unread is dropped
+            the stream was cancelled
         """
         if not self._finished:
-            self._finish_with(_End(ClosedError("the stream was cancelled: what was unread is dropped")), at_once=True)
+            self._finish_with(_End(asyncio.CancelledError("the stream was cancelled")), at_once=True)
 
     def __len__(self) -> int:
         """Return how many items are unread."""
@@ -253,38 +290,77 @@ class Stream(ABC, Generic[Item, Read]):
 
     # -- the reader's side
 
-    def __aiter__(self) -> AsyncIterator[Read]:
-        """Return the only reader.
-
-        Returns:
-            The iterator over the items.
+    def __aiter__(self) -> Self:
+        """Return the stream itself, for its one reader.
 
         Raises:
-            UsageError: there is a reader already.
+            UsageError: another task, which has not ended, reads the stream; or the stream was read to its end.
         """
-        if self._has_reader:
+        reader = None if self._reader is None else self._reader()
+        if reader is not None and not reader.done() and reader is not _current_task():
             raise UsageError(
-                "a stream is read once, by one reader; got a second. Keep the first: reader = aiter(stream)"
+                "a stream is read once, by one reader; got a loop in a second task, while the first one "
+                f"({reader.get_name()}) is running. Loop in one task; single items may be read by anext(stream) in any"
             )
-        self._has_reader = True
-        return _Reader(self._read)
+        if self._finished:
+            raise UsageError("a stream is read once, by one reader; got a loop after its end. Make a new stream")
+        return self
 
-    async def _read(self) -> Read:
-        if self._reading is not None:
+    async def __anext__(self) -> Read:
+        """Return the next item, once there is one. After the end, StopAsyncIteration is raised.
+
+        Raises:
+            UsageError: another read waits.
+        """
+        if self._is_read:
             raise UsageError("a stream is read by one task at a time; got a read while another one waits")
+        task = _current_task()
+        if task is not None and (self._reader is None or self._reader() is not task):
+            self._reader = weakref.ref(task)
+        self._is_read = True
+        try:
+            return await self._read(task)
+        finally:
+            self._is_read = False
+
+    async def _read(self, task: "asyncio.Task[object] | None") -> Read:
         while not self._is_readable():
             self._reading = asyncio.get_running_loop().create_future()
             try:
                 await self._reading
             finally:
                 self._reading = None
-        # From here on nothing waits, so that whoever is cancelled has taken nothing.
+        # A plain `_take` waits for nothing, so that a cancelled read has taken nothing.
         if self._end is not None and (self._at_once or not self._held()):
             raise self._read_end(self._end)
+        already = 0 if task is None else task.cancelling()
+        self._next_task = task
         try:
-            return self._take()
+            item = await self._next()
+            if not self._at_once:
+                return item
+        except StopAsyncIteration as error:
+            raise RuntimeError("_next and _take must not raise StopAsyncIteration; call stop() to end") from error
+        except asyncio.CancelledError:
+            if not self._withdraw_interrupt(task, already):
+                raise
         finally:
+            self._withdraw_interrupt(task, already)
+            self._next_task = None
             self._give_room()
+        assert self._end is not None  # it came at once, while `_next` waited
+        raise self._read_end(self._end)
+
+    def _withdraw_interrupt(self, task: "asyncio.Task[object] | None", already: int) -> bool:
+        """Take back the stream's cancellation of a read.
+
+        Returns:
+            Whether there was one, and nobody else has cancelled the task meanwhile.
+        """
+        if not self._interrupted or task is None:
+            return False
+        self._interrupted = False
+        return task.uncancel() <= already  # asyncio.timeout does the same
 
     def _is_readable(self) -> bool:
         return self._is_ready() or (self._end is not None and (self._at_once or not self._held()))
@@ -306,6 +382,11 @@ class Stream(ABC, Generic[Item, Read]):
         if at_once:
             self._at_once = True
             self._drop()
+            # `_next` that ends its own stream gets no cancellation, which would come after it has returned.
+            reader = self._next_task
+            if reader is not None and reader is not _current_task() and not self._interrupted:
+                self._interrupted = True
+                reader.cancel()
         while self._producers:
             _wake(self._producers.popleft())
         self._notify()
@@ -340,17 +421,20 @@ class Stream(ABC, Generic[Item, Read]):
                 self._reserved += 1
 
 
-class _Reader(AsyncIterator[Read], Generic[Read]):
-    """The one reader of a stream."""
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop is running: the stream is made or asked before it does
+        return None
 
-    def __init__(self, read: Callable[[], Awaitable[Read]]) -> None:
-        self._read = read
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Read:
-        return await self._read()
+def _waiting_kind(function: object) -> str:
+    """Return which kind of function that a plain caller can't use it is; nothing if it is plain."""
+    if inspect.iscoroutinefunction(function):
+        return "an async function"
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        return "a generator"
+    return ""
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:

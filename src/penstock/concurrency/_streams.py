@@ -25,6 +25,9 @@ Item = TypeVar("Item")
 class ExtendableStream(Stream[Item, Item], Generic[Item]):
     """An async iterable fed from outside: `put` adds items, and one reader gets them in the same order.
 
+    A subclass may override `async def _next(self)`, which each read awaits; the unread items are in the deque `_items`,
+    and `_take()` removes and returns the first one (see `Stream`).
+
     Args:
         capacity: how many unread items there may be; None (the default) means any number.
 
@@ -48,6 +51,22 @@ class ExtendableStream(Stream[Item, Item], Generic[Item]):
         ...         return [item async for item in stream]
         >>> asyncio.run(main())
         ['a', 'b']
+
+        Names are put, and each one's record is fetched when it is read:
+
+        >>> class Records(ExtendableStream[str]):
+        ...     async def _next(self) -> str:
+        ...         name = self._items[0]
+        ...         await asyncio.sleep(0)  # a request for the record
+        ...         self._take()  # now, so that a cancelled read loses nothing
+        ...         return f"the record of {name}"
+        >>> async def read() -> list[str]:
+        ...     stream = Records()
+        ...     stream.put("a")
+        ...     stream.stop()
+        ...     return [record async for record in stream]
+        >>> asyncio.run(read())
+        ['the record of a']
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
