@@ -56,13 +56,13 @@ class Loader(Generic[T_co]):
             asked for. "auto", the default where `workers` names a kind, measures that: none where a batch takes less
             than handing it over would, as many as processors where elements are computed, more where they wait.
         workers: "threads", which suits functions that release the GIL (decoders, NumPy on large arrays); "processes",
-            for functions that hold it: they must be picklable, and a script must guard what it does by
-            `if __name__ == "__main__":`. "auto", the default, takes threads, unless all of that is so, two threads
-            compute no more than one, and an epoch has some seconds of work. Say "threads" where functions leave
-            something behind in this program, such as a count. Another loader: its workers, if it has any, compute for
-            this one too, as long as it isn't closed. Each has its own memory, order and state, and closing or leaving
-            this one does nothing to that one; `num_workers` is left out, and `limits` may set `num_batch_workers` and
-            `read_ahead`.
+            for functions that hold it: they must be picklable, and a script guards what it does by `if __name__ ==
+            "__main__":`, or has cloudpickle installed. "auto", the default, takes threads, unless all of that is so,
+            two threads compute no more than one, and an epoch has some seconds of work. Say "threads" where functions
+            leave something behind in this program, such as a count. Another loader: its workers, if it has any, compute
+            for this one too, as long as it isn't closed. Each has its own memory, order and state, and closing or
+            leaving this one does nothing to that one; `num_workers` is left out, and `limits` may set
+            `num_batch_workers` and `read_ahead`.
         isolated: have one helper process run all of this, its workers included, so that the trainer's own process
             computes nothing of it and only receives: what is said of "processes" about functions and scripts holds
             then.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._main_module import is_imported
 from penstock.transport._bell import Bell
 from penstock.transport._memory import Region
 from penstock.transport._pipe import TensorPipeReader
@@ -69,7 +70,11 @@ class Life:
         try:
             setup = setup._replace(address=self.reader.address)
             self.process = ChildProcess(
-                serve, (setup, Inherited((plan.descriptor,))), name="helper process", start_method=start_method
+                serve,
+                (setup, Inherited((plan.descriptor,))),
+                name="helper process",
+                start_method=start_method,
+                imports_main=is_imported(),
             )
         except BaseException:
             self.reader.close()

@@ -1,5 +1,6 @@
 """A plan in shared memory, for processes: they load it from there."""
 
+import pickle
 from dataclasses import replace
 from typing import Final, cast
 
@@ -8,9 +9,9 @@ from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
 from penstock._graph._ordered._build import outermost_batch, reads_streams
 from penstock._graph._rewrite import with_parents
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._parcels import pickler, write
 from penstock.concurrency._children._forking._modules import modules_of, naming
+from penstock.concurrency._children._main_module import missing
 from penstock.errors import UsageError
 from penstock.transport._arena._table import create_region
 from penstock.transport._encoding._pickles import Pickled, dump, stream_of
@@ -70,12 +71,16 @@ def _culprit(plan: Plan) -> str:
 
 
 def _packed(plan: Plan) -> Pickled:
+    dumps = pickler().dumps
     with Caught(Exception) as caught:
-        return dump(plan, pickler().dumps)
+        packed = dump(plan, dumps)
+        if dumps is pickle.dumps and (unknown := missing(bytes(packed.pieces[0][1]))):
+            raise pickle.PicklingError(unknown)
+        return packed
     error = caught.taken()
     with Caught(Exception):  # what cloudpickle would copy, with all that its code might mean, may be found by its name
         named = dump(plan)
-        if not not_found(bytes(named.pieces[0][1])):
+        if not missing(bytes(named.pieces[0][1])):
             return named
     try:
         raise error

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._workers._stack import STACK_SIGNAL, StackFile
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare
+from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare, uses_server
+from penstock.concurrency._children._main_module import check_guard, is_imported
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.errors import WorkerError
 from penstock.transport._daemon_thread import DaemonThread
@@ -112,6 +113,9 @@ class WorkerProcesses:
         self._work = work
         self._employer = employer
         self._starting = starting
+        if not uses_server(starting.method):
+            check_guard()
+        self._imports_main = is_imported()  # asked here, since threads start the processes
         self._lock = threading.Lock()  # over the three below
         self._children: dict[int, ChildProcess] = {}
         self._shared: dict[int, int] = {}  # descriptors by the numbers that processes know them by
@@ -221,6 +225,7 @@ class WorkerProcesses:
                 name=f"process of worker {number}",
                 start_method=self._starting.method,
                 threads=self._starting.threads,
+                imports_main=self._imports_main,
             )
         self._give_up(caught.taken())
         return None

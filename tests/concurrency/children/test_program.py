@@ -46,7 +46,7 @@ def test_a_script_that_starts_them_unguarded(tmp_path: Path) -> None:
     """A script whose import starts processes ends with an error that says what to do."""
     with program(BEGINNING + "start()", tmp_path) as running:
         _, errors = running.communicate(timeout=SECONDS)
-        assert "under `if __name__ == '__main__':`" in errors
+        assert 'under `if __name__ == "__main__":`' in errors
         assert running.returncode == 1
 
 

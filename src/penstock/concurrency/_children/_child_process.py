@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from penstock.concurrency._child_ends import death_of
 from penstock.concurrency._children._forking._forked import ForkedProcess
 from penstock.concurrency._children._forking._link import Spare, can_fork
+from penstock.concurrency._children._main_module import check_guard
 from penstock.concurrency._children._spawned import SpawnedProcess
 from penstock.concurrency._children._threads import limit_threads, thread_variables
 from penstock.errors import UsageError, WorkerError
@@ -39,6 +40,8 @@ class ChildProcess:
             needs; "spawn" for a new Python, and everywhere but on Linux.
         threads: how many threads BLAS, OpenCV and torch have in it; None leaves them alone. What the main module loads
             of BLAS in a spawned process is out of reach.
+        imports_main: whether the process imports the program's main module; see `_main_module.is_imported`. A spawned
+            process imports it in any case.
 
     Attributes:
         pipe: this side of the pipe.
@@ -52,7 +55,11 @@ class ChildProcess:
         name: str,
         start_method: StartMethod | None,
         threads: int | None = None,
+        imports_main: bool = True,
     ) -> None:
+        is_forked = uses_server(start_method)
+        if imports_main or not is_forked:
+            check_guard()
         self._name = name
         self._owner = os.getpid()
         self._lock = threading.Lock()  # whoever asks for the exit code, or closes
@@ -64,8 +71,8 @@ class ChildProcess:
         self.pipe, theirs = pipes
         given = (target, thread_variables(threads), theirs, *arguments)
         try:
-            if uses_server(start_method):
-                self._process = ForkedProcess(_run, given, name=name, threads=threads)
+            if is_forked:
+                self._process = ForkedProcess(_run, given, name=name, threads=threads, imports_main=imports_main)
             else:
                 self._process = SpawnedProcess(_run, given, name=name)
         except BaseException:

@@ -45,8 +45,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
       of workers; which numbers it draws differs from torch, where that depends on the worker.
     - A worker that dies is replaced, and its rows are computed by others. The third that dies of the same row is an
       error that names its index.
-    - Workers are no forks of this process, so the dataset and the functions are pickled; a script must guard what it
-      does by `if __name__ == "__main__":`.
+    - Workers are no forks of this process, so the dataset and the functions are pickled. What a script without
+      `if __name__ == "__main__":` defines travels by value.
 
     Args:
         dataset: to load from, map-style or iterable.

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
-from penstock._runtime._choosing._sendable import not_found
 from penstock._runtime._parcels import pickler
+from penstock.concurrency._children._main_module import missing
 from penstock.transport._encoding._torch_tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Sealed:
         self._buffers: list[pickle.PickleBuffer] = []
         with Caught(Exception) as caught:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
-            if shares and (missing := not_found(self._data)):
-                raise pickle.PicklingError(missing)
+            if shares and (unknown := missing(self._data)):
+                raise pickle.PicklingError(unknown)
         if caught.error is not None:  # what a script or a notebook defines is known to it alone
             self._buffers = []
             self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)

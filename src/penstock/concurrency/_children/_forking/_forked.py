@@ -45,10 +45,17 @@ class ForkedProcess:
         arguments: pickled for it, with descriptors where `multiprocessing` sends some.
         name: of the process.
         threads: how many threads BLAS and the like have in it; None leaves them alone.
+        imports_main: whether it imports the program's main module.
     """
 
     def __init__(
-        self, target: Callable[..., None], arguments: tuple[object, ...], *, name: str, threads: int | None
+        self,
+        target: Callable[..., None],
+        arguments: tuple[object, ...],
+        *,
+        name: str,
+        threads: int | None,
+        imports_main: bool = True,
     ) -> None:
         self._lock = threading.Lock()  # whoever reads the status
         self._pid = 0
@@ -58,7 +65,8 @@ class ForkedProcess:
         process = ForkedProgram(target=target, args=arguments, name=name, daemon=True)
         parts = _Parts()
         given = parts.dump(process)
-        prepared = preparation(name, thread_variables(threads), (*_NEEDED, *modules_of(given)))
+        modules = (*_NEEDED, *modules_of(given))
+        prepared = preparation(name, thread_variables(threads), modules, imports_main=imports_main)
         streams = [number for number in (1, 2) if _is_open(number)]
         if len(parts.descriptors) + len(streams) + 2 > MOST_DESCRIPTORS:
             raise InternalError(f"a process can inherit {MOST_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")

@@ -33,13 +33,16 @@ class Preparation:
     modules: tuple[str, ...]
 
 
-def preparation(name: str, variables: Mapping[str, str], modules: tuple[str, ...]) -> Preparation:
+def preparation(
+    name: str, variables: Mapping[str, str], modules: tuple[str, ...], *, imports_main: bool
+) -> Preparation:
     """Return what makes a process like this one is now.
 
     Args:
         name: the process's.
         variables: what its environment has besides.
         modules: what it will import.
+        imports_main: whether it imports the main module.
 
     Raises:
         UsageError: this is a process of ours, which imports the main module.
@@ -47,8 +50,8 @@ def preparation(name: str, variables: Mapping[str, str], modules: tuple[str, ...
     current = process.current_process()
     if getattr(current, "_inheriting", False):
         raise UsageError(
-            "processes are started by the main module while one of them imports it, and so without end; start what "
-            "uses them under `if __name__ == '__main__':`"
+            "this script starts processes while a process imports it, and so without end; move the code that uses "
+            "them under `if __name__ == '__main__':`"
         )
     original: str | None = getattr(process, "ORIGINAL_DIR", None)
     given: dict[str, object] = {
@@ -61,7 +64,7 @@ def preparation(name: str, variables: Mapping[str, str], modules: tuple[str, ...
     }
     if (method := cast("str | None", multiprocessing.get_start_method(allow_none=True))) is not None:
         given["start_method"] = method  # to ask otherwise would fix it
-    return Preparation(given, _main(original), {**variables, **os.environ}, modules)
+    return Preparation(given, _main(original) if imports_main else {}, {**variables, **os.environ}, modules)
 
 
 def current_path() -> list[str]:

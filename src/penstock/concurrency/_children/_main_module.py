@@ -1,0 +1,145 @@
+"""The program's main module, as worker processes see it: whether a process may import it.
+
+A process that isn't a fork of the program finds functions and classes of the main module only if it imports that module
+under another name, as `multiprocessing` does. The import runs every statement of the script that no
+`if __name__ == "__main__":` guards. A script that starts its workers in such a statement would start them again in each
+process, and so without end.
+
+So `is_imported` looks at the statement of the main module that runs at this moment. If no guard holds it, processes do
+not import the main module, and all that they need of it travels by value, in cloudpickle's pickles. That answer is
+final: later processes must not run the statement either. In a thread that doesn't run the main module, no statement
+can be looked at; a script without any guard then counts as unguarded.
+
+Rejected: importing the module with a flag that makes `Loader` do nothing, since the script's own work would still be
+done once for each process; and running the guarded part of the script's source alone, which can't tell definitions from
+work.
+"""
+
+import ast
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from types import ModuleType
+from typing import Final
+
+from penstock.errors import UsageError
+
+UNGUARDED: Final = 'no `if __name__ == "__main__":` guards the statement of this script that starts them'
+_GUARDS: Final = ("__name__ == '__main__'", "'__main__' == __name__")
+
+_is_unguarded = False  # from the first time that an unguarded statement was seen to start processes
+
+
+def has_cloudpickle() -> bool:
+    """Return whether what the main module defines can travel by value."""
+    return importlib.util.find_spec("cloudpickle") is not None
+
+
+def is_importable() -> bool:
+    """Return whether `multiprocessing` has its processes import the main module, guarded or not."""
+    main = _main()
+    name = getattr(main.__spec__, "name", None)
+    if name is not None:
+        return name != "__main__" and not name.endswith(".__main__")
+    path = getattr(main, "__file__", None)
+    return path is not None and os.path.splitext(os.path.basename(path))[0] != "ipython"
+
+
+def is_guarded() -> bool:
+    """Return whether a process that imports the main module would not come to the statement that runs now."""
+    if not is_importable():
+        return True
+    guards = list(_guards())
+    line = _running_line()
+    return bool(guards) if line is None else any(guard.lineno <= line <= _last_line(guard) for guard in guards)
+
+
+def is_imported() -> bool:
+    """Return whether processes that are started now import the main module; False is final."""
+    global _is_unguarded
+    if not is_importable() or _is_unguarded:
+        return False
+    if is_guarded():
+        return True
+    if _running_line() is not None:
+        _is_unguarded = True
+    return False
+
+
+def check_guard() -> None:
+    """Refuse to start processes that would import a main module whose running statement no guard holds.
+
+    Raises:
+        UsageError: the script would start processes while each of them imports it.
+    """
+    if is_importable() and _running_line() is not None and not is_guarded() and not _mentions_name():
+        raise UsageError(
+            f"processes import the script, and {UNGUARDED}, so each would start others. Move the code that uses them "
+            'under `if __name__ == "__main__":`'
+        )
+
+
+def missing(pickled: bytes) -> str:
+    """Return why a process doesn't find what a pickle names of the main module; empty if it does."""
+    if b"__main__" not in pickled:
+        return ""
+    if not is_imported():
+        if is_importable() and not has_cloudpickle():
+            return (
+                f"processes can't import what the script defines, since {UNGUARDED}; move the code that uses them "
+                "under it, or install cloudpickle (the extra `processes`)"
+            )
+        return "processes can't import what is defined in the main module; cloudpickle would do"
+    hidden = [name for name in _names_under_guards() if name.encode() in pickled]
+    return f"{hidden[0]} is defined where processes don't, below `if __name__ == …`" if hidden else ""
+
+
+def _main() -> ModuleType:
+    return sys.modules["__main__"]
+
+
+def _running_line() -> int | None:
+    """Return the line of the main module that this thread runs, if it does."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals is vars(_main()):
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def _conditions() -> Iterator[ast.If]:
+    """Yield the `if` statements at the main module's top level, or nothing if its source can't be read."""
+    path = getattr(_main(), "__file__", None)
+    with suppress(OSError, SyntaxError, ValueError, TypeError):
+        with open(path or "", "rb") as file:
+            module = ast.parse(file.read())
+        for statement in module.body:
+            if isinstance(statement, ast.If):
+                yield statement
+
+
+def _guards() -> Iterator[ast.If]:
+    """Yield the main module's `if __name__ == "__main__":`."""
+    yield from (statement for statement in _conditions() if ast.unparse(statement.test) in _GUARDS)
+
+
+def _mentions_name() -> bool:
+    """Return whether a condition of the main module depends on its name in another way, and may be a guard."""
+    tests = [ast.unparse(statement.test) for statement in _conditions()]
+    return any("__name__" in test and test not in _GUARDS for test in tests)
+
+
+def _last_line(guard: ast.If) -> int:
+    return max(statement.end_lineno or statement.lineno for statement in guard.body)
+
+
+def _names_under_guards() -> Iterator[str]:
+    """Yield the names of functions and classes that are defined only where the main module isn't imported."""
+    for guard in _guards():
+        for statement in ast.walk(ast.Module(guard.body, [])):
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+                yield statement.name

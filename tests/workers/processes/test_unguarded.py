@@ -1,0 +1,141 @@
+"""Scripts without `if __name__ == "__main__":` load with worker processes, and run once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's")
+SOURCES = str(Path(ps.__file__).parents[1])
+
+DEFINITIONS = """
+import os, signal, sys
+import numpy as np
+import penstock as ps
+
+class CorruptError(Exception):
+    pass
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+OFFSET = 100
+
+def decode(number):
+    if number == 77:
+        raise CorruptError("number 77")
+    return np.full(3, number + OFFSET)
+
+def dies_once(number):
+    if number == 5 and not os.path.exists(sys.argv[1]):
+        open(sys.argv[1], "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+print("top")
+"""
+BODIES = {
+    "functions and classes": (
+        "with ps.Loader(ps.range(8).map(decode).batch(4).map(Box), num_workers=2, workers='processes') as loader:\n"
+        "    batches = list(loader)\n"
+        "print([type(batch) is Box and batch.value[:, 0].tolist() for batch in batches])",
+        "[[100, 101, 102, 103], [104, 105, 106, 107]]",
+    ),
+    "an exception": (
+        "with ps.Loader(ps.range(70, 80).map(decode).batch(5), num_workers=2, workers='processes') as loader:\n"
+        "    try:\n"
+        "        list(loader)\n"
+        "    except CorruptError as error:\n"
+        "        print(error)",
+        "number 77",
+    ),
+    "a killed worker": (
+        "with ps.Loader(ps.range(8).map(dies_once).batch(4), num_workers=1, workers='processes') as loader:\n"
+        "    batches = [batch.tolist() for batch in loader]\n"
+        "    print(batches, len(loader.deaths()))",
+        "[[0, 1, 2, 3], [4, 5, 6, 7]] 1",
+    ),
+    "a helper process": (
+        "def train():\n"
+        "    with ps.Loader(ps.range(8).map(decode).batch(4), isolated=True) as loader:\n"
+        "        return [batch[:, 0].tolist() for batch in loader]\n"
+        "print(train())",
+        "[[100, 101, 102, 103], [104, 105, 106, 107]]",
+    ),
+    "torch's class": (
+        "import torch\n"
+        "from penstock.torch import DataLoader\n"
+        "class Squares(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 6\n"
+        "    def __getitem__(self, index):\n"
+        "        return torch.tensor(index * index)\n"
+        "print([batch.tolist() for batch in DataLoader(Squares(), batch_size=3, num_workers=2)])",
+        "[[0, 1, 4], [9, 16, 25]]",
+    ),
+}
+
+
+def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]:
+    """Run a program, from a file or through a pipe, and return its exit code and what it printed and complained of."""
+    if script is not None:
+        script.write_text(text)
+    ended = subprocess.run(
+        [sys.executable, "-" if script is None else str(script), *arguments],
+        env={**os.environ, "PYTHONPATH": SOURCES},
+        input=text if script is None else "",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return ended.returncode, ended.stdout.strip(), ended.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "by_pipe"), [*((name, False) for name in BODIES), ("an exception", True), ("torch's class", True)]
+)
+def test_an_unguarded_script_runs_once(tmp_path: Path, name: str, *, by_pipe: bool) -> None:
+    """Its functions, classes and exceptions are the same in the program, and no process runs its top again."""
+    body, expected = BODIES[name]
+    script = None if by_pipe else tmp_path / "script.py"
+    code, printed, complaint = run(script, DEFINITIONS + body, str(tmp_path / "died"))
+    assert (code, printed) == (0, f"top\n{expected}")
+    assert not [line for line in complaint.splitlines() if "another process takes the place" not in line]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sys.modules['cloudpickle'] = None\n"
+        "list(ps.Loader(ps.range(8).map(decode).batch(4), num_workers=1, workers='processes'))",
+        "limits = ps.Limits(start_method='spawn')\n"
+        "list(ps.Loader(ps.range(8).map(decode).batch(4), num_workers=1, workers='processes', limits=limits))",
+    ],
+    ids=["without cloudpickle", "spawned"],
+)
+def test_where_the_script_would_run_again_one_error_says_so_first(tmp_path: Path, body: str) -> None:
+    """The error comes before any process is started, and says to write a guard."""
+    code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + body)
+    assert (code, printed) == (1, "top")
+    assert "UsageError: " in complaint.splitlines()[-1]
+    assert 'under `if __name__ == "__main__":`' in complaint or "move the code that uses them under it" in complaint
+    assert complaint.count("Traceback (most recent call last)") <= 3
+
+
+def test_a_guarded_script_is_imported_by_its_workers(tmp_path: Path) -> None:
+    """So its functions travel by name where cloudpickle is missing."""
+    body = (
+        "sys.modules['cloudpickle'] = None\n"
+        "if __name__ == '__main__':\n"
+        "    with ps.Loader(ps.range(4).map(decode).batch(4), num_workers=1, workers='processes') as loader:\n"
+        "        print(list(loader)[0][:, 0].tolist())"
+    )
+    code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + body)
+    assert (code, complaint) == (0, "")
+    assert printed.splitlines()[-1] == "[100, 101, 102, 103]"
