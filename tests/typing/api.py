@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 import penstock.errors as errors
+from penstock.pipeline import Pipeline, PipelineBuilder, PipelineConfig, SubprocessPipeline, run_in_subprocess
 
 assert_type(errors.SourceError("no such file", source="Files(...)", keys=[3]).keys, tuple[int, ...])
 assert_type(errors.SourceError("no such file").source, str)
@@ -214,3 +215,19 @@ def loading(dataset: ps.Dataset[NDArray[np.int64]]) -> None:
     assert_type(aiter(loader), AsyncIterator[NDArray[np.int64]])
     with loader as entered:
         assert_type(entered, ps.Loader[NDArray[np.int64]])
+
+
+def pipelines(
+    pipeline: Pipeline[int], untyped: Pipeline, config: PipelineConfig[str], builder: PipelineBuilder[str, float]
+) -> None:
+    """What is read of a pipeline is what its annotation says; without one, anything."""
+    assert_type(pipeline.get_item(), int)
+    assert_type(iter(pipeline), Iterator[int])
+    assert_type(aiter(pipeline), AsyncIterator[int])
+    assert_type(untyped, Pipeline[Any])
+    assert_type(untyped.get_item(), Any)
+    assert_type(builder.build(num_threads=1), Pipeline[float])
+    assert_type(builder.pipe(len).get_config(), PipelineConfig[float])
+    assert_type(run_in_subprocess(config, num_threads=1), SubprocessPipeline[str])
+    with pipeline.auto_stop() as entered:
+        assert_type(entered, Pipeline[int])

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Generic, Self
 
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig, Source, stage_names
 from penstock.pipeline._events import Observer
-from penstock.pipeline._ops import Op
+from penstock.pipeline._ops import InT, Op, OutT
 from penstock.pipeline._pipeline import Pipeline, build_pipeline
 from penstock.pipeline._stages import (
     Aggregate,
@@ -22,7 +22,7 @@ from penstock.pipeline._stages import (
 )
 
 
-class PipelineBuilder:
+class PipelineBuilder(Generic[InT, OutT]):
     """Collects a source, stages and a sink; each call returns the builder itself, so that calls are chained.
 
     Example:
@@ -40,9 +40,7 @@ class PipelineBuilder:
         self._pipes: list[Stage] = []
         self._sink: Sink | None = None
 
-    def add_source(
-        self, source: Iterable[Any] | AsyncIterable[Any] | Merge, *, continuous: bool = False
-    ) -> "PipelineBuilder":
+    def add_source(self, source: Iterable[Any] | AsyncIterable[Any] | Merge, *, continuous: bool = False) -> Self:
         """Say where the items come from; the first call.
 
         Args:
@@ -89,7 +87,7 @@ class PipelineBuilder:
         repeatable: bool = False,
         max_items: int | None = None,
         max_bytes: int | None = None,
-    ) -> "PipelineBuilder":
+    ) -> Self:
         """Add a stage that makes something of each item.
 
         Args:
@@ -132,7 +130,7 @@ class PipelineBuilder:
 
     def aggregate(
         self, size_or_aggregator: int | Aggregator[Any] | Callable[[], Aggregator[Any]], *, drop_last: bool = False
-    ) -> "PipelineBuilder":
+    ) -> Self:
         """Add a stage that makes batches of items.
 
         Args:
@@ -152,7 +150,7 @@ class PipelineBuilder:
         """
         return self._add(Aggregate(size_or_aggregator, drop_last=drop_last))
 
-    def disaggregate(self) -> "PipelineBuilder":
+    def disaggregate(self) -> Self:
         """Add a stage whose items are iterables, and that hands on what they hold, one by one.
 
         Returns:
@@ -170,7 +168,7 @@ class PipelineBuilder:
 
     def path_variants(
         self, router: Callable[[Any], int], paths: Sequence[Sequence[Stage]], *, name: str | None = None
-    ) -> "PipelineBuilder":
+    ) -> Self:
         """Add a stage that sends each item along one of several paths, which merge again in order of completion.
 
         Args:
@@ -197,7 +195,7 @@ class PipelineBuilder:
         """
         return self._add(PathVariants(router, tuple(tuple(path) for path in paths), name=name))
 
-    def add_sink(self, buffer_size: int = 3, *, max_bytes: int | None = None) -> "PipelineBuilder":
+    def add_sink(self, buffer_size: int = 3, *, max_bytes: int | None = None) -> Self:
         """Say how many finished items may wait for the consumer; the last call.
 
         Args:
@@ -219,7 +217,7 @@ class PipelineBuilder:
         self._sink = Sink(buffer_size, max_bytes=max_bytes)
         return self
 
-    def get_config(self) -> PipelineConfig:
+    def get_config(self) -> PipelineConfig[OutT]:
         """Give what was described as a value, which later calls don't change.
 
         Returns:
@@ -247,7 +245,7 @@ class PipelineBuilder:
         max_failures: int | Fraction = 0,
         statistics: bool = False,
         observer: Observer | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[OutT]:
         """Make the pipeline, as `build_pipeline(builder.get_config(), …)` does; nothing has started then.
 
         Args:
@@ -281,7 +279,7 @@ class PipelineBuilder:
         ends = ["source"] if self._source is not None else [], ["sink"] if self._sink is not None else []
         return f"PipelineBuilder({' > '.join([*ends[0], *stage_names(tuple(self._pipes)), *ends[1]])})"
 
-    def _add(self, stage: Stage) -> "PipelineBuilder":
+    def _add(self, stage: Stage) -> Self:
         self._need_open(repr(stage))
         stage_names((*self._pipes, stage))  # refuses a repeated name where it is given
         self._pipes.append(stage)

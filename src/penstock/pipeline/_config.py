@@ -8,12 +8,12 @@ a merged pipeline has the place before its name, as in `router[0]/resize` and `m
 from collections.abc import AsyncIterable, Iterable, Iterator
 from dataclasses import KW_ONLY
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias, assert_never, cast
+from typing import Generic, Literal, TypeAlias, assert_never, cast
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.pipeline._checks import check_choice, is_tuple_of
-from penstock.pipeline._ops import name_of, place_of
+from penstock.pipeline._ops import OutT_co, name_of, place_of
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, Sink, Stage, check_stages
 
 MergeOrder: TypeAlias = Literal["arrival", "turns"]
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 @frozen
-class Source:
+class Source(Generic[OutT_co]):
     """Where a pipeline's items come from.
 
     Args:
@@ -46,7 +46,7 @@ class Source:
         Source(range, continuous=True)
     """
 
-    source: Iterable[Any] | AsyncIterable[Any]
+    source: Iterable[OutT_co] | AsyncIterable[OutT_co]
     _: KW_ONLY
     continuous: bool = False
 
@@ -62,7 +62,7 @@ class Source:
 
 
 @frozen
-class PipelineConfig:
+class PipelineConfig(Generic[OutT_co]):
     """A pipeline described: where its items come from, what is done with them in order, and where they end.
 
     It is what `PipelineBuilder.get_config` makes, and what `build_pipeline` runs. It can be pickled if its source and
@@ -141,7 +141,7 @@ class PipelineConfig:
 
 
 @frozen
-class Merge:
+class Merge(Generic[OutT_co]):
     """Several pipelines as the source of one: the items in their sinks become its items.
 
     Args:
@@ -166,7 +166,7 @@ class Merge:
         sink: up to 3 items
     """
 
-    pipelines: tuple[PipelineConfig, ...]
+    pipelines: tuple[PipelineConfig[OutT_co], ...]
     _: KW_ONLY
     order: MergeOrder = "arrival"
 

@@ -73,7 +73,7 @@ class ItemDropped:
     Attributes:
         stage: the stage's name.
         item: what the stage was given, as a shortened `repr`.
-        error: what it raised.
+        error: what it raised. Its traceback may be released after the observer has returned; format it before.
 
     Example:
         >>> from penstock.pipeline import ItemDropped

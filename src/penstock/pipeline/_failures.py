@@ -1,16 +1,18 @@
 """What becomes of an item that a stage failed on: it ends the pipeline, or is dropped where that is allowed."""
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
+from penstock.concurrency._children._packed_error import error_text
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import DroppedItem
 
 _MOST_LISTED: Final = 1_000
 _PROBATION_ITEMS: Final = 100  # a rate means nothing before
+_NOTE: Final = "Raised here, of which the frames were released:"
 
 
 class Tolerance:
@@ -74,7 +76,7 @@ class Tolerance:
 
 
 class Dropped:
-    """Lists what was dropped: the first thousand, and the number of all."""
+    """Lists what was dropped: the first thousand, with their tracebacks as text, and the number of all."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -84,7 +86,42 @@ class Dropped:
         """Count one more."""
         self.count += 1
         if len(self.first) < _MOST_LISTED:
+            _release_frames(dropped.error)
             self.first.append(dropped)
+
+
+def _release_frames(error: BaseException) -> None:
+    """Replace the tracebacks of an exception and of those it came from by a note with their text.
+
+    A traceback keeps frames, and these keep their locals and those of their callers: items, images, batches. Clearing
+    the frames would not do: a caller that still runs can't be cleared, and a coroutine that handed the exception on and
+    waits for more would be closed.
+    """
+    chain = list(_chain(error))
+    notes: list[str] = getattr(error, "__notes__", [])
+    is_new = not any(note.startswith(_NOTE) for note in notes)  # the same exception may be raised again and again
+    text = ""
+    if is_new and any(each.__traceback__ is not None for each in chain):  # there is none if another process raised it
+        _, text = error_text(error)
+    for each in chain:
+        BaseException.with_traceback(each, None)  # an exception class may forbid to set attributes
+    if text:
+        with suppress(Exception):
+            error.add_note(f"{_NOTE}\n{text}")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, its causes and contexts, and what is grouped in them, each once."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            left += [each.__cause__, each.__context__]
+            if isinstance(each, BaseExceptionGroup):
+                left += cast("tuple[BaseException, ...]", each.exceptions)
 
 
 def failure_of(stage: str, item: object, error: BaseException) -> PipelineFailure:

@@ -35,7 +35,8 @@ class DroppedItem:
     Attributes:
         stage: the name of the stage.
         item: what the stage was given, as a shortened `repr`.
-        error: what it raised.
+        error: what it raised. A note holds its traceback as text; the traceback itself is released, since its frames
+            would keep the item and everything that was made of it.
 
     Example:
         >>> from penstock.pipeline import PipelineBuilder

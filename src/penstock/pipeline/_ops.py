@@ -8,9 +8,22 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType, MethodType
-from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    InT = TypeVar("InT", default=Any)  # `Pipe` alone means `Pipe[Any, Any]`
+    OutT = TypeVar("OutT", default=Any)
+    OutT_co = TypeVar("OutT_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    InT = TypeVar("InT")
+    OutT = TypeVar("OutT")
+    OutT_co = TypeVar("OutT_co", covariant=True)
 
 Kind: TypeAlias = Literal["sync", "async", "generator", "async generator", "lookup"]
 

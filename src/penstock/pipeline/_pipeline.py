@@ -22,7 +22,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Final
+from typing import Final, Generic, cast
 
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
@@ -32,14 +32,14 @@ from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, Reading
 from penstock.pipeline._events import Observer
 from penstock.pipeline._items import DroppedItem
-from penstock.pipeline._ops import Item
+from penstock.pipeline._ops import OutT_co
 from penstock.pipeline._statistics._report import PipelineReport
 
 _ERROR_SECONDS: Final = 2.0  # so long an error that leaves the scope of a pipeline waits for its stages
 _logger = logging.getLogger("penstock")
 
 
-class Pipeline:
+class Pipeline(Generic[OutT_co]):
     """Stages in a background thread, whose items are read here: by `for`, `async for`, or one by one.
 
     One `for` is one pass over the source. Leaving it early ends that pass, and the next `for` begins a new one; an
@@ -105,7 +105,7 @@ class Pipeline:
         """
         self._reading.stop(timeout)
 
-    def auto_stop(self, *, timeout: float | None = None) -> "AutoStop":
+    def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
 
         Args:
@@ -126,7 +126,7 @@ class Pipeline:
 
     # -- reading
 
-    def get_item(self, *, timeout: float | None = None) -> Item:
+    def get_item(self, *, timeout: float | None = None) -> OutT_co:
         """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
 
         Args:
@@ -150,9 +150,9 @@ class Pipeline:
             EOFError: the pass is over
             >>> pipeline.stop()
         """
-        return self._reading.read(timeout)
+        return cast("OutT_co", self._reading.read(timeout))
 
-    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
@@ -174,11 +174,11 @@ class Pipeline:
         """
         return PassIterator(self._reading, timeout)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[OutT_co]:
         """Return an iterator over one pass."""
         return self.get_iterator()
 
-    def __aiter__(self) -> AsyncIterator[Item]:
+    def __aiter__(self) -> AsyncIterator[OutT_co]:
         """Return an async iterator over one pass, which lets the reader's own loop do other things while it waits."""
         return AsyncPassIterator(self._reading)
 
@@ -233,14 +233,14 @@ class Pipeline:
         return None if self._engine.outlet is None else self._engine.outlet.failure
 
 
-class AutoStop:
+class AutoStop(Generic[OutT_co]):
     """The scope in which a pipeline runs."""
 
-    def __init__(self, pipeline: Pipeline, timeout: float | None) -> None:
+    def __init__(self, pipeline: Pipeline[OutT_co], timeout: float | None) -> None:
         self._pipeline = pipeline
         self._timeout = timeout
 
-    def __enter__(self) -> Pipeline:
+    def __enter__(self) -> Pipeline[OutT_co]:
         self._pipeline.start(timeout=self._timeout)
         return self._pipeline
 
@@ -263,13 +263,13 @@ class AutoStop:
 
 
 def build_pipeline(
-    config: PipelineConfig,
+    config: PipelineConfig[OutT_co],
     *,
     num_threads: int,
     max_failures: int | Fraction = 0,
     statistics: bool = False,
     observer: Observer | None = None,
-) -> Pipeline:
+) -> Pipeline[OutT_co]:
     """Make a pipeline of its description. Nothing starts yet.
 
     Args:

@@ -10,12 +10,12 @@ import reprlib
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.pipeline._checks import check_choice, check_count, check_max_failures, check_name, is_tuple_of
-from penstock.pipeline._ops import Kind, Op, kind_of, name_of
+from penstock.pipeline._ops import InT, Kind, Op, OutT, kind_of, name_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,7 +50,7 @@ StageExecutor: TypeAlias = Submits | WorkerProcesses
 
 
 @frozen(cached=True)
-class Pipe:
+class Pipe(Generic[InT, OutT]):
     """A stage that makes something of each item: a result, several, or none.
 
     The op is told from its code: a plain or async function gives one result an item, a generator or async generator any
@@ -166,7 +166,7 @@ class Aggregator(Protocol[ItemT_contra]):
 
 
 @frozen
-class Aggregate:
+class Aggregate(Generic[InT]):
     """A stage that makes batches of items: lists of so many, or what an aggregator makes.
 
     Args:
@@ -238,7 +238,7 @@ class _Lists:
 
 
 @frozen
-class Disaggregate:
+class Disaggregate(Generic[OutT]):
     """A stage whose items are iterables, and that hands on what they hold, one by one.
 
     Example:
@@ -249,7 +249,7 @@ class Disaggregate:
 
 
 @frozen
-class PathVariants:
+class PathVariants(Generic[InT]):
     """A stage that sends each item along one of several paths, whose outputs merge again as they are completed.
 
     Args:
@@ -297,7 +297,7 @@ Stage: TypeAlias = Pipe | Aggregate | Disaggregate | PathVariants
 
 
 @frozen
-class Sink:
+class Sink(Generic[InT]):
     """The end of a pipeline, where finished items wait for the consumer.
 
     Args:

@@ -80,6 +80,62 @@ def test_as_many_coroutines_as_asked_for(order: Order, kind: Kind, concurrency: 
         assert found == [*range(200)]
 
 
+@ORDERS
+@pytest.mark.parametrize("kind", ["async", "async generator"])
+@pytest.mark.parametrize("source", ["at once", "one by one"])
+@pytest.mark.parametrize("options", [{}, {"max_items": 1}, {"max_bytes": 1}])
+@pytest.mark.parametrize("statistics", [False, True])
+def test_every_call_that_may_run_begins_before_one_ends(
+    order: Order, kind: Kind, source: str, options: dict[str, Any], *, statistics: bool
+) -> None:
+    """While items wait and fewer calls than allowed are under way, further ones begin, however long the first take."""
+    if not can_be(kind, order):
+        return
+    calls = Gate()
+    full, called = asyncio.Event(), asyncio.Event()
+
+    async def wait(item: int) -> int:
+        with calls:
+            called.set()
+            if calls.inside == 100:
+                full.set()
+            await full.wait()
+        return item
+
+    async def generate(item: int) -> AsyncIterator[int]:
+        yield await wait(item)
+
+    async def one_by_one() -> AsyncIterator[int]:
+        for number in range(250):
+            yield number
+            await called.wait()
+            if not full.is_set():
+                called.clear()
+
+    builder = PipelineBuilder().add_source(range(250) if source == "at once" else one_by_one())
+    builder.pipe(wait if kind == "async" else generate, concurrency=100, output_order=order, **options)
+    with builder.add_sink(5).build(num_threads=1, statistics=statistics).auto_stop() as pipeline:
+        iterator = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
+        assert sorted(iterator) == [*range(250)]
+    assert calls.most == 100
+
+
+@pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
+def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
+    """Plain functions that wait run on as many threads as there are, however long the first call takes."""
+    with gate() as calls:
+
+        def wait(item: int) -> int:
+            calls.pass_through()
+            return item
+
+        builder = PipelineBuilder().add_source(range(250)).pipe(of_kind(kind, wait), concurrency=40).add_sink(5)
+        with builder.build(num_threads=40).auto_stop() as pipeline:
+            calls.wait_until(lambda now: now.inside == 40)
+            calls.open()
+            assert sorted(pipeline) == [*range(250)]
+
+
 @OF_EACH_KIND
 @ORDERS
 def test_one_at_a_time(kind: Kind, order: Order) -> None:

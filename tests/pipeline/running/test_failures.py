@@ -1,18 +1,20 @@
 """What fails is told where it is read: which stage, on which item, and the user's own exception as the cause."""
 
 import asyncio
+import gc
 import threading
 import traceback
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline import Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import ItemDropped, Pipeline, PipelineBuilder, StageEnded
 from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
-from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Pass, read_by_for
+from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Again, Pass, read_by_for
 
 Order = Literal["input", "completion"]
 ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
@@ -299,6 +301,117 @@ def test_a_share_may_be_dropped(count: int, failing: Sequence[int], *, is_whole:
     assert found.items == kept[: len(found.items)]
     if is_whole:
         assert found.items == kept
+
+
+def truncated() -> NoReturn:
+    """Raise."""
+    raise BrokenError("truncated")
+
+
+class Held:
+    """Something large that a function makes, or is given."""
+
+    def __repr__(self) -> str:
+        return "Held()"
+
+
+@OF_EACH_KIND
+@CONCURRENCIES
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_was_dropped_keeps_nothing_of_its_calls(kind: Kind, concurrency: int, *, chained: bool) -> None:
+    """Neither the item nor a local of a function that failed lives on; the text of the traceback does, in a note."""
+    made: list[weakref.ref[Held]] = []
+
+    def decode(data: Held) -> Held:
+        image = Held()
+        made.append(weakref.ref(image))
+        made.append(weakref.ref(data))
+        if not chained:
+            truncated()
+        try:
+            truncated()
+        except BrokenError as error:
+            raise ExceptionGroup("several", [error, BrokenError("other")]) from error
+
+    builder = PipelineBuilder().add_source(Again(lambda: (Held() for _ in range(20))))
+    builder.pipe(of_kind(kind, decode), name="decode", concurrency=concurrency)
+    with builder.add_sink().build(num_threads=3, max_failures=-1).auto_stop() as pipeline:
+        assert list(pipeline) == []
+        dropped = pipeline.dropped()
+    assert len(dropped) == 20
+    gc.collect()
+    assert [each() for each in made] == [None] * 40
+    for each in dropped:
+        assert each.error.__traceback__ is None
+        text = "".join(traceback.format_exception(each.error))
+        assert "in decode" in text
+        assert "in truncated" in text
+        assert "BrokenError: truncated" in text
+
+
+def test_an_observer_sees_the_traceback_of_what_is_dropped() -> None:
+    """While an observer is called the exception has its traceback."""
+    seen: list[str] = []
+
+    def observe(event: object) -> None:
+        if isinstance(event, ItemDropped):
+            seen.extend(frame.name for frame in traceback.extract_tb(event.error.__traceback__))
+
+    builder = PipelineBuilder().add_source(["1", "x"]).pipe(parse).add_sink()
+    with builder.build(num_threads=1, max_failures=-1, observer=observe).auto_stop() as pipeline:
+        assert list(pipeline) == [1]
+    assert "parse" in seen
+
+
+def parse(text: str) -> int:
+    """Make a number of a text."""
+    return int(text)
+
+
+def test_an_exception_that_is_raised_again_and_again_is_noted_once() -> None:
+    """One exception object that many items fail on gets one note."""
+    error = BrokenError("always")
+
+    def fail(_: object) -> None:
+        raise error
+
+    builder = PipelineBuilder().add_source(range(30)).pipe(fail).add_sink()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        assert list(pipeline) == []
+        assert len(pipeline.dropped()) == 30
+    assert len(error.__notes__) == 1
+
+
+def test_a_coroutine_that_hands_its_exception_on_goes_on() -> None:
+    """A task of the user's that gives an exception to the stage and lives on isn't touched when the item is dropped."""
+    requests: asyncio.Queue[tuple[int, asyncio.Future[int]]] = asyncio.Queue()
+    served: list[int] = []
+
+    async def serve() -> None:
+        while len(served) < 5:
+            number, answer = await requests.get()
+            served.append(number)
+            try:
+                answer.set_result(2 // number)
+            except ZeroDivisionError as error:
+                answer.set_exception(error)
+
+    async def numbers() -> AsyncIterator[int]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve())
+            for number in [1, 0, 2, 0, 4]:
+                yield number
+
+    async def ask(number: int) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        requests.put_nowait((number, answer))
+        return await answer
+
+    builder = PipelineBuilder().add_source(numbers()).pipe(ask).add_sink()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        assert list(pipeline.get_iterator(timeout=PATIENCE_SECONDS)) == [2, 1, 0]
+        assert len(pipeline.dropped()) == 2
+    assert served == [1, 0, 2, 0, 4]
 
 
 def test_what_was_dropped_is_listed_up_to_a_thousand() -> None:

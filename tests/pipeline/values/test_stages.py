@@ -1,10 +1,11 @@
 """The values that describe a pipeline: what they refuse, what an op is, and what an aggregator makes."""
 
 import functools
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_origin
 
 import numpy as np
 import pytest
@@ -12,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.pipeline import Aggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
+from penstock.pipeline import (
+    Aggregate,
+    Disaggregate,
+    Merge,
+    PathVariants,
+    Pipe,
+    Pipeline,
+    PipelineBuilder,
+    PipelineConfig,
+    Sink,
+    Source,
+    SubprocessPipeline,
+)
 from tests.pipeline.values.ops import (
     Called,
     CalledAsync,
@@ -184,3 +197,26 @@ def test_a_factory_of_something_else() -> None:
     """What makes no aggregator is refused when a run would use it."""
     with pytest.raises(UsageError, match=r"what makes an aggregator .*; dict returned {}\. Give a number"):
         Aggregate(dict).open()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+
+
+@pytest.mark.parametrize(
+    "generic",
+    [Aggregate, Disaggregate, Merge, PathVariants, Pipeline, PipelineConfig, Sink, Source, SubprocessPipeline],
+)
+def test_classes_take_the_type_of_their_items(generic: Any) -> None:
+    """Annotations with the items' type are evaluated when a module is imported, and name the class."""
+    assert get_origin(generic[int]) is generic
+
+
+@pytest.mark.parametrize("generic", [Pipe, PipelineBuilder])
+def test_classes_take_the_types_of_their_items_and_results(generic: Any) -> None:
+    """Annotations with both types are evaluated when a module is imported, and name the class."""
+    assert get_origin(generic[str, int]) is generic
+
+
+def test_a_value_is_made_by_a_class_with_its_types() -> None:
+    """A stage that is made as `Pipe[str, int](…)` equals the one that is made as `Pipe(…)`, and pickles."""
+    stage = Pipe[str, int](len, concurrency=2)
+    assert stage == Pipe(len, concurrency=2)
+    assert pickle.loads(pickle.dumps(stage)) == stage
+    assert PipelineConfig[int](Source("ab"), (stage,), Sink[int]()).names() == ("source", "len", "sink")

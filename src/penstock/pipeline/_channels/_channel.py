@@ -3,13 +3,16 @@
 Guarantees:
   - Items leave in the order in which they came, each once. The end of a pass is seen by all who take, after every item
     of that pass; the next pass begins when `next_pass` says so. `end` is seen after everything that was put.
-  - There are never more than `limit` items and marks, and never more bytes than allowed (but for one item that is
-    larger by itself). Those who wait for room or for items get them in the order in which they came.
+  - There are never more than `limit` items and marks, besides those that `free` lanes are about to take, and never more
+    bytes than allowed (but for one item that is larger by itself). Those who wait for room or for items get them in the
+    order in which they came.
   - Cancelling a `put` or a `take` at any await neither loses an item nor leaves another waiter asleep.
 
 Where the user gives no limit, it follows the time that an item takes: as many items as pass in a millisecond, so that
 cheap items move in large chunks while of those that took long to make, hardly any waits. The pace of a channel is that
-of the slowest stage before it: a quick step behind a slow one gathers nothing.
+of the slowest stage before it: a quick step behind a slow one gathers nothing. A lane of the stage behind that has
+nothing to do makes room for one more, since its item doesn't wait: so a thousand lanes that become free at the same
+time get a thousand items at once. The channel and the lanes together never hold more than `limit` and one item a lane.
 
 Everything here runs on the loop's thread.
 """
@@ -108,11 +111,13 @@ class Channel:
 
     Attributes:
         limit: how many items and marks may wait at present.
+        free: how many lanes of the stage behind have no item; the stage keeps it.
         failure: why it ended; None for a plain end.
     """
 
     def __init__(self, *, max_items: int | None = None, max_bytes: int | None = None) -> None:
         self.limit = _LEAST_ITEMS if max_items is None else max_items
+        self.free = 0
         self.failure: PipelineFailure | None = None
         self.pace = 0.0
         self._fixed = max_items is not None
@@ -132,7 +137,7 @@ class Channel:
 
     def offer(self, item: object) -> bool:
         """Return whether there was room for an item; if so, it is put."""
-        if len(self._items) + len(self._passes) > self.limit:
+        if len(self._items) + len(self._passes) > self.limit and self._room() <= 0:
             return False
         if self._max_bytes is not None:
             size = size_of(item)
@@ -157,7 +162,7 @@ class Channel:
         """Put items, as room comes."""
         start = 0
         while start < len(items):
-            count = self.limit + 1 - len(self._items) - len(self._passes)
+            count = self._room()
             if count > 0 and self._max_bytes is None:
                 part = items[start : start + count]
                 self._items.extend(part)
@@ -177,7 +182,7 @@ class Channel:
             await self._putters.wait()
         if self._putters:
             self._putters.wake_one()  # who may need less
-        return 1 if self._max_bytes is not None else self.limit + 1 - len(self._items) - len(self._passes)
+        return 1 if self._max_bytes is not None else self._room()
 
     async def end_pass(self) -> None:
         """Say that a pass is over; the mark takes the room of an item, so that empty passes can't pile up."""
@@ -266,4 +271,8 @@ class Channel:
     def _has_room(self) -> bool:
         if self._max_bytes is not None and self._bytes >= self._max_bytes:
             return False
-        return len(self._items) + len(self._passes) <= self.limit
+        return self._room() > 0
+
+    def _room(self) -> int:
+        """Return for how many more items there is room, apart from their bytes; below 0 where the limit was lowered."""
+        return self.limit + 1 - len(self._items) - len(self._passes) + (0 if self._fixed else self.free)

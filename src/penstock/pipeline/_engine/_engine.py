@@ -108,8 +108,8 @@ class Engine:
             self._background.abandon()
 
     def _drop(self, dropped: DroppedItem) -> None:
+        self.probes.drop(dropped)  # an observer sees the traceback
         self.dropped.add(dropped)
-        self.probes.drop(dropped)
 
 
 def _need_iterable_again(config: PipelineConfig) -> None:

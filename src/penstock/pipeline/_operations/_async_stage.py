@@ -49,7 +49,7 @@ class AsyncStage(Stage):
         if self._probe is None and self._failure is None:
             item = self._input.take_now()
             if item is not NOTHING:
-                if self.concurrency > 1 and len(self._input):
+                if not self._idle:
                     self._grow()
                 return item
         items = await self._take(1)

@@ -2,6 +2,8 @@
 
 Guarantees:
   - At most `concurrency` lanes run; each has at most one call of the operation under way.
+  - While an item waits and fewer calls are under way, another lane is on its way to it: a lane that takes an item while
+    no other lane is free starts more, up to twice as many each time.
   - A pass is over when all its lanes are: the next one's items are taken after that.
   - When an item's failure ends the stage, what other lanes have computed is still put out; calls that are under way
     are cancelled where they are async, and end after the item at hand where they are in threads.
@@ -54,11 +56,13 @@ class Stage(ABC):
         self.cost = 0.0
         self._halt = Halt()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._idle = 0  # of those, which have no item: they wait for one, or were only just started
         self._protected: set[asyncio.Task[None]] = set()  # of those, which hold results
         self._failure: BaseException | None = None
         self._group = asyncio.TaskGroup()
         self._in_pass = False
         self._counts = self._probe is not None or self.tolerance.is_rate
+        self._input.free = self.concurrency
 
     async def run(self) -> None:
         """Work until the input ends."""
@@ -67,6 +71,8 @@ class Stage(ABC):
                 self._in_pass = True
                 self._grow()
             self._in_pass = False
+            self._idle = 0
+            self._input.free = self.concurrency
             if self._failure is not None:
                 raise self._failure
             await self._put(self._rest())
@@ -87,16 +93,22 @@ class Stage(ABC):
     # -- lanes
 
     def _grow(self) -> None:
-        """Start another lane if there is work for it."""
-        if len(self._lanes) < self.concurrency and self._failure is None:
-            lane = self._group.create_task(self._guarded(), name=self.name)
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+        """Start lanes for the items that wait, and one that waits for the next item; no lane is idle now."""
+        lanes = len(self._lanes)
+        if lanes < self.concurrency and self._failure is None:
+            for _ in range(min(self.concurrency - lanes, len(self._input) + 1, max(lanes, 1))):
+                lane = self._group.create_task(self._guarded(), name=self.name)
+                self._lanes.add(lane)
+                lane.add_done_callback(self._lanes.discard)
+                self._idle += 1
 
     async def _guarded(self) -> None:
         """Be a lane whose failure is the stage's, raised when all lanes have ended."""
+        self._idle -= 1
+        self._input.free -= 1
         with Caught() as caught:
             await self._work()
+        self._input.free += 1
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.error
         if caught.error is not None and self._failure is None:
@@ -112,15 +124,24 @@ class Stage(ABC):
         if self._failure is not None:
             return []
         if self._probe is None:
-            items = await self._input.take(most)
+            items = await self._take_idly(most)
         else:
-            self._probe.looked(len(self._input), self._input.limit)
+            self._probe.looked(min(len(self._input), self._input.limit), self._input.limit)
             started = perf_counter()
-            items = await self._input.take(most)
+            items = await self._take_idly(most)
             self._probe.waited_for_input(perf_counter() - started)
-        if items:  # another lane waits for the next ones; who finds none at a pass's end must not grow the next pass
+        if items and not self._idle:  # a lane that finds none at a pass's end must not start lanes for the next pass
             self._grow()
         return items
+
+    async def _take_idly(self, most: int) -> list[object]:
+        self._idle += 1
+        self._input.free += 1
+        try:
+            return await self._input.take(most)
+        finally:
+            self._idle -= 1
+            self._input.free -= 1
 
     async def _put(self, values: list[object]) -> None:
         """Put out values, also when another lane fails meanwhile."""

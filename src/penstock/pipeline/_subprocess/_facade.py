@@ -16,7 +16,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._child_process import StartMethod, check_start_method
@@ -24,7 +24,7 @@ from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._items import DroppedItem
-from penstock.pipeline._ops import Item
+from penstock.pipeline._ops import Item, OutT_co
 from penstock.pipeline._pipeline import build_pipeline
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._subprocess._link import Link
@@ -35,14 +35,14 @@ _ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it i
 
 
 def run_in_subprocess(
-    config: PipelineConfig,
+    config: PipelineConfig[OutT_co],
     *,
     num_threads: int,
     max_failures: int | Fraction = 0,
     statistics: bool = False,
     start_method: StartMethod | None = None,
     initializer: Callable[[], object] | None = None,
-) -> "SubprocessPipeline":
+) -> "SubprocessPipeline[OutT_co]":
     """Make a pipeline that runs in one process of its own, so that this one only receives. Nothing starts yet.
 
     Large arrays and tensors arrive as views of shared memory, which is used again when they are dropped; copy what you
@@ -87,7 +87,7 @@ def run_in_subprocess(
     )
 
 
-class SubprocessPipeline:
+class SubprocessPipeline(Generic[OutT_co]):
     """A pipeline in one process of its own, whose items are read here: by `for`, `async for`, or one by one.
 
     One `for` is one pass over the source. Leaving it early ends that pass, and the next `for` begins a new one; an
@@ -140,7 +140,7 @@ class SubprocessPipeline:
         """
         self._runs.stop(timeout)
 
-    def auto_stop(self, *, timeout: float | None = None) -> "AutoStop":
+    def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
 
         Args:
@@ -154,7 +154,7 @@ class SubprocessPipeline:
 
     # -- reading
 
-    def get_item(self, *, timeout: float | None = None) -> Item:
+    def get_item(self, *, timeout: float | None = None) -> OutT_co:
         """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
 
         Args:
@@ -170,9 +170,9 @@ class SubprocessPipeline:
             WorkerError: the process died.
         """
         link = self._runs.current()
-        return self._runs.judge(link, *link.receive(link.run, timeout))
+        return cast("OutT_co", self._runs.judge(link, *link.receive(link.run, timeout)))
 
-    def get_iterator(self, *, timeout: float | None = None) -> Iterator[Item]:
+    def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
@@ -187,11 +187,11 @@ class SubprocessPipeline:
         """
         return PassIterator(self._runs, self._runs.begin_pass(), timeout)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[OutT_co]:
         """Return an iterator over one pass."""
         return self.get_iterator()
 
-    def __aiter__(self) -> AsyncIterator[Item]:
+    def __aiter__(self) -> AsyncIterator[OutT_co]:
         """Return an async iterator over one pass; a process that must be started for it is started in a thread."""
         self._runs.check_process()
         return AsyncPassIterator(self._runs)
@@ -226,15 +226,15 @@ class SubprocessPipeline:
         return f"<SubprocessPipeline {' > '.join(self._names)}, {state}>"
 
 
-class AutoStop:
+class AutoStop(Generic[OutT_co]):
     """The scope in which a pipeline runs."""
 
-    def __init__(self, pipeline: SubprocessPipeline, runs: Runs, timeout: float | None) -> None:
+    def __init__(self, pipeline: SubprocessPipeline[OutT_co], runs: Runs, timeout: float | None) -> None:
         self._pipeline = pipeline
         self._runs = runs
         self._timeout = timeout
 
-    def __enter__(self) -> SubprocessPipeline:
+    def __enter__(self) -> SubprocessPipeline[OutT_co]:
         self._pipeline.start(timeout=self._timeout)
         return self._pipeline
 
