@@ -8,7 +8,7 @@ import numpy as np
 import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
-from penstock._graph._in_order import elements
+from penstock._graph._in_order import elements, in_order
 from penstock._graph._length import length
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
@@ -87,3 +87,8 @@ def close_all(loaders: Iterable[ps.Loader]) -> None:
     """Close every loader."""
     for loader in loaders:
         loader.close()
+
+
+def rank_of(dataset: ps.Dataset, epoch: int, rank: int, ranks: int) -> Iterator[Any]:
+    """Yield what one rank of several reads of a dataset that has no positions, by the plain definition."""
+    yield from (element for element, _ in in_order(dataset.node, epoch, Context(), rank, ranks))

@@ -1,13 +1,15 @@
 """What an ordered dataset means: plain Python generators, one element at a time. The definition.
 
 Whatever reads in order faster must equal this, byte for byte, and so must what follows any resume. A rank of several
-has every `count`-th position of each leaf, from which everything above follows.
+has every `count`-th position of each leaf, from which everything above follows; of the batch that the ranks share it
+makes its part of the rows.
 """
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of
 from penstock._graph._bucketed import bucketed
 from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
@@ -36,6 +38,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
+from penstock._graph._ordered._build import outermost_batch
 from penstock._graph._ordered._join import joined
 from penstock._graph._ordered._mix import measured
 from penstock._graph._ordered._stream import read
@@ -57,12 +60,31 @@ def elements(node: Node, epoch: int, position: int, context: Context) -> Iterato
 
 def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[Placed]:
     """Yield each element with its place, of which only the seed position and key mean something after a fold."""
-    if is_indexable(node):
-        positions = range(rank, length(node) or 0, ranks)
+    shared = outermost_batch(node) if ranks > 1 and not is_indexable(node) else None
+    return _in_order(node, epoch, context, _Share(rank, ranks, shared))
+
+
+@frozen
+class _Share:
+    """What one rank reads."""
+
+    rank: int
+    ranks: int
+    batch: Batch | Bucket | None
+    """The batch of which each rank makes its part."""
+
+    def is_above(self, node: Node) -> bool:
+        """Return whether a node is that batch or a step above it, which has this rank's rows alone."""
+        return self.batch is not None and outermost_batch(node) is self.batch
+
+
+def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[Placed]:
+    if is_indexable(node) and not share.is_above(node):
+        positions = range(share.rank, length(node) or 0, share.ranks)
         return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
 
     def below(parent: Node) -> Iterator[Placed]:
-        return in_order(parent, epoch, context, rank, ranks)
+        return _in_order(parent, epoch, context, share)
 
     match node:
         case Map():
@@ -73,7 +95,7 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case FlatMap():
             return _flat(node, below(node.parent), context)
         case Batch():
-            return _batches(node, below(node.parent))
+            return _batches(node, below(node.parent), node.size // (share.ranks if node is share.batch else 1))
         case Unbatch():
             return (
                 (row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
@@ -92,13 +114,13 @@ def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int
         case Zip():
             return _zipped(node, [below(part) for part in node.parts])
         case Stream():
-            return _streamed(node, epoch, rank, ranks)
+            return _streamed(node, epoch, share.rank, share.ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
             raise InternalError("a source and its reorderings are indexable")
         case Pack():
             return packed(node, below(node.parent))
         case Bucket():
-            return bucketed(node, below(node.parent))
+            return bucketed(_cut(node, share.ranks) if node is share.batch else node, below(node.parent))
 
 
 def within(place: Place, name: str) -> Place:
@@ -113,11 +135,16 @@ def _flat(step: FlatMap, below: Iterator[Placed], context: Context) -> Iterator[
             yield made, row_place(place, number)
 
 
-def _batches(step: Batch, below: Iterator[Placed]) -> Iterator[Placed]:
+def _batches(step: Batch, below: Iterator[Placed], size: int) -> Iterator[Placed]:
     """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
-    while rows := list(itertools.islice(below, step.size)):
-        if len(rows) == step.size or step.remainder != "drop":
-            yield merge_rows(step, [element for element, _ in rows], step.size), rows[0][1]
+    while rows := list(itertools.islice(below, size)):
+        if len(rows) == size or step.remainder != "drop":
+            yield merge_rows(step, [element for element, _ in rows], size), rows[0][1]
+
+
+def _cut(step: Bucket, ranks: int) -> Bucket:
+    rows = tuple(count // ranks for count in step.bucketing.rows)
+    return replace(step, bucketing=replace(step.bucketing, rows=rows))
 
 
 def _windows(step: WindowShuffle, below: Iterator[Placed]) -> Iterator[Placed]:

@@ -286,7 +286,8 @@ class Origin:
             has its first row's.
         key: the address of its record in the source; a batch has its first row's.
         seed: a 64-bit seed of this element's own, for this step.
-        ordinal: which row of a batch that was taken apart again, or of what `flat_map` made; 0 elsewhere.
+        ordinal: which row of a batch that was taken apart again, or of what `flat_map` made; 0 elsewhere. Where such
+            steps are nested, one number below 2**63 for all of their rows.
         component: the part of a mixture that it comes from, and parts of parts, as "web/en"; empty elsewhere.
 
     Example:

@@ -3,11 +3,15 @@
 The *seed position* (epoch, position, ordinal) names an element in the global order. It passes through slices, shards
 and repeats to the dataset below them, so siblings cut from one dataset never share a random stream; a shuffle changes
 which record stands at a position, not the position. A batch has its first row's, as has a group; a row taken out of a
-batch appends its number as the ordinal, and so do elements of a `flat_map` and windows. Where parts join, in a mixture
+batch appends its number to the ordinal, and so do elements of a `flat_map` and windows. Where parts join, in a mixture
 or a zip, the positions of the joint count.
+
+The ordinal is one number below 2**63, however many such steps are nested. It holds the row of each step in 24 bits as
+long as they fit, which makes it readable. A deeper one is a hash of the ordinal above it and the row, so that elements
+keep streams of their own at any depth. To widen the address instead would change the streams of all datasets.
 """
 
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +39,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
+from penstock._seeds import derive, derive_block
 from penstock.batching._grouping import Grouping
 from penstock.errors import InternalError
 from penstock.sampling import (
@@ -52,7 +57,9 @@ from penstock.sampling import (
 
 Integers: TypeAlias = NDArray[np.int64]
 
-ROWS_BITS = 24  # a row's number within a batch, when batches of batches are taken apart
+_ROWS_BITS: Final = 24  # of a row's number, where steps that make several elements of one are nested
+_MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # larger ordinals have no room for another row's number
+_NESTED_SEED: Final = derive(0, "nested rows")
 
 
 class SeedPosition(NamedTuple):
@@ -92,24 +99,44 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
             return seed_position_block(parent, epochs, positions * size)
         case Unbatch(parent=parent):
             batches, rows = divide_rows(node, positions)
-            return _with_ordinals(seed_position_block(parent, epochs, batches), rows)
+            return _with_rows(seed_position_block(parent, epochs, batches), rows)
         case FlatMap(parent=parent, counts=counts) if counts is not None:
             parents, ordinals = counts.locate(positions)
-            return _with_ordinals(seed_position_block(parent, epochs, parents), ordinals)
+            return _with_rows(seed_position_block(parent, epochs, parents), ordinals)
         case Windows(parent=parent, table=table):
             episodes, starts, _ = table.locate(positions)
-            return _with_ordinals(seed_position_block(parent, epochs, episodes), starts // table.stride)
+            return _with_rows(seed_position_block(parent, epochs, episodes), starts // table.stride)
         case Group(parent=parent, grouping=grouping):
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
-            return _with_ordinals(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
+            return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
         case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
 
 
-def _with_ordinals(below: SeedPositions, ordinals: Integers) -> SeedPositions:
-    return SeedPositions(below.epochs, below.positions, (below.ordinals << ROWS_BITS) + ordinals)
+def _with_rows(below: SeedPositions, rows: Integers) -> SeedPositions:
+    return SeedPositions(below.epochs, below.positions, nested_ordinals(below.ordinals, rows))
+
+
+def nested_ordinal(ordinal: int, row: int) -> int:
+    """Return the ordinal of one of several elements that a step makes of an element with an ordinal.
+
+    A single step may make more than 2**24 elements of one; those of ordinal 0 are not hashed, so that its streams stay
+    as they are. Only where such a step is nested in another one two elements share a stream.
+    """
+    if ordinal == 0 or (ordinal < _MAX_SHIFTED and row < 1 << _ROWS_BITS):
+        return (ordinal << _ROWS_BITS) + row
+    return derive(_NESTED_SEED, ordinal, row) >> 1
+
+
+def nested_ordinals(ordinals: Integers, rows: Integers) -> Integers:
+    """Return `nested_ordinal` of a block of elements."""
+    nested: Integers = (ordinals << _ROWS_BITS) + rows
+    hashed = (ordinals != 0) & ((ordinals >= _MAX_SHIFTED) | (rows >= 1 << _ROWS_BITS))
+    if hashed.any():
+        nested[hashed] = (derive_block(_NESTED_SEED, ordinals[hashed], rows[hashed]) >> np.uint64(1)).view(np.int64)
+    return nested
 
 
 def passes_below(sampler: ScalarSampler) -> bool:
@@ -125,7 +152,7 @@ def passes_below(sampler: ScalarSampler) -> bool:
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
     """Return the seed position of one row that is taken out of a batch."""
-    return SeedPosition(batch.epoch, batch.position, (batch.ordinal << ROWS_BITS) + row)
+    return SeedPosition(batch.epoch, batch.position, nested_ordinal(batch.ordinal, row))
 
 
 def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:

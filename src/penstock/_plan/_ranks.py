@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 from penstock._frozen import frozen
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
-from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute
+from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute, parents_of
 from penstock._graph._ordered._build import even_limit
 from penstock._graph._verify import refuse
 from penstock._plan._plan import Batches, Ordered, Shard
@@ -40,10 +40,20 @@ def ranks_of(node: Node, program: Batches | Ordered) -> Ranks:
     """Return what ranks share of a dataset."""
     batch = program.batch
     sizes = () if batch is None else _sizes(batch)
+    uncut = _replacing(node, batch)
     if isinstance(program, Ordered):
-        return Ranks(sizes, "endless" if is_endless(node) else "limit" if even_limit(node) is not None else "uneven")
-    above = (step.name for step in program.above if isinstance(step, Map) and isinstance(step.on_error, Substitute))
-    return Ranks(sizes, "positions", _short_rows(program), next(above, ""))
+        ending: Ending = "endless" if is_endless(node) else "limit" if even_limit(node) is not None else "uneven"
+        return Ranks(sizes, ending, uncut=uncut)
+    return Ranks(sizes, "positions", _short_rows(program), uncut)
+
+
+def _replacing(node: Node, batch: Batch | Bucket | None) -> str:
+    """Return the name of a step above the batch that replaces batches, whole ones; empty if there is none."""
+    while batch is not None and node is not batch:
+        if isinstance(node, Map) and isinstance(node.on_error, Substitute):
+            return node.name
+        (node,) = parents_of(node)
+    return ""
 
 
 def _sizes(batch: Batch | Bucket) -> tuple[int, ...]:
@@ -73,7 +83,7 @@ def check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
             raise UsageError(
                 f"a global batch must divide by the number of ranks; got batch({size}) on {shard.count} ranks"
             )
-    if ranks.ending == "uneven":
+    if ranks.ending == "uneven" and not shard.uneven:
         refuse(
             node,
             "how many batches each rank gets is only known after reading, so ranks may end on different steps. Use "

@@ -17,7 +17,7 @@ from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Map, Node, Origin, Read, Reindex
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._legs import Leg
-from penstock._graph._seed_position import Integers, SeedPosition, passes_below, seed_position_block
+from penstock._graph._seed_position import Integers, SeedPosition, nested_ordinal, passes_below, seed_position_block
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
 from penstock.batching._write import RowStacker
@@ -301,7 +301,8 @@ def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...
     padding = max(rows.first + rows.low - rows.last, 0)  # above 0 where all of the rank's rows are padding
     seeds = seed_position_block(program.rows, epochs, first + rows.low - padding)
     epoch, position, ordinal = (int(part[0]) for part in seeds)
-    return SeedPosition(epoch, position, ordinal + (padding << _PADDING_SHIFT))
+    padded = ordinal + (padding << _PADDING_SHIFT)
+    return SeedPosition(epoch, position, padded if padded < 1 << 63 else nested_ordinal(ordinal, padding))
 
 
 def origin(program: Batches, rows: Rows, row: int) -> Origin:

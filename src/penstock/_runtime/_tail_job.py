@@ -15,9 +15,9 @@ from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._batch import Rest
-from penstock._graph._ordered._build import whences_of
+from penstock._graph._ordered._build import whences_of, worker_tail
 from penstock._graph._ordered._chunk import Marks
-from penstock._graph._ordered._tail import TailRun, tail_of
+from penstock._graph._ordered._tail import TailRun
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._runtime._parcels import joined, pack
@@ -246,7 +246,7 @@ class TailJob:
 
 def tail_run(plan: Plan) -> TailRun:
     """Return the steps above the folds of a plan that has some, as its rank computes them."""
-    tail = tail_of(plan.node)
+    tail = worker_tail(plan.node)
     if tail is None:
         raise InternalError("there are steps above the folds")
     return TailRun(tail, plan.batch_size // plan.shard.count, whences_of(plan.node))

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
+from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -17,7 +18,6 @@ from penstock._graph._nodes import (
     Chain,
     Filter,
     FlatMap,
-    Group,
     Limit,
     Map,
     Mix,
@@ -25,11 +25,9 @@ from penstock._graph._nodes import (
     OrderedMix,
     Pack,
     Read,
-    Reindex,
     Step,
     Stream,
     Unbatch,
-    Windows,
     WindowShuffle,
     Zip,
     parents_of,
@@ -83,10 +81,11 @@ class _Opened(NamedTuple):
 
 
 def leaves_of(node: Node) -> list[Node]:
-    """Return what an ordered node is computed from: its streams, and its highest nodes without a fold below."""
-    if isinstance(node, Stream) or is_leaf(node):
-        return [node]
-    return [leaf for parent in parents_of(node) for leaf in leaves_of(parent)]
+    """Return what an ordered dataset is computed from: its streams, and its highest nodes without a fold below.
+
+    The outermost batch is in none of them, since each rank makes its own part of every batch from rows.
+    """
+    return [whence.node for whence in _whences(legs_top(node))]
 
 
 def worker_leaves(node: Node) -> list[Node]:
@@ -103,20 +102,31 @@ def reads_streams(node: Node) -> bool:
 def worker_tail(node: Node) -> Tail | None:
     """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
     reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
-    return tail_of(node) if reads else None
+    return tail_of(node, outermost_batch(node)) if reads else None
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
     """Return the batch that ranks share, if there is one: not below a step that takes batches by their positions.
 
-    What packing makes of batches is no part of them.
+    Where rows of batches have positions of their own, they are elements like others, and the batch is not shared.
+    Packed sequences are no part of the batches that they are made of, either.
     """
     while not isinstance(node, Batch | Bucket):
-        below = parents_of(node)
-        if len(below) != 1 or isinstance(node, Reindex | Windows | Group | Cache | Pack):
+        if not isinstance(node, Map | Filter | FlatMap | Unbatch | WindowShuffle | Limit):
             return None
-        node = below[0]
+        if isinstance(node, FlatMap | Unbatch) and is_indexable(node):
+            return None
+        node = node.parent
     return node
+
+
+def legs_top(node: Node) -> Node:
+    """Return the highest node of an ordered dataset that is opened over each leg: what the outermost batch is made of.
+
+    A bucket is opened with the legs, since it holds elements open.
+    """
+    batch = outermost_batch(node)
+    return batch.parent if isinstance(batch, Batch) else node
 
 
 def even_limit(node: Node) -> Limit | None:
@@ -145,11 +155,10 @@ def first_leg(node: Node, rank: int, ranks: int) -> Leg:
 
 def open_stages(node: Node, legs: tuple[Leg, ...], opening: Opening) -> Stage:
     """Return the top stage of a node, over the legs of one rank."""
-    batch = outermost_batch(node)
-    top = node if not isinstance(batch, Batch) else batch.parent
+    batch, top = outermost_batch(node), legs_top(node)
     opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = LegsStage(legs, lambda leg: opener.open_leg(top, leg))
-    leaves = whences_of(top)
+    leaves = whences_of(node)
     if isinstance(batch, Batch):
         tail = opening.tail
         merges, gives_rest = tail is None or tail.merge is None, tail is not None and bool(tail.rows)
@@ -177,8 +186,8 @@ def legs_of(stage: Stage, token: Token) -> tuple[LegsStage, Token]:
 
 
 def whences_of(node: Node) -> Mapping[int, Whence]:
-    """Return what the leaves below a node are, as it sees them."""
-    return dict(enumerate(_whences(node)))
+    """Return what the leaves of an ordered dataset are, as its batches see them."""
+    return dict(enumerate(_whences(legs_top(node))))
 
 
 def first_read(stage: Stage, token: Token) -> tuple[Leaf, int]:

@@ -96,6 +96,14 @@ class Group(NamedTuple):
     marks: Marks
     start: Token
     after: Token
+    parts: tuple[tuple[Marks, Sequence[Marks] | None], ...]
+    """Of each chunk that it was taken from: the marks of its elements, and of the rows of each."""
+
+    def rows(self) -> list[Marks] | None:
+        """Return, of batches, the marks of each one's rows; None where no element is a batch."""
+        if all(rows is None for _, rows in self.parts):
+            return None
+        return [each for marks, rows in self.parts for each in (np.split(marks, len(marks)) if rows is None else rows)]
 
     def chunk(self, element: Element) -> Chunk:
         """Return the chunk of the one element that was made of the group."""
@@ -121,22 +129,21 @@ class Pending:
         if not 0 < count <= self.count:
             raise InternalError(f"{count} of {self.count} pending elements were asked for")
         elements: list[Element] = []
-        marks: list[Marks] = []
+        parts: list[tuple[Marks, Sequence[Marks] | None]] = []
         start = self._chunks[0].starts[self._first]
         while True:
             chunk, first = self._chunks[0], self._first
             stop = min(first + count - len(elements), len(chunk.elements))
             elements += chunk.elements[first:stop]
-            marks.append(chunk.marks[first:stop])
+            parts.append((chunk.marks[first:stop], None if chunk.rows is None else chunk.rows[first:stop]))
             self._first = stop
             if stop == len(chunk.elements):
                 self._chunks.popleft()
                 self._first = 0
             if len(elements) == count:
                 self.count -= count
-                return Group(
-                    elements, np.concatenate(marks) if len(marks) > 1 else marks[0], start, chunk.afters[stop - 1]
-                )
+                marks = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+                return Group(elements, marks, start, chunk.afters[stop - 1], tuple(parts))
 
 
 def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:

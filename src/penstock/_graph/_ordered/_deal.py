@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Batch, Limit, Node, Zip, walk
+from penstock._graph._nodes import Limit, Node, Zip, walk
 from penstock._graph._ordered._batch import BatchStage
-from penstock._graph._ordered._build import Opening, legs_of, open_stages, outermost_batch
+from penstock._graph._ordered._build import Opening, legs_of, legs_top, open_stages
 from penstock._graph._ordered._chunk import Token, is_compound
 from penstock._graph._ordered._leaf import LeafCourse, Span, is_leaf, read_inline
 from penstock._graph._ordered._legs import Leg, LegsStage, deal
@@ -82,9 +82,7 @@ def _check_whole(stage: Stage, token: Token) -> None:
 
 def _check_steps(node: Node) -> None:
     """Raise where an epoch that was begun can't be dealt to other ranks."""
-    batch = outermost_batch(node)
-    below = batch.parent if isinstance(batch, Batch) else node
-    for step in walk(below):
+    for step in walk(legs_top(node)):
         if isinstance(step, Zip | Limit) and not is_leaf(step):
             raise StateError(
                 f"{type(step).__name__.lower()} over datasets that are read in order can't be dealt to another number "

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
-from penstock._graph._seed_position import ROWS_BITS
+from penstock._graph._seed_position import nested_ordinals
 from penstock.batching._documents import Form, filled, form_of, lengths_of, most_rows, row_blocks, rows_of
 from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
 from penstock.batching._packing import Packing
@@ -169,7 +169,7 @@ def _chunk(
     columns = filled(packing, form, plan.span(first, stop), [read[number] for number in numbers.tolist()])
     own = marks[plan.document[bounds[:-1]]]
     # A document that is cut begins several sequences, which must not share their random streams.
-    own[:, ORDINAL] = (own[:, ORDINAL] << ROWS_BITS) + plan.offset[bounds[:-1]] // packing.features[0][1]
+    own[:, ORDINAL] = nested_ordinals(own[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
     count, cuts = stop - first, (bounds - start).tolist()
     rows = Lazy(count, lambda index: marks[numbers[cuts[index] : cuts[index + 1]]])
     starts = Lazy(count, lambda index: after(first + index - 1))

@@ -20,7 +20,7 @@ from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock._graph._ordered._stage import Point, Stage, check_held
-from penstock._graph._seed_position import ROWS_BITS, Integers
+from penstock._graph._seed_position import Integers, nested_ordinals
 from penstock.batching._rows import split_rows
 
 _CHUNK_SECONDS: Final = 0.002
@@ -116,5 +116,5 @@ def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
 def _marks(parents: Marks, which: Integers, rows: Integers) -> Marks:
     """Return the marks of rows, given those of the parents, which of these each is of, and its number there."""
     marks: Marks = parents[which]
-    marks[:, ORDINAL] = (marks[:, ORDINAL] << ROWS_BITS) + rows
+    marks[:, ORDINAL] = nested_ordinals(marks[:, ORDINAL], rows)
     return marks

@@ -11,7 +11,7 @@ from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context, after_error, apply_block, apply_into
 from penstock._graph._blocks import merge_block
 from penstock._graph._evaluate import element_at
-from penstock._graph._nodes import Batch, Element, Limit, Map, Node
+from penstock._graph._nodes import Batch, Bucket, Element, Limit, Map, Node
 from penstock._graph._ordered._batch import Rest
 from penstock._graph._ordered._chunk import Marks
 from penstock._graph._ordered._leaf import is_leaf
@@ -42,27 +42,35 @@ class Tail:
         return rows if self.rows else rows[:1]
 
 
-def tail_of(node: Node) -> Tail | None:
-    """Return the steps above the last fold that an ordered node's batches are made of; None where there are none."""
-    above, node = _functions(node, any_may_fail=True)
-    rows, _ = _functions(node.parent, any_may_fail=False) if isinstance(node, Batch) else ((), node)
+def tail_of(node: Node, shared: Batch | Bucket | None) -> Tail | None:
+    """Return the steps above the last fold that an ordered node's batches are made of; None where there are none.
+
+    Args:
+        node: of a dataset that is read in order.
+        shared: the batch that its ranks share. No step above it is part of a leaf.
+    """
+    above, node = _functions(node, any_may_fail=True, are_in_leaves=shared is None)
+    rows: tuple[Map, ...] = ()
+    if isinstance(node, Batch):
+        rows, _ = _functions(node.parent, any_may_fail=False, are_in_leaves=True)
     merge = node if isinstance(node, Batch) and (rows or not isinstance(node.merge, Stack)) else None
     return Tail(rows, merge, above) if above or merge is not None else None
 
 
-def _functions(node: Node, *, any_may_fail: bool) -> tuple[tuple[Map, ...], Node]:
+def _functions(node: Node, *, any_may_fail: bool, are_in_leaves: bool) -> tuple[tuple[Map, ...], Node]:
     """Return the functions from a node down that may be left to others, innermost first, and the node below.
 
-    A limit counts elements without looking at them, so what stands below it may be computed after it, unless it leaves
+    A limit counts elements without looking at them, so a function below it may be applied after it, unless it leaves
     elements out.
 
     Args:
         node: of a dataset that is read in order.
         any_may_fail: whether those that go on after an error are among them.
+        are_in_leaves: whether functions that depend on the position alone are part of a leaf.
     """
     functions: list[Map] = []
     is_limited = False
-    while isinstance(node, Limit | Map) and not is_leaf(node):
+    while isinstance(node, Limit | Map) and not (are_in_leaves and is_leaf(node)):
         if isinstance(node, Limit):
             is_limited = True
         elif node.on_error == "raise" or (any_may_fail and not (is_limited and node.on_error == "skip")):

@@ -47,8 +47,12 @@ class WindowShuffleStage:
                 return (window.after, 0)
             return (window.start, number, window.after) if number else (window.start, 0)
 
-        elements = [window.elements[number] for number in order.tolist()]
-        return Chunk(elements, window.marks[order], Lazy(count, token), Lazy(count, lambda index: token(index + 1)))
+        numbers: list[int] = order.tolist()
+        elements = [window.elements[number] for number in numbers]
+        rows = window.rows()
+        rows = None if rows is None else [rows[number] for number in numbers]
+        afters = Lazy(count, lambda index: token(index + 1))
+        return Chunk(elements, window.marks[order], Lazy(count, token), afters, rows)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         shuffled = {

@@ -1,0 +1,103 @@
+"""Elements that nested steps make of one element have random streams of their own, at any depth."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def three(element: Any) -> list[Any]:
+    """Return the element three times."""
+    return [element] * 3
+
+
+def seed_of(element: Any, seed: int) -> int:
+    """Return the seed of the element's stream."""
+    del element
+    return seed
+
+
+def origin_of(element: Any, origin: ps.Origin) -> tuple[int, int, int]:
+    """Return the address of the element's streams."""
+    del element
+    return origin.epoch, origin.position, origin.ordinal
+
+
+def digest(seeds: Iterable[int]) -> str:
+    """Return a digest of seeds."""
+    words = [(seed & ((1 << 64) - 1)).to_bytes(8, "little") for seed in seeds]
+    return hashlib.blake2b(b"".join(words), digest_size=8).hexdigest()
+
+
+def nested(depth: int, *, counted: bool) -> ps.Dataset:
+    """Return a dataset with so many steps that each make three elements of one."""
+    dataset = ps.range(5, seed=3)
+    for level in range(depth):
+        counts = [3] * (5 * 3**level) if counted else None
+        dataset = dataset.flat_map(three, name=f"f{level}", counts=counts)
+    return dataset
+
+
+def seeded(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the seeds of the elements' streams."""
+    return dataset.random_map(seed_of, rng="seed", name="s")
+
+
+DOCUMENTS = [np.arange(7), np.arange(40), np.arange(5)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (nested(1, counted=False), "aeee06df27f9e5c9"),
+        (nested(1, counted=True), "aeee06df27f9e5c9"),
+        (nested(2, counted=False), "35f92c6378176761"),
+        (nested(2, counted=True), "35f92c6378176761"),
+        (nested(3, counted=False), "df3633e602bf4a4c"),
+        (nested(3, counted=True), "df3633e602bf4a4c"),
+        (ps.range(30, seed=3).batch(4).unbatch().batch(4).unbatch(), "0626e2c4690466cc"),
+        (
+            ps.read([np.arange(7), np.arange(4)], seed=3).windows(3, 2, lengths=[7, 4]).flat_map(three),
+            "f96fd4c3ae857d75",
+        ),
+        (ps.read(DOCUMENTS, seed=3).pack(8).flat_map(three), "40742915ea6e569c"),
+        (ps.read(DOCUMENTS, seed=3).pack(8, lengths=[7, 40, 5]).flat_map(three), "0982f0339bdb523c"),
+    ],
+)
+def test_the_seeds_of_shallow_datasets_are_frozen(dataset: ps.Dataset, expected: str) -> None:
+    """Up to three nested steps draw what they have always drawn."""
+    assert digest(seeded(dataset)) == expected
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("depth", [4, 5, 6])
+def test_streams_are_distinct_at_any_depth(depth: int, counted: bool) -> None:  # noqa: FBT001 - parametrized
+    """No two elements share a seed or an address, and the loader draws what the definition draws."""
+    dataset = seeded(nested(depth, counted=counted))
+    expected = list(dataset)
+    assert len(set(expected)) == 5 * 3**depth
+    assert len(set(nested(depth, counted=counted).map_with_origin(origin_of))) == 5 * 3**depth
+    for workers in (0, 2):
+        with ps.Loader(dataset, num_workers=workers) as loader:
+            assert list(loader) == expected
+
+
+def test_batches_in_batches_are_taken_apart_at_any_depth() -> None:
+    """Rows of rows of rows of batches have streams of their own, too."""
+    dataset: ps.Dataset = ps.range(4 * 3**5, seed=3)
+    for _ in range(5):
+        dataset = dataset.batch(3)
+    for _ in range(5):
+        dataset = dataset.unbatch()
+    expected = list(seeded(dataset))
+    assert len(set(expected)) == 4 * 3**5
+    assert list(ps.Loader(seeded(dataset.filter(is_number)))) == expected
+
+
+def is_number(element: Any) -> bool:
+    """Return true."""
+    return isinstance(element, np.generic)
