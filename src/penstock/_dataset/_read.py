@@ -94,8 +94,9 @@ def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: i
     """Return the dataset of what an iterable gives, where there is no random access; it is read in order.
 
     A loader's state holds the stream's own, if it has one: `get_state` and `set_state`, or `state_dict` and
-    `load_state_dict`, on the iterable or its iterator, with JSON values. Otherwise as many elements as were read are
-    read again, and a warning says how many. Of several ranks each reads all, and keeps every `count`-th element.
+    `load_state_dict`, on the iterable or its iterator, with JSON values, as Hugging Face's, torchdata's and Streaming's
+    datasets have them. Otherwise as many elements as were read are read again, and a warning says how many. Of several
+    ranks each reads all, and keeps every `count`-th element.
 
     One thread reads it, where there are workers ahead of the training loop. They compute what stands above: functions
     of its elements right below the batch, the merge, and functions of batches.

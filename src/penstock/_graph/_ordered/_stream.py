@@ -19,6 +19,7 @@ from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import LeafCourse
 from penstock._graph._ordered._stage import Point, one_each
 from penstock.errors import GraphError, StateError
+from penstock.sources._stateful import begin_pass, forgets, state_methods
 
 _CHUNK_SECONDS: Final = 0.002
 _MOST_AT_ONCE: Final = 64
@@ -66,10 +67,16 @@ class StreamStage:
 
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
-        if text is None and position > count:
+        if text is None and position > count + 1:  # after a pass's first element no iterable has told its state
+            name = _name(self.step.iterable)
+            if forgets(self.step.iterable):
+                why = f"the state of {name} leaves out what its shuffle buffer holds"
+                remedy = "Shuffle with window_shuffle() above the stream instead."
+            else:
+                why = f"{name} has no state"
+                remedy = "Give it get_state and set_state, or state_dict and load_state_dict."
             warnings.warn(
-                f"{_name(self.step.iterable)} has no state, so {position - count:,} elements are read again to come "
-                "back to where it was. Give it get_state and set_state, or state_dict and load_state_dict.",
+                f"{why}, so {position - count:,} elements are read again to come back to where it was. {remedy}",
                 stacklevel=2,
             )
 
@@ -92,14 +99,18 @@ class StreamStage:
 def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
     """Yield (number, element, newest snapshot from before it), from a snapshot on; None reads from the beginning."""
     at, passes, text = (0, 0, None) if snapshot is None else snapshot
+    if at == 0:
+        text = None  # of earlier versions, which asked for it before the pass had begun
     while step.times is None or passes < step.times:
         opened = _open(step, epoch if step.times == 1 else epoch * (step.times or _ENDLESS_PASSES) + passes, text)
         newest = (at, passes, text)
-        text = None
         first = at
+        # A pass's first snapshot comes soon: it may hold what the iterable counts by itself, such as its passes.
+        early = None if text is not None else first + 1
+        text = None
         while True:
-            if opened.get_state is not None and at % _SNAPSHOT_EVERY == 0:
-                newest = (at, passes, _as_text(step, opened.get_state()))
+            if opened.save is not None and at > first and (at == early or at % _SNAPSHOT_EVERY == 0):
+                newest = (at, passes, _as_text(step, opened.save(at - first)))
             try:
                 element = next(opened.iterator)
             except StopIteration:
@@ -116,33 +127,24 @@ def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Eleme
 
 class _Opened(NamedTuple):
     iterator: Iterator[Element]
-    get_state: Callable[[], Any] | None
+    save: Callable[[int], Any] | None
 
 
 def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
     """Begin a pass over the iterable, from its state if there is one."""
     made: Any = step.iterable() if callable(step.iterable) else step.iterable
-    if hasattr(made, "set_epoch"):
-        made.set_epoch(epoch)
-    own = _state_functions(made)
-    if own is not None and text is not None:
-        own[1](json.loads(text))
+    own = state_methods(made)
+    state = None if text is None else json.loads(text)
+    begin_pass(made, epoch, None if own is None else state)
     iterator = iter(made)
-    inner = own or _state_functions(iterator)
+    inner = own or state_methods(iterator)
     if inner is None:
         if text is not None:
             raise StateError(f"the state holds one of {_name(step.iterable)}, which has none now")
         return _Opened(iterator, None)
     if own is None and text is not None:
-        inner[1](json.loads(text))
-    return _Opened(iterator, inner[0])
-
-
-def _state_functions(target: object) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    for save, restore in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
-        if callable(getattr(target, save, None)) and callable(getattr(target, restore, None)):
-            return getattr(target, save), getattr(target, restore)
-    return None
+        inner.load(state)
+    return _Opened(iterator, inner.save)
 
 
 def _as_text(step: Stream, state: object) -> str:

@@ -9,6 +9,7 @@ import torch.utils.data
 
 from penstock._graph._verify import need_count, need_integer
 from penstock.errors import StateError, UsageError
+from penstock.sources._stateful import forget_state, forgets, load_state
 from penstock.torch._data_loader._epoch import (
     Epoch,
     Saved,
@@ -19,8 +20,8 @@ from penstock.torch._data_loader._epoch import (
     encoded,
     set_generator,
 )
-from penstock.torch._data_loader._parts import is_data_pipe, watch_indices
-from penstock.torch._data_loader._places import Places, saved_places
+from penstock.torch._data_loader._parts import is_data_pipe, watch_elements, watch_indices
+from penstock.torch._data_loader._places import Pass, Places, saved_places
 from penstock.torch._data_loader._streams_iterator import StreamsIterator
 from penstock.torch._data_loader._work._stream import is_stateful
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
@@ -141,11 +142,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._is_early = False  # whether that may be made before samplers are told their epoch, as Lightning makes it
         self._places: Places | None = None  # the newest, of an iterable dataset
         self._saved_places: Places | None = None
+        self._pass: Pass | None = None  # the newest, over an iterable dataset in this thread
+        self._saved_pass: Pass | None = None
 
     def __iter__(self) -> Any:
         """Return the batches of an epoch; after `load_state_dict`, of the rest of the one that was saved."""
         is_iterable = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        if is_data_pipe(self.dataset) or (is_iterable and not self.num_workers):
+        if is_iterable and not self.num_workers:
+            return self._stream_in_this_thread()
+        if is_data_pipe(self.dataset):
             return super().__iter__()
         if is_iterable:
             places, self._saved_places = self._saved_places, None
@@ -181,6 +186,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         with drawing_nothing(self) if saved is not None else nullcontext():
             iterator = super().__iter__()
         watch_indices(iterator, epoch.over)
+        return iterator
+
+    def _stream_in_this_thread(self) -> object:
+        """Return torch's own iterator over an iterable dataset that begins where it should, and is watched."""
+        dataset: object = self.dataset
+        resumed, self._saved_pass = self._saved_pass, None
+        saved = None if resumed is None else resumed.saved
+        if saved is None:
+            forget_state(dataset)
+        else:
+            load_state(dataset, saved)
+        iterator = super().__iter__()
+        self._pass = Pass(saved)
+        watch_elements(iterator, self._pass.over)
         return iterator
 
     @classmethod
@@ -233,9 +252,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
         again for the order, from the state in which torch's generator was, and what was handed out is skipped. All
-        ranks that have had as many batches may go on from the state of one. An iterable dataset needs a `state_dict`
-        and a `load_state_dict` of its own; the state is of what it told. Where it has none, or with `in_order=False`,
-        a state inside an epoch is of the epoch's start, which is warned of.
+        ranks that have had as many batches may resume from the state of one. An iterable dataset needs a `state_dict`
+        and a `load_state_dict` of its own, which the state holds. Where it has none, or with `in_order=False`, a state
+        inside an epoch is that of the epoch's start, with a warning.
         """
         state = self._state()
         if "lost" in state and not self._is_polled:
@@ -245,7 +264,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _state(self) -> dict[str, object]:
         dataset: object = self.dataset
         if isinstance(dataset, torch.utils.data.IterableDataset):
-            state = _streams_state(dataset, self._saved_places or self._places, self.num_workers)
+            places = self._saved_places or self._places
+            watched = self._saved_pass or self._pass
+            state = _streams_state(dataset, places if self.num_workers else watched)
         elif self._saved is not None:
             return dict(self._saved.state)
         else:
@@ -272,11 +293,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             state_dict = empty_state()
         dataset: object = self.dataset
         if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
+            self._saved_places = self._places = self._saved_pass = self._pass = None
             if not self.num_workers and "dataset" in check_origin(state_dict):
-                dataset.load_state_dict(state_dict["dataset"])
-                return
-            self._saved_places = saved_places(state_dict, self.num_workers)
-            self._places = None
+                self._saved_pass = Pass(state_dict["dataset"])
+            else:
+                self._saved_places = saved_places(state_dict, self.num_workers)
             return
         reason = self._why_lost()
         if reason is not None and state_dict.keys() & {"reached", "streams", "dataset"}:
@@ -293,8 +314,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Return why nothing tells where the loader is inside an epoch; None if something does."""
         dataset: object = self.dataset
         if isinstance(dataset, torch.utils.data.IterableDataset) and not is_stateful(dataset):
+            if forgets(dataset):
+                return (
+                    f"the state of {type(dataset).__qualname__} leaves out what its shuffle buffer holds, so that "
+                    "records would be lost. Shuffle a map-style dataset, or leave the buffer out"
+                )
             return (
-                f"an iterable dataset is gone on in from what it tells of itself; {type(dataset).__qualname__} "
+                f"an iterable dataset resumes from its own state; {type(dataset).__qualname__} "
                 "has no state_dict and load_state_dict. Give it both, or use a map-style dataset"
             )
         if self.num_workers and not self.in_order:
@@ -318,10 +344,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {**vars(self), "_epoch": None}  # which belongs to an iterator of this process
 
 
-def _streams_state(dataset: object, places: Places | None, num_workers: int) -> dict[str, object]:
-    if not num_workers:
-        return {**empty_state(), "dataset": dataset.state_dict() if is_stateful(dataset) else None}
-    return empty_state() if places is None else places.state()
+def _streams_state(dataset: object, at: Places | Pass | None) -> dict[str, object]:
+    """Return where the streams of an iterable dataset are, or the one in this thread."""
+    if not isinstance(at, Pass):
+        return empty_state() if at is None else at.state()
+    if at.has_ended:
+        return empty_state()
+    if not at.has_begun:  # many datasets still have the state in which the pass before has left them
+        return empty_state() if at.saved is None else {**empty_state(), "dataset": at.saved}
+    return {**empty_state(), "dataset": dataset.state_dict() if is_stateful(dataset) else None}
 
 
 def _arguments(loader: object) -> dict[str, Any]:

@@ -63,6 +63,13 @@ def watch_indices(iterator: object, watched: Callable[[Iterator[object]], object
     parts["_sampler_iter"] = watched(parts["_sampler_iter"])
 
 
+def watch_elements(iterator: object, watched: Callable[[Iterator[object]], object]) -> None:
+    """Have one of torch's iterators over an iterable dataset read what `watched` makes of the dataset's iterator."""
+    parts: dict[str, Any] = vars(iterator)
+    fetcher: Any = parts["_dataset_fetcher"]
+    fetcher.dataset_iter = watched(fetcher.dataset_iter)
+
+
 def is_data_pipe(dataset: object) -> bool:
     """Return whether a dataset is one of torch's pipes, which it seeds and shards by itself."""
     return isinstance(dataset, IterDataPipe | MapDataPipe)

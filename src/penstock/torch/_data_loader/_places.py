@@ -1,10 +1,11 @@
 """Where the streams of an iterable dataset are, so that another loader can go on in them.
 
-A state holds what the dataset told of itself in each worker, after the worker's last batch that was handed out.
+A state holds the dataset's own state in each worker, after the worker's last batch that was handed out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from penstock.errors import StateError
 from penstock.torch._data_loader._epoch import State, check_origin, empty_state
@@ -46,6 +47,42 @@ class Places:
             return empty_state()
         streams = [[place.number, place.state, place.is_over] for place in self.streams]
         return {**empty_state(), "streams": streams, "turn": self.turn}
+
+
+class Pass:
+    """One pass over an iterable dataset in the consumer's thread: whether its own state is that of this pass yet.
+
+    Args:
+        saved: the dataset's state that the pass begins at; None for its beginning.
+
+    Attributes:
+        saved: the same.
+        has_begun: whether an element was read.
+        has_ended: whether all were.
+    """
+
+    def __init__(self, saved: object) -> None:
+        self.saved = saved
+        self.has_begun = False
+        self.has_ended = False
+        self._elements: Iterator[object] = iter(())
+
+    def over(self, elements: Iterator[object]) -> "Pass":
+        """Take the dataset's iterator, and return this."""
+        self._elements = elements
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        try:
+            element = next(self._elements)
+        except StopIteration:
+            self.has_ended = True
+            raise
+        self.has_begun = True
+        return element
 
 
 def saved_places(state: object, num_workers: int) -> Places | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
+from penstock.sources._stateful import forget_state, has_state_dict, load_state
 from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._work._worker import Work
 
@@ -101,8 +102,8 @@ _streams: Final[list[_Stream]] = []  # of this process; one at most
 
 
 def is_stateful(dataset: object) -> TypeGuard[Stateful]:
-    """Return whether a dataset can tell its state."""
-    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+    """Return whether a dataset can tell its state, by torchdata's convention."""
+    return has_state_dict(dataset)
 
 
 def streamed(work: Work, wanted: Wanted, number: int, *, is_repeated: bool) -> Sealed:
@@ -139,9 +140,11 @@ def _stream(dataset: object, wanted: Wanted, number: int, *, is_repeated: bool) 
     if stream is not None and (wanted.state is None or number in stream.kept):
         return stream
     if wanted.state is not None and is_stateful(dataset):
-        dataset.load_state_dict(wanted.state)
+        load_state(dataset, wanted.state)
     elif number or (is_repeated and not is_stateful(dataset)):
         raise LostError
+    else:
+        forget_state(dataset)
     iterable: Any = dataset
     _streams[:] = [_Stream(wanted.epoch, iter(iterable), number)]
     return _streams[0]

@@ -1,0 +1,162 @@
+"""The state of an iterable: the methods by which it says where it is, and goes there again.
+
+Three conventions are known: `get_state` and `set_state`; `state_dict` and `load_state_dict`, as torchdata and Hugging
+Face datasets have them; and those of MosaicML Streaming, whose `state_dict` takes how many samples were read.
+
+Guarantees:
+  - A state is only asked for within a pass, after its first element. Before it many iterables, such as those whose
+    `__iter__` is a generator, still have the state in which the pass before has left them.
+  - A pass that begins at the beginning does so, also where Penstock has had the same object resume an earlier pass.
+    A state that the user has loaded into an iterable is left to the iterable.
+"""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+_STREAMING_ARGUMENTS: Final = {"num_samples", "from_beginning"}
+_HUGGING_FACE: Final = "datasets.iterable_dataset"
+_SHUFFLE_BUFFER: Final = "BufferShuffledExamplesIterable"
+
+_resumed: Final["weakref.WeakSet[Any]"] = weakref.WeakSet()
+"""The iterables that Penstock has loaded a state into, and that may keep it for later passes."""
+
+
+class StateMethods(NamedTuple):
+    """How an object, an iterable or its iterator, saves its state and goes to one."""
+
+    save: Callable[[int], Any]
+    """Returns the state; takes how many elements this pass has given since it was begun or resumed."""
+    load: Callable[[Any], object]
+    """Has the next pass, or this iterator, go on from a state."""
+
+
+def state_methods(target: object) -> StateMethods | None:
+    """Return how an object saves its state and goes to one; None where it can't, or would lose elements."""
+    made: Any = target
+    if _has_both(target, "get_state", "set_state"):
+        return StateMethods(_without_count(made.get_state), made.set_state)
+    if has_state_dict(target):
+        return StateMethods(_without_count(made.state_dict), made.load_state_dict)
+    if _is_streaming(target):
+        return StateMethods(functools.partial(made.state_dict, from_beginning=False), made.load_state_dict)
+    return None
+
+
+def _without_count(save: Callable[[], Any]) -> Callable[[int], Any]:
+    def state(given: int) -> object:
+        del given
+        return save()
+
+    return state
+
+
+def has_state_dict(target: object) -> bool:
+    """Return whether an object has `state_dict`, without arguments, and `load_state_dict`, and they lose no element."""
+    made: Any = target
+    return (
+        _has_both(target, "state_dict", "load_state_dict")
+        and not _needed_arguments(made.state_dict)
+        and not forgets(target)
+    )
+
+
+def _is_streaming(target: object) -> bool:
+    made: Any = target
+    return (
+        _has_both(target, "state_dict", "load_state_dict")
+        and _needed_arguments(made.state_dict) == _STREAMING_ARGUMENTS
+    )
+
+
+def _has_both(target: object, save: str, load: str) -> bool:
+    return callable(getattr(target, save, None)) and callable(getattr(target, load, None))
+
+
+def begin_pass(iterable: object, epoch: int, state: object = None) -> None:
+    """Have the next pass over an iterable begin at the beginning, or at a state.
+
+    Args:
+        iterable: any; one without states is only told the epoch, if it has `set_epoch`.
+        epoch: of the pass.
+        state: what the iterable's own `StateMethods.save` returned in a pass of this epoch; None for the beginning.
+    """
+    made: Any = iterable
+    if hasattr(made, "set_epoch"):
+        made.set_epoch(epoch)
+    methods = state_methods(made)
+    if methods is None:
+        return
+    if _is_streaming(made) and hasattr(made, "next_epoch"):
+        made.next_epoch = epoch  # it takes states of earlier epochs for outdated, and counts passes by itself
+    if state is not None:
+        methods.load(state)
+        _remember(made)
+    elif _was_resumed(made):
+        _forget_state(made, methods, epoch)
+
+
+def forget_state(iterable: object) -> None:
+    """Have the next pass over an iterable begin at the beginning, if Penstock has had it resume a pass before."""
+    methods = state_methods(iterable)
+    if methods is not None and _was_resumed(iterable):
+        _forget_state(iterable, methods, 0)
+
+
+def load_state(iterable: object, state: object) -> None:
+    """Have the next pass over an iterable that has `state_dict` begin at a state."""
+    made: Any = iterable
+    made.load_state_dict(state)
+    _remember(made)
+
+
+def forgets(iterable: object) -> bool:
+    """Return whether resuming from an iterable's state loses elements: those that a shuffle buffer holds.
+
+    The state of a Hugging Face `IterableDataset` leaves these out, as its documentation says.
+    """
+    if type(iterable).__module__ != _HUGGING_FACE:
+        return False
+    steps: list[Any] = [getattr(iterable, "_ex_iterable", None)]
+    while steps:
+        step = steps.pop()
+        if type(step).__name__ == _SHUFFLE_BUFFER and getattr(step, "buffer_size", 0) > 1:
+            return True
+        below = getattr(step, "ex_iterable", None)
+        steps += [*([] if below is None else [below]), *getattr(step, "ex_iterables", ())]
+    return False
+
+
+def _needed_arguments(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the arguments that a function can't be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions of compiled modules don't say
+        return set()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {each.name for each in parameters if each.default is each.empty and each.kind not in optional}
+
+
+def _remember(iterable: object) -> None:
+    try:
+        _resumed.add(iterable)
+    except TypeError:  # it can't be referenced weakly, or hashed
+        return
+
+
+def _was_resumed(iterable: object) -> bool:
+    try:
+        return iterable in _resumed
+    except TypeError:
+        return False
+
+
+def _forget_state(iterable: object, methods: StateMethods, epoch: int) -> None:
+    """Undo the loading of a state, for iterables that keep it for later passes; others have used it up."""
+    if type(iterable).__module__ == _HUGGING_FACE:
+        methods.load(None)  # it begins every pass of a state's epoch at that state, until it is given another
+    elif _is_streaming(iterable):
+        state: Mapping[str, Any] = methods.save(0)
+        methods.load({**state, "epoch": epoch, "sample_in_epoch": 0})

@@ -1,0 +1,205 @@
+"""Streams that tell their state resume exactly, whatever was done with the iterable before."""
+
+import itertools
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from tests.loader.iterables import COUNT, ITERABLES, Lazy
+
+
+def _hugging_face(name: str) -> Any:
+    """Return a Hugging Face `IterableDataset` of 4 shards, with some of its steps."""
+    datasets: Any = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    base = datasets.Dataset.from_dict({"x": list(range(COUNT))}).to_iterable_dataset(num_shards=4)
+    steps: dict[str, Callable[[], Any]] = {
+        "hf": lambda: base,
+        "hf map": lambda: base.map(_negative),
+        "hf batched map": lambda: base.map(_all_negative, batched=True, batch_size=5),
+        "hf filter": lambda: base.filter(_is_even),
+        "hf shuffled shards": lambda: base.shuffle(seed=1, buffer_size=1),
+        "hf shuffle buffer": lambda: base.shuffle(seed=1, buffer_size=8),
+        "hf interleaved": lambda: datasets.interleave_datasets([base, base.map(_negative)], [0.6, 0.4], seed=3),
+        "hf take": lambda: base.take(30),
+        "hf repeated": lambda: base.repeat(2),
+    }
+    return steps[name]()
+
+
+def _negative(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": -row["x"]}
+
+
+def _all_negative(rows: dict[str, Any]) -> dict[str, Any]:
+    return {"x": [-x for x in rows["x"]]}
+
+
+def _is_even(row: dict[str, Any]) -> bool:
+    return int(row["x"]) % 2 == 0
+
+
+HUGGING_FACE = (
+    *("hf map", "hf batched map", "hf filter", "hf shuffled shards", "hf interleaved", "hf take"),
+    "hf repeated",
+)
+
+
+def made(name: str) -> Any:
+    """Return a new iterable of some kind."""
+    return ITERABLES[name]() if name in ITERABLES else _hugging_face(name)
+
+
+def untouched(name: str) -> Any:
+    """Return a new iterable."""
+    return made(name)
+
+
+def peeked(name: str) -> Any:
+    """Return an iterable of which the first element was looked at."""
+    iterable = made(name)
+    next(iter(iterable))
+    return iterable
+
+
+def read_once(name: str) -> Any:
+    """Return an iterable that was read to its end."""
+    iterable = made(name)
+    assert list(iterable)
+    return iterable
+
+
+def read_twice(name: str) -> Any:
+    """Return an iterable that was read to its end, and then again in part."""
+    iterable = read_once(name)
+    elements: Iterator[Any] = iter(iterable)
+    assert list(itertools.islice(elements, 20))
+    return iterable
+
+
+def resumed_before(name: str) -> Any:
+    """Return an iterable that a loader has resumed in its first epoch."""
+    iterable = made(name)
+    loader = ps.Loader(batched(iterable))
+    batches: Iterator[Any] = iter(loader)
+    assert list(itertools.islice(batches, 5))
+    loader.load_state_dict(loader.state_dict())
+    next(iter(loader))
+    return iterable
+
+
+def batched(iterable: Any) -> ps.Dataset[Any]:
+    """Return the dataset of an iterable's elements, batched."""
+    return ps.stream(iterable).map(str).batch(3)
+
+
+def batches_and_states(dataset: ps.Dataset[Any], epochs: int = 2) -> tuple[list[Any], list[str]]:
+    """Return the batches of some epochs, and the state after each."""
+    loader = ps.Loader(dataset)
+    batches: list[Any] = []
+    states: list[str] = []
+    for _ in range(epochs):
+        for batch in loader:
+            batches.append(batch)
+            states.append(json.dumps(loader.state_dict()))
+    return batches, states
+
+
+def rest(dataset: ps.Dataset[Any], state: str, count: int) -> list[Any]:
+    """Return as many batches as come after a state."""
+    loader = ps.Loader(dataset)
+    loader.load_state_dict(state)
+    passes: Iterator[Any] = itertools.chain.from_iterable(iter(lambda: list(loader), None))
+    return list(itertools.islice(passes, count))
+
+
+USES = (untouched, peeked, read_once, read_twice, resumed_before)
+
+
+@pytest.mark.parametrize(
+    ("name", "use"), [*itertools.product([*ITERABLES, "hf"], USES), *itertools.product(HUGGING_FACE, [resumed_before])]
+)
+def test_a_stream_with_a_state_resumes_exactly(name: str, use: Callable[[str], Any]) -> None:
+    """After every batch of two epochs, in a new iterable as in one that was used before, what follows is the same."""
+    expected, _ = batches_and_states(batched(made(name)))
+    found, states = batches_and_states(batched(use(name)))
+    assert found == expected
+    used = use(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an iterable with a state is not read again
+        for number in (0, 1, 4, 5, 6, 11, 12, 13, len(states) - 2):
+            for iterable in (made(name), used):
+                assert rest(batched(iterable), states[number], len(found) - number - 1) == found[number + 1 :]
+
+
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 2, "workers": "threads"}], ids=["inline", "threads"])
+@pytest.mark.parametrize("name", ["lazy", "hf"])
+def test_workers_change_nothing(name: str, kind: dict[str, Any]) -> None:
+    """With workers, that read ahead, a used stream's state is that of what was handed out, too."""
+    expected, _ = batches_and_states(batched(made(name)))
+    with ps.Loader(batched(peeked(name)), **kind) as loader:
+        seen = list(itertools.islice(loader, 5))
+        state = json.dumps(loader.state_dict())
+    assert seen == expected[:5]
+    assert rest(batched(made(name)), state, 6) == expected[5:11]
+
+
+def test_repeated_streams() -> None:
+    """A stream that is repeated resumes in the pass where it was."""
+    dataset = ps.stream(peeked("shuffled")).repeat(3).batch(3)
+    expected, states = batches_and_states(dataset, 1)
+    for number in (3, 12, 13, 20, 30):
+        again = ps.stream(made("shuffled")).repeat(3).batch(3)
+        found = rest(again, states[number], len(expected) - number - 1)
+        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected[number + 1 :]]
+
+
+def test_a_shuffle_buffer_is_filled_again() -> None:
+    """A state that leaves out what a shuffle buffer holds isn't used: elements are read again, with a warning."""
+    expected, states = batches_and_states(batched(made("hf shuffle buffer")))
+    with pytest.warns(UserWarning, match="leaves out what its shuffle buffer holds, so 15 elements are read again"):
+        found = rest(batched(peeked("hf shuffle buffer")), states[4], len(expected) - 5)
+    assert found == expected[5:]
+
+
+class CountsPasses(Lazy):
+    """Counts its passes by itself, and each has other elements."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += not self._start
+        for number in super().__iter__():
+            yield number + 100 * self.passes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pass, and how many elements were given."""
+        return {**super().state_dict(), "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next pass begin there."""
+        super().load_state_dict(state)
+        self.passes = state["passes"]
+
+
+def test_what_an_iterable_counts_by_itself() -> None:
+    """From its second element on, a pass's state holds what the iterable counts by itself."""
+    used = CountsPasses()
+    assert list(used)
+    dataset = ps.stream(used).batch(2)
+    found, states = batches_and_states(dataset, 1)
+    assert found[0].tolist() == [201, 202]
+    for number in (0, 3, 12):
+        resumed = rest(ps.stream(CountsPasses()).batch(2), states[number], len(found) - number - 1)
+        assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in found[number + 1 :]]
+
+
+def test_a_state_that_the_user_has_loaded_is_kept() -> None:
+    """A pass over an iterable that the user has sent to some place begins there."""
+    iterable = Lazy()
+    iterable.load_state_dict({"at": 30})
+    assert list(ps.stream(iterable)) == list(range(31, COUNT + 1))

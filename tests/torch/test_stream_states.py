@@ -1,0 +1,93 @@
+"""Iterable datasets that tell their state resume exactly in the drop-in loader, whatever was done with them before."""
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from penstock.torch import DataLoader
+from tests.loader.iterables import COUNT, Lazy, Streaming
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class LazyDataset(Lazy, IterableDataset[int]):
+    """One of torch's, with torchdata's convention."""
+
+
+class StreamingDataset(Streaming, IterableDataset[int]):
+    """One of torch's, with Streaming's convention."""
+
+
+def hugging_face(*, shuffle_buffer: bool = False) -> Any:
+    """Return a Hugging Face `IterableDataset`."""
+    datasets: Any = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    dataset = datasets.Dataset.from_dict({"x": list(range(COUNT))}).to_iterable_dataset(num_shards=4)
+    return dataset.shuffle(seed=1, buffer_size=8) if shuffle_buffer else dataset
+
+
+def loaded(dataset: Any, workers: int, *, persistent: bool = False) -> DataLoader[Any]:
+    """Return a loader of batches of 3."""
+    return DataLoader(dataset, 3, num_workers=workers, persistent_workers=persistent)
+
+
+def text(batches: Any) -> list[str]:
+    """Return what can be compared."""
+    return [str(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [LazyDataset, hugging_face])
+def test_a_used_dataset_resumes_exactly(make: Any, workers: int) -> None:
+    """A dataset that was peeked at, or read before, loses no records, in this epoch and in those that follow."""
+    whole = text(loaded(make(), workers, persistent=bool(workers)))
+    for used in (1, COUNT) if workers == 0 else (1,):
+        dataset = make()
+        elements: Iterator[Any] = iter(dataset)
+        assert len(list(itertools.islice(elements, used))) == used
+        loader = loaded(dataset, workers)
+        assert text(loader) == whole
+        batches: Iterator[Any] = iter(loader)
+        for reached in (0, 1, 2) if workers == 0 else (1,):
+            if reached:
+                next(batches)
+            state = json.loads(json.dumps(loader.state_dict()))
+            resumed = loaded(make(), workers, persistent=bool(workers))
+            resumed.load_state_dict(state)
+            assert resumed.state_dict() == state
+            assert text(resumed) == whole[reached:]
+            assert text(resumed) == whole  # an epoch after one that was resumed begins at its beginning
+
+
+def test_a_state_after_the_last_batch_is_the_next_epochs() -> None:
+    """Once an epoch has ended its state is that of the next one's start, in the iterable too."""
+    loader = loaded(hugging_face(), 0)
+    whole = text(loader)
+    state = loader.state_dict()
+    resumed = loaded(hugging_face(), 0)
+    resumed.load_state_dict(state)
+    assert text(resumed) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_that_needs_arguments(workers: int) -> None:
+    """Streaming's `state_dict` takes arguments, which only its own loader knows: a state is the epoch's start."""
+    loader = loaded(StreamingDataset(), workers)
+    assert len(text(loader)) == 13
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    with pytest.warns(UserWarning, match="begins the epoch anew"):
+        assert loader.state_dict()
+
+
+def test_a_shuffle_buffer_is_not_lost() -> None:
+    """A state that leaves out what a shuffle buffer holds isn't used."""
+    loader = loaded(hugging_face(shuffle_buffer=True), 0)
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    with pytest.warns(UserWarning, match="leaves out what its shuffle buffer holds"):
+        assert "lost" in loader.state_dict()
