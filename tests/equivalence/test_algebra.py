@@ -6,29 +6,34 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.joints import in_order, joined
 
 WORKERS = st.sampled_from([0, 1, 3])
 
 
-@given(joined(), WORKERS, st.sampled_from([None, 1, 3, 8]))
-def test_joints_equal_the_definition(dataset: ps.Dataset, workers: int, batch: int | None) -> None:
+@given(joined(), WORKERS, st.sampled_from([None, 1, 3, 8]), DECISIONS)
+def test_joints_equal_the_definition(
+    dataset: ps.Dataset, workers: int, batch: int | None, decisions: int | None
+) -> None:
     """Indexing, iterating and loading give what the definition says, for every joint and table."""
     dataset = dataset if batch is None else dataset.batch(batch)
     expected = outcomes(epoch_of(dataset, 0))
     assert outcomes(dataset[position] for position in range(len(dataset))) == expected
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
         assert outcomes(loader) == expected
         if not raised(expected):
             assert outcomes(loader) == outcomes(epoch_of(dataset, 1))
 
 
-@given(in_order(), WORKERS, st.sampled_from([None, 1, 3]))
-def test_reading_in_order_equals_the_definition(dataset: ps.Dataset, workers: int, batch: int | None) -> None:
+@given(in_order(), WORKERS, st.sampled_from([None, 1, 3]), DECISIONS)
+def test_reading_in_order_equals_the_definition(
+    dataset: ps.Dataset, workers: int, batch: int | None, decisions: int | None
+) -> None:
     """Stages give what the plain generators say, for every step that is read in order."""
     dataset = dataset if batch is None else dataset.batch(batch)
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
         for epoch in range(2):
             expected = outcomes(epoch_of(dataset, epoch))
             assert outcomes(loader) == expected
@@ -36,9 +41,9 @@ def test_reading_in_order_equals_the_definition(dataset: ps.Dataset, workers: in
                 break
 
 
-@given(in_order(), WORKERS, WORKERS, st.sampled_from([None, 1, 3]), st.data())
+@given(in_order(), st.tuples(WORKERS, WORKERS), st.sampled_from([None, 1, 3]), DECISIONS, st.data())
 def test_resumes_exactly(
-    dataset: ps.Dataset, workers: int, others: int, batch: int | None, data: st.DataObject
+    dataset: ps.Dataset, workers: tuple[int, int], batch: int | None, decisions: int | None, data: st.DataObject
 ) -> None:
     """A state saved after any element gives the rest of that epoch and the next, to any number of workers."""
     dataset = dataset if batch is None else dataset.batch(batch)
@@ -46,14 +51,14 @@ def test_resumes_exactly(
     assume(not any(map(raised, whole)))
     flat = [element for epoch in whole for element in epoch]
     stop = data.draw(st.integers(0, len(whole[0])))
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers[0]) as loader:
         found: list[Any] = []
         for element in loader:
             found.append(digest(element))
             if len(found) >= stop:
                 break
         state = loader.state_dict()
-    with ps.Loader(dataset, num_workers=others) as loader:
+    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers[1]) as loader:
         loader.load_state_dict(state)
         for _ in range(4):
             if len(found) < len(flat):

@@ -13,6 +13,7 @@ from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Node
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
 from tests.equivalence.graphs import indexable, with_origin
 from tests.equivalence.joints import uniform
@@ -46,9 +47,10 @@ class Rows(Sequence[Any]):
 class AlgebraMachine(LoaderMachine):
     """A loader for each rank of any indexable dataset; of a mixture, the weights may change, and parts be added."""
 
-    @initialize(data=st.data(), size=SIZES, remainder=REMAINDERS, workers=WORKERS)
-    def start(self, data: st.DataObject, size: int, remainder: Any, workers: int) -> None:
+    @initialize(data=st.data(), size=SIZES, remainder=REMAINDERS, workers=WORKERS, decisions=DECISIONS)
+    def start(self, data: st.DataObject, size: int, remainder: Any, workers: int, decisions: int | None) -> None:
         """Draw a dataset, and open a loader of it."""
+        self.scope.enter_context(random_decisions(decisions))
         self.mixture: Mixture | None = None
         self.mixtures: dict[int, Mixture] = {}
         if data.draw(st.booleans()):

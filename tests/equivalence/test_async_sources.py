@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.equivalence.asynchronous import KEYS_PER_READ, LIMITS, made_async
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.mixtures import any_indexable, grouped, ordered_mixtures
@@ -16,10 +17,13 @@ DATASETS = st.one_of(batched(), indexable(), ordered(), any_indexable(), grouped
 WORKERS = st.sampled_from([0, 1, 2, 3])
 
 
-@given(DATASETS, WORKERS, KEYS_PER_READ, LIMITS)
-def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, keys: int, limits: ps.Limits) -> None:
+@given(DATASETS, WORKERS, KEYS_PER_READ, LIMITS, DECISIONS)
+def test_epochs_equal_the_definition(
+    dataset: ps.Dataset, workers: int, keys: int, limits: ps.Limits, decisions: int | None
+) -> None:
     """Every epoch has the bytes that the definition gives over the same records in memory."""
-    with ps.Loader(made_async(dataset, keys), num_workers=workers, limits=limits) as loader:
+    asynchronous = made_async(dataset, keys)
+    with random_decisions(decisions), ps.Loader(asynchronous, num_workers=workers, limits=limits) as loader:
         for epoch in range(2):
             expected = outcomes(epoch_of(dataset, epoch))
             assert outcomes(loader) == expected
@@ -36,8 +40,10 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset, keys: 
     assert outcomes(awaited[position] for position in range(len(awaited))) == expected
 
 
-@given(DATASETS, WORKERS, LIMITS, st.data())
-def test_resumes_exactly(dataset: ps.Dataset, workers: int, limits: ps.Limits, data: st.DataObject) -> None:
+@given(DATASETS, WORKERS, LIMITS, DECISIONS, st.data())
+def test_resumes_exactly(
+    dataset: ps.Dataset, workers: int, limits: ps.Limits, decisions: int | None, data: st.DataObject
+) -> None:
     """A state saved after any batch of a run over records in memory goes on over async ones, and the other way."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     assume(not any(map(raised, whole)))
@@ -46,11 +52,11 @@ def test_resumes_exactly(dataset: ps.Dataset, workers: int, limits: ps.Limits, d
     if data.draw(st.booleans()):
         pair.reverse()
     found: list[Any] = []
-    with ps.Loader(pair[0], num_workers=workers, limits=limits) as loader:
+    with random_decisions(decisions), ps.Loader(pair[0], num_workers=workers, limits=limits) as loader:
         batches = iter(loader)
         found += [digest(next(batches)) for _ in range(stop)]
         state = loader.state_dict()
-    with ps.Loader(pair[1], num_workers=workers, limits=limits) as loader:
+    with random_decisions(decisions), ps.Loader(pair[1], num_workers=workers, limits=limits) as loader:
         loader.load_state_dict(state, allow={"source"})
         while len(found) < len(whole[0] + whole[1]):
             found += digests(loader)

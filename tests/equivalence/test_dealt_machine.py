@@ -7,6 +7,7 @@ again wherever it goes back to.
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._in_order import in_order as plain
 from penstock._graph._length import is_indexable
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
 from tests.equivalence.graphs import keeps_two_of_three
 from tests.equivalence.joints import in_order
@@ -91,9 +93,14 @@ class DealtMachine(RuleBasedStateMachine):
 
     saved = Bundle("saved")
 
-    @initialize(data=st.data(), size=SIZES, ranks=RANKS, workers=WORKERS)
-    def start(self, data: st.DataObject, size: int, ranks: int, workers: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope = ExitStack()  # of random decisions
+
+    @initialize(data=st.data(), size=SIZES, ranks=RANKS, workers=WORKERS, decisions=DECISIONS)
+    def start(self, data: st.DataObject, size: int, ranks: int, workers: int, decisions: int | None) -> None:
         """Draw a dataset, and open loaders of it."""
+        self.scope.enter_context(random_decisions(decisions))
         self.mixture: Mixture | None = None
         self.can_deal = True
         if data.draw(st.booleans()):
@@ -314,6 +321,7 @@ class DealtMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Close what is open."""
         close_all(getattr(self, "loaders", []))
+        self.scope.close()
 
 
 TestDealt = DealtMachine.TestCase

@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 
@@ -13,10 +14,10 @@ DATASETS = st.one_of(batched(), indexable(), ordered())
 WORKERS = st.sampled_from([0, 1, 2, 3])
 
 
-@given(DATASETS, WORKERS)
-def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int) -> None:
+@given(DATASETS, WORKERS, DECISIONS)
+def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decisions: int | None) -> None:
     """Every epoch of a loader has the bytes that the definition gives, in order."""
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
         for epoch in range(3):
             expected = outcomes(epoch_of(dataset, epoch))
             assert outcomes(loader) == expected
@@ -32,14 +33,16 @@ def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset) -> Non
     assert outcomes(dataset[position] for position in range(len(dataset))) == expected
 
 
-@given(DATASETS, WORKERS, WORKERS, st.data())
-def test_resumes_exactly(dataset: ps.Dataset, workers: int, others: int, data: st.DataObject) -> None:
+@given(DATASETS, st.tuples(WORKERS, WORKERS), st.tuples(DECISIONS, DECISIONS), st.data())
+def test_resumes_exactly(
+    dataset: ps.Dataset, workers: tuple[int, int], decisions: tuple[int | None, int | None], data: st.DataObject
+) -> None:
     """A state saved after any batch gives the rest of that epoch and the epochs after it, to any number of workers."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(3)]
     assume(not any(map(raised, whole)))
     flat = [batch for epoch in whole for batch in epoch]
     stop = data.draw(st.integers(0, len(whole[0]) + len(whole[1])))
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with random_decisions(decisions[0]), ps.Loader(dataset, num_workers=workers[0]) as loader:
         found: list[Any] = []
         while len(found) < stop:
             for batch in loader:
@@ -47,7 +50,7 @@ def test_resumes_exactly(dataset: ps.Dataset, workers: int, others: int, data: s
                 if len(found) == stop:
                     break
         state = loader.state_dict()
-    with ps.Loader(dataset, num_workers=others) as loader:
+    with random_decisions(decisions[1]), ps.Loader(dataset, num_workers=workers[1]) as loader:
         loader.load_state_dict(state)
         while len(found) < len(flat):
             found += digests(loader)

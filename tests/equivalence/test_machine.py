@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock.batching import stack
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, ranks_of
 from tests.equivalence.graphs import keeps_two_of_three, with_origin
 
@@ -50,9 +52,14 @@ class LoaderMachine(RuleBasedStateMachine):
     saved = Bundle("saved")
     ordered = False
 
-    @initialize(seed=st.integers(0, 1000), size=SIZES, remainder=REMAINDERS, workers=WORKERS)
-    def start(self, seed: int, size: int, remainder: Any, workers: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope = ExitStack()  # of random decisions
+
+    @initialize(seed=st.integers(0, 1000), size=SIZES, remainder=REMAINDERS, workers=WORKERS, decisions=DECISIONS)
+    def start(self, seed: int, size: int, remainder: Any, workers: int, decisions: int | None) -> None:
         """Describe a dataset, and open a loader of it."""
+        self.scope.enter_context(random_decisions(decisions))
         self.length = LENGTH
         rows = ps.range(LENGTH, seed=seed).shuffle().map_with_origin(with_origin)
         self.dataset = rows.filter(keeps_two_of_three) if self.ordered else rows
@@ -324,6 +331,7 @@ class LoaderMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Close what is open."""
         close_all(getattr(self, "loaders", []))
+        self.scope.close()
 
 
 class OrderedMachine(LoaderMachine):

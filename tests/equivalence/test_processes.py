@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.joints import in_order
@@ -31,16 +32,23 @@ EXAMPLES = settings().max_examples // 6  # starting processes takes a second
     st.integers(0, 12),
     st.dictionaries(st.integers(0, 12), st.booleans(), max_size=4),
     st.sampled_from([*PLACES]),
+    DECISIONS,
 )
 def test_epochs_equal_the_definition(
-    dataset: ps.Dataset, numbers: tuple[int, int], stop: int, kills: dict[int, bool], goes_on: str
+    dataset: ps.Dataset,
+    numbers: tuple[int, int],
+    stop: int,
+    kills: dict[int, bool],
+    goes_on: str,
+    decisions: int | None,
 ) -> None:
     """Every epoch has the bytes and the error that the definition gives, and so has what a saved state gives."""
     workers, batch_workers = numbers
     limits = ps.Limits(num_batch_workers=batch_workers)
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]
     stop = min(stop, len(whole[0]) - raised(whole[0]))
-    with ps.Loader(dataset, num_workers=workers, workers="processes", limits=limits) as loader:
+    place: dict[str, Any] = {"num_workers": workers, "workers": "processes", "limits": limits}
+    with random_decisions(decisions), ps.Loader(dataset, **place) as loader:
         batches = _killing(iter(loader), kills)
         found = [digest(next(batches)) for _ in range(stop)]
         state = loader.state_dict()
@@ -49,7 +57,7 @@ def test_epochs_equal_the_definition(
             assert outcomes(_killing(iter(loader), kills)) == whole[1]
     if stop == len(whole[0]):
         return  # the state is the next epoch's start
-    with ps.Loader(dataset, **PLACES[goes_on]) as resumed:
+    with random_decisions(decisions), ps.Loader(dataset, **PLACES[goes_on]) as resumed:
         resumed.load_state_dict(state)
         assert found + outcomes(_killing(iter(resumed), kills)) == whole[0]
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, digests, epoch_of, outcomes, raised, ranks_of
 from tests.equivalence.graphs import REMAINDERS, add_one, indexable, totals
 
@@ -43,9 +44,15 @@ def bounds(rows: int, rank: int, count: int) -> tuple[int, int]:
     return rows * rank // count, rows * (rank + 1) // count
 
 
-@given(indexable(), RANKS, st.integers(1, 4), REMAINDERS, WORKERS, st.sampled_from(["", "map"]))
+@given(indexable(), RANKS, st.integers(1, 4), REMAINDERS, WORKERS, st.sampled_from(["", "map"]), DECISIONS)
 def test_ranks_make_the_global_batch(
-    dataset: ps.Dataset, ranks: int, each: int, remainder: Any, workers: int, above: str
+    dataset: ps.Dataset,
+    ranks: int,
+    each: int,
+    remainder: Any,
+    workers: int,
+    above: str,
+    decisions: int | None,
 ) -> None:
     """Put together, the ranks' parts are the batches of the definition, and all ranks end on the same step."""
     size = ranks * each
@@ -59,7 +66,8 @@ def test_ranks_make_the_global_batch(
         return
     loaders = ranks_of(batches, ranks, num_workers=workers)
     for whole in expected:
-        parts = [list(loader) for loader in loaders]
+        with random_decisions(decisions):
+            parts = [list(loader) for loader in loaders]
         assert {len(batches_of_rank) for batches_of_rank in parts} == {len(whole)}
         assert [digest(concatenated(part)) for part in zip(*parts, strict=True)] == whole
     close_all(loaders)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock._caught import Caught
+from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph._nodes import Element
 from penstock._loader._loader import Loader
 from penstock._runtime._batches import Course, Unit
@@ -54,7 +55,8 @@ class PlacedStream:
     def _place_ahead(self) -> None:
         if self._failed.error is None:
             with self._failed:
-                while len(self._placed) < self._ahead and self._stream.is_ready():
+                ahead = decide(PLACED_AHEAD, self._ahead, self._ahead)
+                while len(self._placed) < ahead and self._stream.is_ready():
                     self._place_one()
 
     def _place_next(self) -> None:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
+from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import Job
 from penstock._runtime._stock import Stock
@@ -331,6 +332,8 @@ class Crew:
         self._initialise(number)
 
         def run(claim: Claim) -> None:
+            if delay := decide(DELAY_MICROSECONDS, 0):
+                self._ring.rest(delay / 1e6)
             armed = self._armed[claim.slot]
             if armed is not None and not armed.job.failed:
                 self._run(armed, claim, number)

@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, KNOWN_LAYOUT, decide
 from penstock._graph._ordered._leaf import Leaf
 from penstock._plan._plan import Batches
 from penstock._runtime._batches import Course
@@ -61,7 +62,8 @@ class Cutter:
 
     def _make(self, course: Course, count: int) -> BatchJob:
         rows = block_rows(count * self._rows, self._workers, self._learned)
-        job = BatchJob(self._plan, course.part(self._next, count), rows, self._learned, shared=self._shared)
+        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
+        job = BatchJob(self._plan, course.part(self._next, count), rows, learned, shared=self._shared)
         self._next += count
         return job
 
@@ -81,7 +83,8 @@ class Cutter:
         times = _LENT_TIMES if self._is_lent and row_bytes * self._rows < _LENT_BYTES else 1
         most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
-        return int(max(min(by_time, by_bytes, times * _MOST_UNITS), 1))
+        most = max(int(min(by_bytes, times * _MOST_UNITS)), 1)
+        return decide(JOB_BATCHES, max(min(int(by_time), most), 1), most)
 
 
 class SpanCutter:
@@ -106,8 +109,8 @@ class SpanCutter:
         by_time = 2 * self._workers
         if seconds is not None and element_bytes is not None:
             by_time = max(by_time, int(_JOB_SECONDS * self._workers / max(seconds, 1e-9)))
-        count = min(max(self._rows, by_time), self._most, _SPAN_BYTES // max(element_bytes or 0, 1))
-        count = max(count, 1)
+        most = max(min(self._most, _SPAN_BYTES // max(element_bytes or 0, 1)), 1)
+        count = decide(JOB_POSITIONS, min(max(self._rows, by_time), most), most)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         return SpanJob(self._leaf, span, block_rows(len(span), self._workers, self._learned))
@@ -123,4 +126,5 @@ def block_rows(rows: int, workers: int, learned: Learned) -> int:
     if seconds is not None:
         least, most = rows * seconds / _MOST_BLOCK_SECONDS, rows * seconds / _LEAST_BLOCK_SECONDS
         blocks = math.ceil(max(min(blocks, most), least))
-    return -(-rows // max(min(blocks, rows, BLOCKS), 1))
+    most = max(min(rows, BLOCKS), 1)
+    return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))

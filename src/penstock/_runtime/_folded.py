@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from penstock._caught import Caught
+from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph._nodes import Element, Node
 from penstock._graph._ordered._build import reads_streams
 from penstock._graph._ordered._chunk import Marks, Token, no_marks
@@ -37,6 +38,7 @@ from penstock.transport._bell import Bell
 from penstock.transport._interrupts import HeldInterrupts
 
 _CHUNK_SECONDS: Final = 0.002
+_ENDLESS: Final = 1 << 62
 _PATIENCE_SECONDS: Final = 2.0
 
 
@@ -62,7 +64,7 @@ class Fold:
 
     def __iter__(self) -> Generator[list[Made]]:
         made: list[Made] = []
-        began = time.perf_counter()
+        most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
@@ -70,9 +72,10 @@ class Fold:
                 if caught.error is not None:  # raised by the consumer
                     made.append(Made(None, None, self._counted(), no_marks(), caught.taken()))
                     break
-                if time.perf_counter() - began >= self._chunk_seconds:
+                if len(made) >= most or time.perf_counter() - began >= self._chunk_seconds:
                     yield made
-                    made, began = [], time.perf_counter()
+                    made = []
+                    most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
             yield made
         finally:
             del made  # the traceback of an error that it may have holds this frame
@@ -190,7 +193,7 @@ class FoldedStream:
 
     def take_nowait(self) -> Made | None:
         """Return the next batch as it was made, if it is there."""
-        if self._closed or self._outlet is None:
+        if self._closed or self._outlet is None or not decide(SEEN_NOW, 1):
             return None
         self._crew.check()
         if not self.has_more:

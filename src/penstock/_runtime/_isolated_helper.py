@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._decisions import MESSAGE_JOBS, decide
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Plan
@@ -267,7 +268,8 @@ class _Helper:
             if outbox.is_empty:
                 self._do(self._sender.making_room)
                 outbox.begin()
-                stacked = stream.next_stacked() if isinstance(stream, ThreadBatchStream) else None
+                jobs = stream if isinstance(stream, ThreadBatchStream) and decide(MESSAGE_JOBS, 1) else None
+                stacked = None if jobs is None else jobs.next_stacked()
                 if stacked is not None:
                     outbox.send_stacked(*stacked)
                     del stacked

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._caught import Caught
+from penstock._decisions import MESSAGE_BATCHES, decide
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Token
 from penstock._runtime._lent_memory import LEAST_BYTES
@@ -95,6 +96,7 @@ class Outbox:
         self._has_large = False  # a batch that may be sent where it lies: it goes now
         self._began = 0.0
         self._wanted = 1  # batches
+        self._most = 1  # of the next message
 
     @property
     def is_empty(self) -> bool:
@@ -102,11 +104,12 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self._batches) >= self._wanted or self._bytes >= self._chunk_bytes or self._has_large
+        return len(self._batches) >= self._most or self._bytes >= self._chunk_bytes or self._has_large
 
     def begin(self) -> None:
         """Begin to compute what will be sent next."""
         self._began = time.perf_counter()
+        self._most = decide(MESSAGE_BATCHES, self._wanted)
 
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)

@@ -24,6 +24,7 @@ import time
 import zlib
 from typing import Final, NamedTuple
 
+from penstock._decisions import ASIDE, decide
 from penstock._runtime._board import Board
 from penstock._runtime._choosing._processors import processor_share
 from penstock.transport._ring import SlotRing
@@ -125,6 +126,8 @@ class Pace:
 
     def stand_aside(self) -> None:
         """Wait until fewer others are at work than there are processors, or the ring is stopped."""
+        if decide(ASIDE, 0):
+            self._ring.rest(_BLINK)
         processors = self._processors
         if processors is None or not self.is_steady:
             return

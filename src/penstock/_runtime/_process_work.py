@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._plan._plan import Plan
@@ -160,6 +161,8 @@ class _Worker:
         """Work until there is nothing to be done any more."""
         while (claim := self._claim()) is not None:
             slot, block = claim.slot, claim.block
+            if delay := decide(DELAY_MICROSECONDS, 0):
+                self._ring.rest(delay / 1e6)
             self._board.begin(self._number, slot, claim.number, block)
             self._events.clear()
             self._is_elsewhere = False

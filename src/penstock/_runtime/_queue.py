@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
+from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
 from penstock._runtime._client import Client, nothing
 from penstock._runtime._crew import SLOTS_EACH, Crew
 from penstock._runtime._jobs import Job
@@ -79,7 +80,7 @@ class JobQueue(Generic[AnyJob]):
     def next_job_nowait(self) -> AnyJob | None:
         """Return the next job if it is complete."""
         self._crew.check()
-        if not any(map(self._crew.is_complete, self._wanted())):
+        if not any(map(self._crew.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
             return None
         with self._crew.owned():
             return self._retired() if self._armed else None  # given up by another thread
@@ -171,7 +172,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _window_now(self) -> int:
         begins_alone = bool(self._armed) and self._crew.begins_alone(self._client, self._armed[-1][1])
-        return 1 if begins_alone else self.window
+        return 1 if begins_alone else decide(JOBS_AHEAD, self.window, self.window)
 
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:

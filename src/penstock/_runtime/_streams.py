@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from typing import Final, Protocol
 
+from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Mix, foot
 from penstock._graph._ordered._chunk import Token
@@ -123,19 +124,22 @@ class InlineStream:
         else:
             batches, most = direct.batches(index - self._first, self._units), direct.at_once
         seconds = time.perf_counter() - started
-        self._units = max(min(self._next_units(seconds, len(batches)), most), 1)
+        most = max(most, 1)
+        self._units = decide(INLINE_BATCHES, min(self._next_units(seconds, len(batches)), most), most)
         return batches
 
     def _begin_direct(self, index: int) -> DirectBatches | None:
         layout = row_layout(self._program, self._learned)
         if layout is None or not can_be_direct(layout):
             return None
-        course = self._course.part(index, max(_MOST_DIRECT_ROWS // self._course.first.batch, 1))
+        most = max(_MOST_DIRECT_ROWS // self._course.first.batch, 1)
+        course = self._course.part(index, decide(DIRECT_BATCHES, most, most))
         return DirectBatches(self._plan, course, layout)
 
     def _computed(self, index: int) -> tuple[list[Element], int]:
         """Return batches that are computed, and how many may be at once, whatever time that takes."""
-        job = BatchJob(self._plan, self._course.part(index, self._units), None, self._learned)
+        learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
+        job = BatchJob(self._plan, self._course.part(index, self._units), None, learned)
         job.use(None)
         job.run_block(0, self._context)
         if job.has_merge:

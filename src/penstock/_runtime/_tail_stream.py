@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._decisions import REPEATED_JOBS, SUFFIX_BATCHES, decide
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._batch import Rest
@@ -217,7 +218,8 @@ class TailStream:
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._crew.num_workers
         by_time = _JOB_SECONDS / max(seconds, 1e-9)
         by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
-        return int(max(min(by_time, by_bytes, _MOST_STEPS), 1))
+        most = max(int(min(by_bytes, _MOST_STEPS)), 1)
+        return decide(SUFFIX_BATCHES, max(min(int(by_time), most), 1), most)
 
     # -- batches
 
@@ -238,7 +240,9 @@ class TailStream:
         if trouble.death is not None and job.index >= trouble.step:
             self._go_around(made, trouble.death, trouble.row)
             return None
-        if job.steps > 1 or (job.is_made_anew and trouble.is_passing and self._repeated < _MOST_REPEATED):
+        if job.steps > 1 or (
+            job.is_made_anew and trouble.is_passing and self._repeated < decide(REPEATED_JOBS, _MOST_REPEATED)
+        ):
             self._repeated += trouble.is_passing
             self._restart()
             self._singly = job.steps - job.index  # then it is known which of them it was

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
 from penstock._graph._apply import Context
 from penstock._graph._deadly import may_be_left
 from penstock._graph._nodes import Element
@@ -83,7 +84,7 @@ class ThreadBatchStream:
             return self._gone_around(job, trouble.row, trouble.death)
         if not job.failed:
             return self._handed_out(job, self._next_of(job))
-        if trouble.is_passing and self._repeated < _MOST_REPEATED:
+        if trouble.is_passing and self._repeated < decide(REPEATED_JOBS, _MOST_REPEATED):
             self._repeated += 1
             self._begin_again(job)
             return self.next()
@@ -117,6 +118,7 @@ class ThreadBatchStream:
         if job is not None:
             self._job, self._index = job, 0
             self._left = without(self._left, job.course)
+            job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
         return job
 
     def _handed_out(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
@@ -242,12 +244,12 @@ class ThreadReader:
                 self._go_around(leaf, deadly, job.trouble.death)
                 queue = self._open(leaf, deadly)
                 continue
-            if job.failed and job.trouble.is_passing and repeated < _MOST_REPEATED:
+            if job.failed and job.trouble.is_passing and repeated < decide(REPEATED_JOBS, _MOST_REPEATED):
                 repeated += 1
                 queue = self._open(leaf, job.span.start)
                 continue
             repeated = 0
-            if job.failed:
+            if job.failed or decide(LEFT_TO_CONSUMER, 0):
                 self._crew.prepare_consumer()
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
                 self._client.tell_of(job.trouble.complaint)

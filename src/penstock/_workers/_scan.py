@@ -21,6 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from penstock._decisions import RANGE_POSITIONS, decide
 from penstock.transport._bell import Bell
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
@@ -123,7 +124,8 @@ class _Ranges(Generic[Result]):
             if self._is_over():
                 return None
             share = (self._total - self._next) // (2 * self._threads)
-            stop = self._next + max(min(self._size, share), 1)
+            most = min(self._total - self._next, _MOST_POSITIONS)
+            stop = self._next + decide(RANGE_POSITIONS, max(min(self._size, share), 1), most)
             claimed: _Range[Result] = _Range(self._next, stop)
             self._next = stop
             self._ranges.append(claimed)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from penstock._decisions import LEAF_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._blocks import Block, evaluate_block, joined
@@ -184,7 +185,7 @@ def read_inline(leaf: Leaf, start: int) -> Iterator[Chunk]:
     end = leaf.course.total
     size = 1
     while start < end:
-        stop = min(start + size, end)
+        stop = min(start + decide(LEAF_ELEMENTS, size, leaf.at_once), end)
         began = time.perf_counter()
         block: Block | None = None
         with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, OrderedMix
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
@@ -49,8 +50,9 @@ class OrderedMixStage:
         has_more = True
         while has_more:
             log: list[_Taken] = []
+            most = decide(MIXTURE_ELEMENTS, _AT_ONCE)
             try:
-                while has_more and len(log) < _AT_ONCE:
+                while has_more and len(log) < most:
                     has_more = self._take(inputs, turns, log)
             except Exception:
                 yield self._chunk(token, log)

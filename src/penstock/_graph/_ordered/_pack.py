@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
@@ -85,14 +86,15 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
     """Yield documents, as many together as come in little time."""
     held: list[Chunk] = []
     count = 0
-    began = time.perf_counter()
+    most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()
     try:
         for chunk in chunks:
             held.append(chunk)
             count += len(chunk.elements)
-            if count >= _DOCUMENTS or (count and time.perf_counter() - began > _SECONDS):
+            if count >= most or (count and time.perf_counter() - began > _SECONDS):
                 yield _joined(held, consumed)
-                held, count, consumed, began = [], 0, 0, time.perf_counter()
+                held, count, consumed = [], 0, 0
+                most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()
     except Exception as error:
         if count:
             yield _joined(held, consumed)

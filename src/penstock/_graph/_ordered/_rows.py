@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._decisions import PARENT_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
@@ -24,7 +25,7 @@ from penstock._graph._seed_position import Integers, nested_ordinals
 from penstock.batching._rows import split_rows
 
 _CHUNK_SECONDS: Final = 0.002
-_MOST_AT_ONCE: Final = 1024  # rows, but for those of one element, which come together
+_MOST_AT_ONCE: Final = 1024  # elements; and rows, but for those of one element, which come together
 
 
 @frozen
@@ -45,8 +46,9 @@ class RowsStage:
         for chunk in self.below.run(token[0]):
             start = 0
             while start < len(chunk.elements):
-                parents = chunk.part(start, start + at_once)
-                start += at_once
+                count = decide(PARENT_ELEMENTS, at_once)
+                parents = chunk.part(start, start + count)
+                start += count
                 if skip:
                     check_held(parents.afters[0], token[2], "an element that several are made of")
                 began = time.perf_counter()
@@ -59,7 +61,7 @@ class RowsStage:
                     skip = 0
                 if caught.error is not None:
                     raise caught.taken()
-                at_once = at_once * 2 if has_room else max(at_once // 2, 1)
+                at_once = min(at_once * 2, _MOST_AT_ONCE) if has_room else max(at_once // 2, 1)
 
     def _split(self, lists: list[list[Element]], elements: list[Element], marks: Marks) -> None:
         """Add the rows of each element to an empty list; if one raises, of those before it."""

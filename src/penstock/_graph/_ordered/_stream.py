@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Stream
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
@@ -48,16 +49,17 @@ class StreamStage:
         takes_all = self.course.is_dense_from(position)
         elements: list[Element] = []
         tokens: list[Token] = []
-        began = time.perf_counter()
+        most, began = decide(STREAM_ELEMENTS, _MOST_AT_ONCE), time.perf_counter()
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
                 if count < position or not (takes_all or self.course.has(count)):
                     continue
                 elements.append(element)
                 tokens.append((count, newest))
-                if len(elements) == _MOST_AT_ONCE or time.perf_counter() - began > _CHUNK_SECONDS:
+                if len(elements) >= most or time.perf_counter() - began > _CHUNK_SECONDS:
                     yield self._chunk(elements, tokens)
-                    elements, tokens, began = [], [], time.perf_counter()
+                    elements, tokens = [], []
+                    most, began = decide(STREAM_ELEMENTS, _MOST_AT_ONCE), time.perf_counter()
                 if count + 1 >= end:
                     break
         except Exception:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock._caught import Caught
+from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
 from penstock._graph._upcoming import Upcoming
 from penstock._runtime._ahead._arrivals import Arrivals, BlockRecords, parts_of
 from penstock.pipeline._config import PipelineConfig, Source
@@ -140,7 +141,10 @@ class _Requests(Generic[AnyJob]):
                 for number, block in enumerate(job.arriving or ()):
                     self._arrivals.begin(block)
                     for source, keys in _upcoming(job, number):
-                        for part in parts_of(keys, min(source.keys_per_read, self._arrivals.limit)):
+                        most = min(source.keys_per_read, self._arrivals.limit)
+                        for part in parts_of(keys, decide(READ_KEYS, most, most)):
+                            if not decide(REQUESTED_AHEAD, 1):
+                                continue  # the worker reads it
                             await self._arrivals.make_room(len(part))
                             self._arrivals.request(block)
                             yield _Request(source, part, block)

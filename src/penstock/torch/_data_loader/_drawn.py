@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock._caught import Caught
+from penstock._decisions import JOBS_AHEAD, KNOWN_LAYOUT, decide
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._cutting import block_rows
@@ -56,7 +57,7 @@ class Making:
         """Return the job of a batch."""
         learned = self.learned
         layout = learned.row_layout if self._stacks and given.is_list and not learned.is_irregular else None
-        if layout is not None and not given.rows:
+        if layout is not None and not (given.rows and decide(KNOWN_LAYOUT, 1)):
             layout = None
         way: Way = "rows"
         if layout is None:
@@ -161,7 +162,8 @@ class InOrder(JobQueue[BatchJob]):
 
     def _window_now(self) -> int:
         # The first batch lies in memory twice, so it is alone. What comes after it is made when its rows are known.
-        return 1 if self._making.is_learning and not self._making.is_whole else self.window
+        is_alone = self._making.is_learning and not self._making.is_whole
+        return 1 if is_alone else decide(JOBS_AHEAD, self.window, self.window)
 
     def _fits(self, job: BatchJob) -> bool:
         """Return whether a job may be under way too; bounds what large batches take."""

@@ -1,0 +1,126 @@
+"""Datasets of small elements, of every verb that passes elements on in chunks, jobs or messages."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+from tests.equivalence.joints import Counter
+
+COUNT: Final = 600
+"""Elements of the source of each dataset."""
+
+
+def document(number: int) -> dict[str, NDArray[np.int32]]:
+    """Return a document of a few tokens."""
+    return {"tokens": np.full(1 + number * 7919 % 23, number, np.int32)}
+
+
+def document_of(element: dict[str, Any]) -> dict[str, NDArray[np.int32]]:
+    """Return the document of a row's number."""
+    return document(element["number"])
+
+
+def whole_document(number: int) -> dict[str, NDArray[np.int32]]:
+    """Return a document that fills four sequences of 16 tokens."""
+    return {"tokens": np.full(64, number, np.int32)}
+
+
+def same(element: Any) -> Any:
+    """Return the element."""
+    return element
+
+
+def shifted(sequence: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs and targets."""
+    return {"inputs": sequence["tokens"][:-1], "targets": sequence["tokens"][1:]}
+
+
+def row(number: int) -> dict[str, Any]:
+    """Return a row of two leaves."""
+    return {"number": number, "values": np.full(3, number, np.float32)}
+
+
+def noisy(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return the element with a draw."""
+    return {**element, "noise": rng.random()}
+
+
+def is_kept(element: dict[str, Any]) -> bool:
+    """Keep two of three, unevenly spread."""
+    return int(element["number"]) * 2_654_435_761 % 2**32 % 3 != 0
+
+
+def refuses_some(element: dict[str, Any]) -> dict[str, Any]:
+    """Fail on about every ninth row, always."""
+    if element["number"] * 40_503 % 9 == 4:
+        raise ValueError("corrupt")
+    return element
+
+
+def copies(element: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return none to three rows made of one."""
+    return [{**element, "copy": copy} for copy in range(element["number"] * 7919 % 4)]
+
+
+def size_of(element: dict[str, Any]) -> int:
+    """Return what a row is put into a bucket by."""
+    return 1 + int(element["number"]) * 7919 % 40
+
+
+def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge rows into something other than a stack."""
+    return {"numbers": [each["number"] for each in rows], "sum": np.array(sum(each["number"] for each in rows))}
+
+
+def above(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch that was changed as a whole."""
+    return {**batch, "total": np.asarray(batch["number"]).sum()}
+
+
+def _numbers(count: int = COUNT) -> ps.Dataset[Any]:
+    return ps.range(count, seed=count).shuffle()
+
+
+def _rows(count: int = COUNT) -> ps.Dataset[Any]:
+    return _numbers(count).map(row, name="row")
+
+
+def _stream(count: int = COUNT) -> ps.Dataset[Any]:
+    return ps.stream(partial(Counter, count), seed=1).map(row, name="row")
+
+
+def _documents() -> ps.Dataset[Any]:
+    return _numbers().map(document)
+
+
+DATASETS: Final[dict[str, Callable[[], ps.Dataset[Any]]]] = {
+    "pack, a function, batch": lambda: _documents().pack(16).map(same).batch(4),
+    "pack, a function, batches of 1": lambda: _documents().pack(16).map(shifted).batch(1),
+    "whole documents, pack, a function": lambda: _numbers().map(whole_document).pack(16).map(shifted).batch(4),
+    "pack, batch": lambda: _documents().pack(16, how="split").batch(4),
+    "filter, pack, random function": lambda: (
+        _rows().filter(is_kept).map(document_of).pack(16, fill=-1).random_map(noisy).batch(3, remainder="drop")
+    ),
+    "functions, batch": lambda: _rows().random_map(noisy).batch(3),
+    "batch, functions": lambda: _rows().batch(3, remainder="pad", mask="mask").map(above).random_map(noisy),
+    "a merge": lambda: _rows().batch(2, merge=totals),
+    "filter, batch": lambda: _rows().filter(is_kept).batch(2),
+    "filter, functions, batch": lambda: _rows().filter(is_kept).random_map(noisy).batch(2),
+    "failing, batch": lambda: _rows().map(refuses_some, on_error="skip").random_map(noisy).batch(2),
+    "bucket": lambda: _rows().filter(is_kept).bucket(size_of, [8, 16, 40], rows=[4, 2, 1]),
+    "window shuffle, functions": lambda: _rows().window_shuffle(9).random_map(noisy).batch(3),
+    "flat map, batch": lambda: _rows().flat_map(copies).random_map(noisy).batch(2),
+    "batches taken apart": lambda: _rows().filter(is_kept).batch(4).unbatch().map(same).batch(3),
+    "stream, functions": lambda: _stream().random_map(noisy).batch(2),
+    "stream, window shuffle, limit": lambda: _stream().window_shuffle(5).map(same).limit(481).batch(3),
+    "mixture": lambda: ps.mix({"a": _rows(300), "b": _rows(200)}, {"a": 2, "b": 1}, stop="all").batch(2),
+    "mixture of filters and streams": lambda: (
+        ps.mix({"a": _rows(400).filter(is_kept), "b": _stream(250)}, {"a": 2, "b": 1}, stop="all").map(same).batch(2)
+    ),
+    "elements": lambda: _rows(400).filter(is_kept).random_map(noisy),
+}
+"""How each is made, by what it is called."""

@@ -1,0 +1,98 @@
+"""Whatever is decided by time or scheduling, in whatever place: batches are what the definition says."""
+
+import os
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock import _decisions
+from penstock._decisions import Decision, decide, random_decisions
+from penstock._graph._ordered._batch import BatchStage
+from penstock.batching import Stack
+from penstock.errors import InternalError
+from tests.decisions.comparing import PLACES, Comparison
+from tests.decisions.datasets import DATASETS
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+DECISIONS = [value for value in vars(_decisions).values() if isinstance(value, Decision)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.each_value
+def test_batches_equal_the_definition(name: str, place: str) -> None:
+    """Each dataset in each place, for two seeds of the decisions."""
+    comparison = Comparison()
+    for seed in (len(name), 2 * len(name) + len(place)):
+        comparison.run(name, place, seed)
+    assert comparison.wrong == []
+    assert comparison.total == 2 * sum(map(len, comparison.expected(name)))
+
+
+@pytest.mark.parametrize("place", ["threads", "processes"])
+def test_a_fault_that_needs_a_rare_alignment_is_found(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a chunk that is a whole batch is taken for the batch's list of rows, a few seeds show it."""
+    stacks: Any = property(lambda self: isinstance(self.step.merge, Stack))
+    monkeypatch.setattr(BatchStage, "_stacks", stacks)
+    comparison = Comparison()
+    for seed in range(1, 21):
+        comparison.run("pack, a function, batch", place, seed)
+        if comparison.wrong:
+            return
+    pytest.fail(f"not found in {comparison.total} batches")
+
+
+def test_by_default_the_proposal_is_taken() -> None:
+    """Whatever it is: nothing is checked then."""
+    assert [decide(decision, 7) for decision in DECISIONS] == [7] * len(DECISIONS)
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decision.name)
+def test_random_decisions_are_legal_and_repeatable(decision: Decision) -> None:
+    """All are in their range, below a caller's own bound too, and the same for the same seed; seeds differ."""
+    highest = min(decision.highest, decision.lowest + 9)
+    draws: list[list[int]] = []
+    for seed in (*range(30), 3):
+        with random_decisions(seed):
+            draws.append([decide(decision, decision.lowest, highest) for _ in range(20)])
+    assert {low <= value <= highest for low in [decision.lowest] for drawn in draws for value in drawn} == {True}
+    assert draws[-1] == draws[3]
+    assert len({tuple(drawn) for drawn in draws}) > 5
+
+
+def test_a_proposal_that_is_not_legal_is_noticed() -> None:
+    """So the ranges that are listed hold."""
+    with random_decisions(1), pytest.raises(InternalError, match=r"batches of a job: 300 is not in \[1, 192\]"):
+        decide(_decisions.JOB_BATCHES, 300)
+
+
+def test_decisions_are_left_to_time_again_after_the_block() -> None:
+    """Within a block that says None, too; and the environment is as it was."""
+    before = dict(os.environ)
+    with random_decisions(1):
+        with random_decisions(None):
+            assert decide(_decisions.JOB_BATCHES, 5) == 5
+        assert os.environ[_decisions.VARIABLE] == "1"
+    assert decide(_decisions.JOB_BATCHES, 5) == 5
+    assert dict(os.environ) == before
+
+
+def decided(number: int) -> int:
+    """Return what a process decides."""
+    del number
+    return decide(_decisions.JOB_POSITIONS, 10_000)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_processes_decide_at_random_too(start_method: Any) -> None:
+    """Workers follow the block that their loader was started in, however they are started."""
+    limits = ps.Limits(start_method=start_method)
+    found: set[bool] = set()
+    for seed in (2, None, 3):
+        with (
+            random_decisions(seed),
+            ps.Loader(ps.range(40).map(decided).batch(1), num_workers=1, workers="processes", limits=limits) as loader,
+        ):
+            found.add((seed is None) == ({int(batch[0]) for batch in loader} == {10_000}))
+    assert found == {True}

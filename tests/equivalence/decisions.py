@@ -1,0 +1,8 @@
+"""Decisions that depend on time, drawn: most examples have random ones, and the others leave them to time."""
+
+from hypothesis import strategies as st
+
+from penstock._decisions import random_decisions as random_decisions
+
+DECISIONS: st.SearchStrategy[int | None] = st.integers(0, 1 << 16) | st.none()
+"""Seeds for `random_decisions`."""
