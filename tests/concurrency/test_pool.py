@@ -26,7 +26,7 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 @IN_PLACES
 @ON_LOOPS
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
-def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:
+def test_one_worker_keeps_its_state(loop: str, place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
     """Jobs are done in turn by the worker that was started, where it was started; at the end all are done."""
 
     async def main() -> list[Any]:
@@ -50,6 +50,26 @@ def test_each_worker_has_its_own_place(place: Place) -> None:
     pids, threads = run_on("asyncio", main)
     assert (os.getpid() in pids) == (place != "process")
     assert (threading.get_ident() in threads) == (place == "task")
+
+
+@IN_PLACES
+def test_a_job_is_any_arguments(place: Place) -> None:
+    """`run` gets what `assign` got, by place and by name; arguments that don't fit fail as in Python."""
+
+    results: list[str] = []
+
+    async def main() -> None:
+        async with WorkerPool(workers.Formatter, 1, place=place) as pool:
+            first = await pool.assign(1, 2)
+            second = await pool.assign(1, 0, 3, 4, unit="kg")
+            third = await pool.assign(2, digits=1)
+            wrong = await cast("Any", pool.assign)(1, 2, units="kg")
+            await asyncio.wait([wrong])
+            results.extend([assert_type(first.result(), str), second.result(), third.result()])
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'units'"):
+        run_on("asyncio", main)
+    assert results == ["1.00 m", "1 kg 3 kg 4 kg", "2.0 m"]
 
 
 class Gated:
@@ -122,7 +142,7 @@ FAILING = {
 def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The first exception, the very same, comes from assigns and from the scope, with one note, and isn't printed."""
     failing = FAILING[method]
-    make: Callable[[], Worker[Any, Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
+    make: Callable[[], Worker[..., Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
 
     async def main() -> None:
         seen: list[BaseException] = []
@@ -208,7 +228,7 @@ def test_tracebacks_do_not_grow() -> None:
 
 @IN_PLACES
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
-def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[Any, Any]]) -> None:
+def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
     """What futures can't hold, and what looks like a cancellation, arrives as another error that says so."""
 
     async def main(job: Callable[[], None]) -> BaseException:
@@ -260,7 +280,7 @@ def test_outside_of_the_scope(place: Place) -> None:
     run_on("asyncio", main)
 
 
-async def refused(pool: WorkerPool[Any, Any]) -> bool:
+async def refused(pool: WorkerPool[..., Any]) -> bool:
     """Return whether the pool was closed, now or while it was waited for."""
     try:
         while True:

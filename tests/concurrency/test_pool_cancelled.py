@@ -169,7 +169,7 @@ def test_the_loop_may_be_torn_down() -> None:
         run_on("asyncio", main)
 
 
-async def expect_closed(pool: WorkerPool[Any, Any]) -> None:
+async def expect_closed(pool: WorkerPool[..., Any]) -> None:
     """Assign, which must be refused."""
     with pytest.raises(ClosedError):
         await pool.assign(ready(2))
@@ -302,7 +302,7 @@ ACTIONS = st.lists(
 class Real:
     """The pool, the tasks that assign, and what became of each job."""
 
-    def __init__(self, pool: WorkerPool[asyncio.Future[int], int], tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, pool: WorkerPool[[asyncio.Future[int]], int], tasks: asyncio.TaskGroup) -> None:
         self.pool = pool
         self.tasks = tasks
         self.state: dict[int, str] = {}

@@ -90,7 +90,7 @@ def test_killed_from_outside(loop: str, *, busy: bool) -> None:
     run_on(loop, main)
 
 
-async def expect_death(pool: WorkerPool[Any, Any]) -> BaseException:
+async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
     """Return what assigning raises, which must come."""
     try:
         while True:
@@ -334,7 +334,7 @@ def test_guard_is_asked_for(tmp_path: Any) -> None:
 def test_workers_of_threads_started_elsewhere() -> None:
     """A pool can live in a loop of another thread than the main one."""
 
-    async def main(make: Callable[[], Worker[Any, Any]]) -> int:
+    async def main(make: Callable[[], Worker[..., Any]]) -> int:
         async with WorkerPool(make, 1, place="process") as pool:
             return int(await (await pool.assign(3)))
 

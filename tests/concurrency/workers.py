@@ -56,6 +56,20 @@ class Async:
         self.plain.stop()
 
 
+class Formatter:
+    """Its jobs have arguments by place and by name."""
+
+    def start(self) -> None:
+        """Have nothing to do."""
+
+    def run(self, number: int, /, digits: int, *more: int, unit: str = "m") -> str:
+        """Return the numbers with their unit."""
+        return " ".join(f"{each:.{digits}f} {unit}" for each in (number, *more))
+
+    def stop(self) -> None:
+        """Have nothing to do."""
+
+
 class OddError(Exception):
     """Takes two arguments, has an attribute, and can be pickled."""
 

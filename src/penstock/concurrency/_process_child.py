@@ -90,17 +90,18 @@ def _arrived(requests: "Connection[Any, Any]", factory: bytes) -> Service:
 
 
 def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asyncio.Runner) -> None:
-    worker: Worker[Any, Any] | None = None
+    worker: Worker[..., Any] | None = None
 
     def start() -> None:
         nonlocal worker
-        made: Worker[Any, Any] = pickle.loads(factory)()
+        made: Worker[..., Any] = pickle.loads(factory)()
         _value(made.start(), runner)
         worker = made
 
     def run() -> object:
         assert worker is not None
-        return _value(worker.run(pickle.loads(job)), runner)
+        args, kwargs = pickle.loads(job)
+        return _value(worker.run(*args, **kwargs), runner)
 
     def stop() -> None:
         if worker is not None:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._child_ends import death_of, interrupts_blocked
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-Job = TypeVar("Job")
+Job = ParamSpec("Job")
 Result = TypeVar("Result")
 
 StartMethod = Literal["spawn", "forkserver"]
@@ -71,9 +71,9 @@ class ProcessPlace(Generic[Job, Result]):
         self._watched = self._process.fileno()
         asyncio.get_running_loop().add_reader(self._watched, self._died)
 
-    async def run(self, job: Job, /) -> Result:
+    async def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Return the result of a job that the worker does."""
-        return await self._thread.run(job)
+        return await self._thread.run(*args, **kwargs)
 
     async def stop(self) -> None:
         """Stop the worker; return when its process has ended."""
@@ -137,14 +137,14 @@ class _Process(Generic[Job, Result]):
         self._ask(START)
         self._started = True
 
-    def run(self, job: Job, /) -> Result:
+    def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Return the result of a job that the process does."""
         pickled = b""
         with Caught() as pickling:
-            pickled = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+            pickled = pickle.dumps((args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
         pickling.pass_interrupt()
         if pickling.error is not None:
-            _refuse("a job", job, pickling.error)
+            _refuse("a job", _signature(args, kwargs), pickling.error)
         return cast("Result", self._ask(RUN, pickled))
 
     def stop(self) -> None:
@@ -237,12 +237,16 @@ def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
         pickled = pickle.dumps(make_worker)
     pickling.pass_interrupt()
     if pickling.error is not None:
-        _refuse("make_worker", make_worker, pickling.error)
+        _refuse("make_worker", repr(make_worker), pickling.error)
     return pickled
 
 
-def _refuse(what: str, value: object, cause: BaseException) -> NoReturn:
+def _signature(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+    return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+
+
+def _refuse(what: str, value: str, cause: BaseException) -> NoReturn:
     raise UsageError(
-        f"{what} must be picklable where workers are processes; got {value!r:.200}. Define it at the top of a module, "
+        f"{what} must be picklable where workers are processes; got {value:.200}. Define it at the top of a module, "
         f"or run the workers in place='thread'"
     ) from cause

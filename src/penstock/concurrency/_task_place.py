@@ -1,11 +1,11 @@
 """A worker that lives in a task of the pool's own event loop: what it waits for lets the others go on."""
 
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar, cast
+from typing import Generic, ParamSpec, TypeVar, cast
 
 from penstock.concurrency._worker import Worker
 
-Job = TypeVar("Job")
+Job = ParamSpec("Job")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
@@ -28,10 +28,10 @@ class TaskPlace(Generic[Job, Result]):
         await _value(worker.start())
         self._worker = worker
 
-    async def run(self, job: Job, /) -> Result:
+    async def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Return the result of a job that the worker does."""
         assert self._worker is not None
-        return await _value(self._worker.run(job))
+        return await _value(self._worker.run(*args, **kwargs))
 
     async def stop(self) -> None:
         """Stop the worker."""

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from penstock._caught import Caught
 from penstock.concurrency._worker import Worker, for_a_future
 from penstock.transport._daemon_thread import DaemonThread
 
-Job = TypeVar("Job")
+Job = ParamSpec("Job")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
@@ -75,11 +75,11 @@ class ThreadPlace(Generic[Job, Result]):
         self._thread = DaemonThread(self._serve, self._name)
         await self._call(self._start)
 
-    async def run(self, job: Job, /) -> Result:
+    async def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Return the result of a job that the worker does."""
         worker = self._worker
         assert worker is not None
-        return await self._call(lambda: self._value(worker.run(job)))
+        return await self._call(lambda: self._value(worker.run(*args, **kwargs)))
 
     async def stop(self) -> None:
         """Stop the worker."""

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
-Job = TypeVar("Job", contravariant=True)
+Job = ParamSpec("Job")  # the arguments of `run`
 Result = TypeVar("Result", covariant=True)
 
 
@@ -12,7 +12,8 @@ class Worker(Protocol[Job, Result]):
     """A stateful worker: it is started once, runs one job at a time, and is stopped once.
 
     Any class with these three methods is one; each of them may be plain or async. All three are called in the same
-    place: the same task, thread or process.
+    place: the same task, thread or process. A job is the arguments of `run`. The type parameters are these arguments'
+    types, as in `Worker[[int, str], float]`, and the type of a job's result.
 
     Example:
         >>> class Counter:
@@ -39,8 +40,8 @@ class Worker(Protocol[Job, Result]):
     def start(self) -> Awaitable[None] | None:
         """Take hold of what the jobs need. If it raises, `stop` is not called."""
 
-    def run(self, job: Job, /) -> Awaitable[Result] | Result:
-        """Do one job and return its result."""
+    def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Awaitable[Result] | Result:
+        """Do one job, the arguments of `WorkerPool.assign`, and return its result."""
         ...
 
     def stop(self) -> Awaitable[None] | None:
@@ -53,7 +54,7 @@ class AsyncWorker(Protocol[Job, Result]):
     def start(self) -> Awaitable[None] | None:
         """Take hold of what the jobs need."""
 
-    def run(self, job: Job, /) -> Awaitable[Result]:
+    def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Awaitable[Result]:
         """Do one job and return its result."""
         ...
 
@@ -75,7 +76,7 @@ class Place(Protocol[Job, Result]):
     async def start(self) -> None:
         """Make the worker and start it."""
 
-    async def run(self, job: Job, /) -> Result:
+    async def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Let the worker do a job."""
         ...
 
@@ -86,11 +87,11 @@ class Place(Protocol[Job, Result]):
         """Give back what the place is made of, whatever happened before. Raises nothing of the worker's."""
 
 
-def for_a_future(error: BaseException) -> BaseException:
+def for_a_future(error: BaseException, source: str = "a worker") -> BaseException:
     """Return the exception as futures accept it: they can't hold a StopIteration, which would mean a result."""
     if not isinstance(error, StopIteration):
         return error
-    replacement = RuntimeError(f"a worker raised StopIteration({error.value!r})")
+    replacement = RuntimeError(f"{source} raised StopIteration({error.value!r})")
     replacement.__cause__ = error
     return replacement
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Literal, Self, TypeVar, assert_never, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
 from penstock._caught import Caught
 from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
@@ -33,15 +33,16 @@ from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_cancelled
 from penstock.errors import ClosedError, UsageError, WorkerError
 
-Job = TypeVar("Job")
+Job = ParamSpec("Job")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class _Order(Generic[Job, Result]):
-    """A job that a worker has taken, its number, and where its result goes."""
+    """A job that a worker has taken, its number, and the future of its result."""
 
-    job: Job
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     number: int
     result: asyncio.Future[Result]
 
@@ -182,11 +183,12 @@ class WorkerPool(Generic[Job, Result]):
         if self._error is not None and not _comes_from(error, self._error):
             self._raise()
 
-    async def assign(self, job: Job) -> asyncio.Future[Result]:
+    async def assign(self, *args: Job.args, **kwargs: Job.kwargs) -> asyncio.Future[Result]:
         """Give a job to a free worker; wait for one while all are busy. Cancelled, the job was not given.
 
         Args:
-            job: what the worker's `run` gets.
+            *args: the job: the arguments of the worker's `run`.
+            **kwargs: its arguments by name.
 
         Returns:
             The future of the job's result, or of what it raised. Cancelling it drops the result; the job runs on.
@@ -218,7 +220,7 @@ class WorkerPool(Generic[Job, Result]):
         if seat is None or seat.inbox is None or seat.inbox.done():
             self._check_open()  # the pool was closed, or died, between the worker's call and now
             raise ClosedError("the pool has no worker left")
-        order = _Order(job, self._num_jobs, asyncio.get_running_loop().create_future())
+        order: _Order[Job, Result] = _Order(args, kwargs, self._num_jobs, asyncio.get_running_loop().create_future())
         self._num_jobs += 1
         seat.inbox.set_result(order)
         return order.result
@@ -325,7 +327,7 @@ class WorkerPool(Generic[Job, Result]):
         if order is None:
             return False
         with Caught() as caught:
-            result = await place.run(order.job)
+            result = await place.run(*order.args, **order.kwargs)
             if not order.result.done():  # else it was cancelled: nobody wants it
                 order.result.set_result(result)
         if caught.error is not None:
