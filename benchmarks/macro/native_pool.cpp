@@ -10,7 +10,7 @@
 namespace {
 
 void keep(void*) {}
-const char* run_busy(void*);
+std::uint32_t run_busy(void*, penstock_job_failure_v2*);
 
 }  // namespace
 
@@ -23,8 +23,8 @@ void busy() {
 }
 
 // What a capsule points to: a job that owns nothing, for any number of capsules.
-const penstock_job_v1* busy_job() {
-    static const penstock_job_v1 job{1, 0, nullptr, &run_busy, nullptr, &keep, &keep};
+const penstock_job_v2* busy_job() {
+    static const penstock_job_v2 job{2, 0, nullptr, &run_busy, nullptr, nullptr, &keep, &keep};
     return &job;
 }
 
@@ -42,9 +42,9 @@ void busy_on_threads(int count, int num_threads) {
 
 namespace {
 
-const char* run_busy(void*) {
+std::uint32_t run_busy(void*, penstock_job_failure_v2*) {
     busy();
-    return nullptr;
+    return 1;
 }
 
 }  // namespace

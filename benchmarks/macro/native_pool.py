@@ -27,7 +27,7 @@ NUM_THREADS = 2
 LIMIT = "C++ threads"
 GOALS = {"idle": 0.6, "busy": 0.8}  # shares of the limit
 
-_CAPSULE_NAME = ctypes.c_char_p(b"penstock.job.v1")  # capsules go on referring to it
+_CAPSULE_NAME = ctypes.c_char_p(b"penstock.job.v2")  # capsules go on referring to it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

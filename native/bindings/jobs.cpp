@@ -25,7 +25,7 @@ namespace penstock::bindings {
 
 namespace {
 
-constexpr char taken_capsule_name[] = "penstock.job.v1.taken";
+constexpr char taken_capsule_name[] = "penstock.job.v2.taken";
 
 using Keys = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -205,11 +205,19 @@ PythonJob decompress(nb::object source, const std::string& codec, std::optional<
 // The capsule is renamed, as DLPack's are, so that nobody takes the job again.
 PythonJob foreign(nb::object capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), taken_capsule_name)) throw nb::value_error("its job was taken before");
-    if (!PyCapsule_IsValid(capsule.ptr(), job_capsule_name)) throw nb::type_error("it is no capsule penstock.job.v1");
+    if (!PyCapsule_IsValid(capsule.ptr(), job_capsule_name)) throw nb::type_error("it is no capsule penstock.job.v2");
     const void* handle = PyCapsule_GetPointer(capsule.ptr(), job_capsule_name);
-    auto work = std::make_unique<Foreign>(Job::share(*static_cast<const penstock_job_v1*>(handle)));
+    auto work = std::make_unique<Foreign>(Job::share(*static_cast<const penstock_job_v2*>(handle)));
     if (PyCapsule_SetName(capsule.ptr(), taken_capsule_name) != 0) throw nb::python_error();
-    return held(std::move(work), nullptr, [job = work.get()] {
+    return held(std::move(work), nullptr, [job = work.get()]() -> nb::object {
+        if (job->makes_python()) {
+            nb::object made = nb::steal(static_cast<PyObject*>(job->finish()));
+            if (made.is_valid()) return made;
+            if (PyErr_Occurred() == nullptr) {
+                PyErr_SetString(PyExc_SystemError, "a job's finish returned null without setting an exception");
+            }
+            throw nb::python_error();
+        }
         Bytes made;
         return job->take_result(made) ? to_object(std::move(made)) : nb::none();
     });

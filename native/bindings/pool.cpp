@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,20 +62,23 @@ nb::object text(const std::string& utf8) {
 }
 
 nb::object exception(const Failure& failure) {
-    switch (failure.kind) {
-        case Failure::Kind::file: {
+    switch (failure.error) {
+        case PythonError::os_error: {
             const nb::object type = nb::borrow(PyExc_OSError);
-            if (failure.file.empty()) return type(failure.error, text(failure.text));
+            if (failure.error_number == 0) return type(text(failure.text));
+            if (failure.file.empty()) return type(failure.error_number, text(failure.text));
             const auto size = static_cast<Py_ssize_t>(failure.file.size());
             const nb::object file = nb::steal(PyUnicode_DecodeFSDefaultAndSize(failure.file.data(), size));
-            return type(failure.error, text(failure.text), file);
+            return type(failure.error_number, text(failure.text), file);
         }
-        case Failure::Kind::key:
+        case PythonError::index_error:
             return nb::borrow(PyExc_IndexError)(text(failure.text));
-        case Failure::Kind::data:
+        case PythonError::value_error:
             return nb::borrow(PyExc_ValueError)(text(failure.text));
-        case Failure::Kind::memory:
-            return nb::borrow(PyExc_MemoryError)();
+        case PythonError::overflow_error:
+            return nb::borrow(PyExc_OverflowError)(text(failure.text));
+        case PythonError::memory_error:
+            return nb::borrow(PyExc_MemoryError)(text(failure.text));
         default:
             return nb::borrow(PyExc_RuntimeError)(text(failure.text));
     }
@@ -141,6 +145,10 @@ void bind_pool(nb::module_& module) {
                 self.pool->end(ticket, mailbox.mailbox);
             },
             "ticket"_a, "mailbox"_a, "Takes no more jobs; the ticket comes to the mailbox after the last has ended.")
+        .def_prop_ro(
+            "idle_seconds",
+            [](const PythonPool& self) { return std::chrono::duration<double>(self.pool->since_last_end()).count(); },
+            "How long ago a job ended, or the pool was made.")
         .def(
             "join",
             [](PythonPool& self) {

@@ -190,6 +190,8 @@ class Foreign final : public Work {
     explicit Foreign(Job job) : job_(std::move(job)) {}
     void run() override { job_.run(); }
     bool take_result(Bytes& bytes) { return job_.take_result(bytes); }
+    bool makes_python() const noexcept { return job_.makes_python(); }
+    void* finish() { return job_.finish(); }
 
   private:
     Job job_;

@@ -34,17 +34,21 @@ Failure attempt(Work& work) noexcept {
         work.run();
         return {};
     } catch (const FileError& error) {
-        return {Kind::file, error.code().value(), error.text(), error.file()};
-    } catch (const std::out_of_range& error) {
-        return {Kind::key, 0, error.what(), {}};
+        return {Kind::error, PythonError::os_error, error.code().value(), error.text(), error.file()};
     } catch (const DataError& error) {
-        return {Kind::data, 0, error.what(), {}};
-    } catch (const std::bad_alloc&) {
-        return {Kind::memory, 0, {}, {}};
-    } catch (const std::exception& error) {
-        return {Kind::other, 0, error.what(), {}};
+        return {Kind::error, PythonError::value_error, 0, error.what(), {}};
     } catch (...) {
-        return {Kind::other, 0, "the job threw what is no exception", {}};
+        Failure failure;
+        failure.kind = Kind::error;
+        detail::describe_exception([&](PythonError error, int error_number, const char* text) {
+            failure.error = error;
+            failure.error_number = error_number;
+            try {
+                failure.text = text;
+            } catch (...) {  // there is no memory for it: the kind of the error has to do
+            }
+        });
+        return failure;
     }
 }
 
@@ -123,7 +127,9 @@ void Mailbox::deliver(std::shared_ptr<Submission> submission) noexcept {
 // What a pool shares with its threads, which may outlive it.
 class PoolState {
   public:
-    explicit PoolState(std::size_t num_threads) : num_alive_(num_threads) {}
+    using Clock = std::chrono::steady_clock;
+
+    explicit PoolState(std::size_t num_threads) : num_alive_(num_threads), last_end_(Clock::now()) {}
 
     void work();
     std::shared_ptr<Submission> submit(std::shared_ptr<Submission> submission);
@@ -132,6 +138,7 @@ class PoolState {
     void end(std::shared_ptr<Submission> last);
     void lose_threads(std::size_t count);
     bool ending();
+    std::chrono::nanoseconds since_last_end() const { return Clock::now() - last_end_.load(); }
 
     // To its mailbox, which may be gone once the submission is there.
     static void deliver(std::shared_ptr<Submission> submission) noexcept {
@@ -147,6 +154,7 @@ class PoolState {
     std::size_t num_idle_ = 0;
     bool ending_ = false;
     std::shared_ptr<Submission> last_;
+    std::atomic<Clock::time_point> last_end_;
 };
 
 void PoolState::work() {
@@ -165,6 +173,7 @@ void PoolState::work() {
         submission->state = Submission::State::started;
         lock.unlock();
         submission->failure = attempt(*submission->work);
+        last_end_ = Clock::now();
         deliver(std::move(submission));
         lock.lock();
     }
@@ -284,6 +293,11 @@ void Pool::withdraw_all() {
 void Pool::end(std::uint64_t ticket, std::shared_ptr<Mailbox> mailbox) {
     require_here();
     state_->end(std::make_shared<Submission>(nullptr, ticket, std::move(mailbox)));
+}
+
+std::chrono::nanoseconds Pool::since_last_end() const {
+    require_here();
+    return state_->since_last_end();
 }
 
 void Pool::join() {

@@ -6,12 +6,13 @@
 //   - Nobody but who reads a mailbox, withdraws, or calls release_retired() ever drops a job: the pool's threads don't,
 //     not even where pool, mailbox and reader are gone. Jobs may hold what only certain threads may touch.
 //   - The pool's threads block every signal but those of their own faults.
-//   - Nothing waits but join(). A pool that is dropped without end() leaves its threads to end after the job they run.
+//   - Nothing waits but join(). A pool that is dropped without join() leaves its threads to end after the job they run.
 //   - A forked child has none of the threads: whatever it asks of its copy is refused (std::logic_error), and dropping
 //     the copy leaves it as it is. here() tells.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,9 +27,10 @@ namespace penstock {
 
 // Why a job gave no result, as a value: exceptions stay on the thread that threw them.
 struct Failure {
-    enum class Kind { none, withdrawn, file, key, data, memory, other };
+    enum class Kind { none, withdrawn, error };
     Kind kind = Kind::none;
-    int error = 0;  // an errno, for a file
+    PythonError error = PythonError::runtime_error;
+    int error_number = 0;  // an errno, for an OSError
     std::string text;
     std::string file;
 };
@@ -108,6 +110,8 @@ class Pool {
     void withdraw_all();
     // Nothing is submitted from now on. When all jobs have ended, a submission without work comes to `mailbox`.
     void end(std::uint64_t ticket, std::shared_ptr<Mailbox> mailbox);
+    // How long ago a job ended, or the pool was made.
+    std::chrono::nanoseconds since_last_end() const;
     // Waits until the threads have ended, after end().
     void join();
 

@@ -136,12 +136,16 @@ void failures_are_told() {
     pool.submit(job([] { throw 3; }), 3, mailbox);
     pool.submit(std::make_shared<penstock::ReadFile>(penstock::File("/no/such/file"), 3, 4), 4, mailbox);
     const auto came = receive(*mailbox, 5);
-    using Kind = Failure::Kind;
-    const std::array kinds{Kind::other, Kind::key, Kind::memory, Kind::other, Kind::file};
-    for (std::size_t i = 0; i < came.size(); ++i)
-        expect(came[i]->failure.kind == kinds[i], "each failure has its kind");
+    using penstock::PythonError;
+    const std::array errors{PythonError::runtime_error, PythonError::index_error, PythonError::memory_error,
+                            PythonError::runtime_error, PythonError::os_error};
+    for (std::size_t i = 0; i < came.size(); ++i) {
+        const Failure& failure = came[i]->failure;
+        expect(failure.kind == Failure::Kind::error && failure.error == errors[i], "each failure has its exception");
+    }
     expect(came[0]->failure.text == "mine", "a failure keeps its words");
-    expect(came[4]->failure.error == ENOENT && came[4]->failure.file == "/no/such/file", "a file's failure names it");
+    expect(came[4]->failure.error_number == ENOENT && came[4]->failure.file == "/no/such/file",
+           "a file's failure names it");
     end(pool, mailbox);
 }
 
@@ -185,6 +189,22 @@ void whoever_goes_first(bool mailbox_first, bool keep_submission) {
         std::this_thread::yield();
         penstock::release_retired();
     }
+}
+
+void abandoned_after_its_end() {
+    auto gate = std::make_shared<Gate>();
+    auto pool = std::make_unique<Pool>(2);
+    auto mailbox = std::make_shared<Mailbox>();
+    pool->submit(job([gate] { gate->pass(); }), 0, mailbox);
+    pool->submit(job([] {}), 1, mailbox);
+    gate->await(1);
+    expect(receive(*mailbox, 1)[0]->ticket == 1, "other jobs end beside one that hangs");
+    expect(pool->since_last_end() >= std::chrono::nanoseconds(0), "the pool knows how long ago");
+    pool->end(2, mailbox);
+    pool.reset();
+    gate->open();
+    const auto ended = receive(*mailbox, 2);
+    expect(ended[0]->ticket == 0 && ended[1]->ticket == 2, "a job that outlives its pool comes, and then the end");
 }
 
 void ends_while_queued() {
@@ -290,6 +310,7 @@ int main() {
     for (const bool mailbox_first : {false, true}) {
         for (const bool keep_submission : {false, true}) whoever_goes_first(mailbox_first, keep_submission);
     }
+    abandoned_after_its_end();
     ends_while_queued();
     threads_block_signals();
 #ifndef PENSTOCK_SANITIZE_thread

@@ -463,6 +463,10 @@ class Pool:
         Takes no more jobs; the ticket comes to the mailbox after the last has ended.
         """
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long ago a job ended, or the pool was made."""
+
     def join(self) -> None:
         """Ends the threads, after that."""
 

@@ -19,6 +19,22 @@ class Extension(Protocol):
         """Return a job that throws `not today`."""
         ...
 
+    def throwing(self, number: int, /) -> object:
+        """Return a job that throws the exception of that number."""
+        ...
+
+    def word_lengths(self, source: object, /) -> object:
+        """Return a job that makes a list of the words' lengths, with the interpreter's lock."""
+        ...
+
+    def calling(self, function: object, /) -> object:
+        """Return a job that calls a function with the lock; False stands for null without an exception."""
+        ...
+
+    def finishing_badly(self, number: int, /) -> object:
+        """Return a job that throws the exception of that number with the lock; without it, if it is negative."""
+        ...
+
     def throwing_an_int(self) -> object:
         """Return a job that throws what is no exception."""
         ...

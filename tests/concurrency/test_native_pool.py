@@ -86,10 +86,97 @@ def test_extensions_give_results_and_errors(extension: Extension) -> None:
             with pytest.raises(RuntimeError, match="no std::exception"):
                 await pool.submit(NativeJob.from_extension(extension.throwing_an_int()))
             for wrong in (None, b"bytes", 3):
-                with pytest.raises(UsageError, match=r"penstock\.job\.v1"):
+                with pytest.raises(UsageError, match=r"penstock\.job\.v2"):
                     NativeJob.from_extension(wrong)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_lock", [False, True])
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [
+        (0, IndexError, "no row 9"),
+        (1, ValueError, "no such codec"),
+        (2, ValueError, "below 0"),
+        (3, ValueError, "too long"),
+        (4, ValueError, "out of range"),
+        (5, OverflowError, "too large"),
+        (6, FileNotFoundError, "[Errno 2] the index: No such file or directory"),
+        (7, PermissionError, "[Errno 13] the index: Permission denied"),
+        (8, OSError, "the stream"),
+        (9, MemoryError, "bad_alloc"),
+        (10, RuntimeError, "\N{REPLACEMENT CHARACTER} is no text"),
+        (11, RuntimeError, "future"),
+    ],
+)
+def test_exceptions_of_cpp_become_those_of_python(
+    extension: Extension, number: int, error: type[Exception], text: str, *, has_lock: bool
+) -> None:
+    """What a job throws is raised as the exception of Python that means it, by its function with the lock, too."""
+
+    async def run() -> None:
+        make = extension.finishing_badly if has_lock else extension.throwing
+        async with NativeThreadPool(1) as pool:
+            with pytest.raises(error) as raised:
+                await pool(NativeJob.from_extension(make(number)))
+        assert type(raised.value) is error
+        assert text in str(raised.value)
+
+    asyncio.run(run())
+
+
+def test_a_second_function_makes_the_result(extension: Extension, new_loop: NewLoop) -> None:
+    """The result is made in the loop's thread, with the interpreter's lock; what fails there is raised as it is."""
+    threads: list[int] = []
+
+    def called() -> list[int]:
+        threads.append(threading.get_ident())
+        return threads
+
+    def failing() -> None:
+        raise KeyError("mine")
+
+    def ending() -> None:
+        raise StopIteration(3)
+
+    async def run() -> None:
+        async with NativeThreadPool(2) as pool:
+            job = NativeJob.from_extension(extension.word_lengths(b"from the public headers"))
+            assert await pool(job) == [4, 3, 6, 7]
+            assert await pool(NativeJob.from_extension(extension.calling(called))) is threads
+            for function, error, text in [
+                (failing, KeyError, "mine"),
+                (ending, RuntimeError, r"a native job raised StopIteration\(3\)"),
+                (False, SystemError, "without setting an exception"),
+            ]:
+                with pytest.raises(error, match=text):
+                    await pool(NativeJob.from_extension(extension.calling(function)))
+            with pytest.raises(ValueError, match="no such codec"):  # so the second function is not called
+                await pool(NativeJob.from_extension(extension.finishing_badly(-1)))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+    assert threads == [threading.get_ident()]
+
+
+def test_an_interrupt_in_a_second_function_ends_the_loop(extension: Extension) -> None:
+    """A KeyboardInterrupt that making a result raises ends the program, and is the job's outcome as well."""
+    futures: list[asyncio.Future[Any]] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def run() -> None:
+        async with NativeThreadPool(1) as pool:
+            futures.append(pool(NativeJob.from_extension(extension.calling(interrupted))))
+            futures.append(pool(NativeJob.from_extension(extension.upper(b"a"))))
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run())
+    assert isinstance(futures[0].exception(), KeyboardInterrupt)
+    assert futures[1].result() == b"A"
 
 
 def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop) -> None:
@@ -260,6 +347,13 @@ def test_outside_its_scope_nothing_is_taken() -> None:
 
     asyncio.run(run())
     assert "closed" in repr(pool)
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("nan")])
+def test_the_patience_is_checked(patience: float) -> None:
+    """A pool waits for a time, or for ever."""
+    with pytest.raises(UsageError, match=f"patience must be .* got patience={patience}"):
+        NativeThreadPool(1, patience=patience)
 
 
 @pytest.mark.parametrize("num_threads", [-1, 0, 5000])

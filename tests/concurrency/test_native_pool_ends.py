@@ -1,6 +1,7 @@
 """However it ends (loop, scope, process or interpreter), a pool neither crashes nor hangs, and lets go of all."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.concurrency import NativeJob, NativeThreadPool
-from penstock.errors import UsageError
+from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
 from tests.concurrency.native_extension import Extension
 from tests.concurrency.test_native_pool import is_held
@@ -233,6 +234,139 @@ def test_ctrl_c_comes_to_the_main_thread(library: Path) -> None:
             print("interrupted")
     """
     assert outcome(program, library) == (0, "xxx\ninterrupted\n", "")
+
+
+async def released(*buffers: bytearray) -> None:
+    """Return when jobs that were abandoned have let go of their buffers."""
+    async with NativeThreadPool(1) as pool:
+        while any(map(is_held, buffers)):  # no event tells when a thread that is nobody's has put down its job
+            await pool.submit(NativeJob.crc32(b""))
+
+
+@pytest.mark.parametrize("by_an_error", [False, True])
+def test_a_job_that_hangs_is_abandoned(extension: Extension, new_loop: NewLoop, *, by_an_error: bool) -> None:
+    """After `patience` the scope is left; the job's future fails, a warning names it, and its buffers stay held."""
+    targets = [bytearray(3), bytearray(4)]
+    queued = bytearray(3)
+
+    async def run() -> None:
+        submitted: list[asyncio.Future[Any]] = []
+
+        async def use() -> None:
+            async with NativeThreadPool(2, patience=0.05) as pool:
+                submitted.extend(pool(NativeJob.from_extension(extension.filling(target))) for target in targets)
+                await asyncio.to_thread(extension.await_waiting, 2)
+                submitted.append(pool(NativeJob.copy(b"abc", queued)))
+                if by_an_error:
+                    raise KeyError("mine")
+
+        warning = pytest.warns(RuntimeWarning, match=r"is abandoned: .*got <NativeJob: .*>, <.*>\. .*more patience=")
+        with warning, contextlib.suppress(KeyError):
+            await use()
+        for future in submitted[:2]:
+            with pytest.raises(ClosedError, match=r"is abandoned: .*got <NativeJob: of an extension>\. Give"):
+                future.result()
+        with pytest.raises(ClosedError, match="the job was not started"):
+            submitted[2].result()
+        assert not is_held(queued)
+        assert all(map(is_held, targets))
+        extension.open_gate()
+        await released(*targets)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+    assert targets == [b"xxx", b"xxxx"]
+
+
+def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension, new_loop: NewLoop) -> None:
+    """A job that another thread's loop submitted fails there, while it awaits the job."""
+    target = bytearray(3)
+    told: list[BaseException] = []
+
+    async def use(pool: NativeThreadPool) -> None:
+        future = pool(NativeJob.from_extension(extension.filling(target)))
+        await asyncio.to_thread(extension.await_waiting, 1)
+        future.cancel()  # it was started, so it is abandoned all the same
+        try:
+            await pool(NativeJob.from_extension(extension.filling(target)))
+        except ClosedError as error:
+            told.append(error)
+
+    def in_thread(pool: NativeThreadPool) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(use(pool))
+
+    async def run() -> None:
+        async with NativeThreadPool(2, patience=0.05) as pool:
+            other = asyncio.get_running_loop().run_in_executor(None, in_thread, pool)
+            await asyncio.to_thread(extension.await_waiting, 2)
+        await other
+        extension.open_gate()
+        await released(target)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner, pytest.warns(RuntimeWarning, match="is abandoned"):
+        runner.run(run())
+    assert "is abandoned" in str(told[0])
+
+
+def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
+    """Patience is how long no job ends: three jobs one after the other may take longer than that in all."""
+    paths = [tmp_path / str(number) for number in range(3)]
+    opened: list[int] = []
+
+    def let_through(path: Path) -> None:
+        opened.append(os.open(path, os.O_RDWR))  # a reader waits until somebody may write
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        async with NativeThreadPool(1, patience=1.0) as pool:
+            futures = [pool(NativeJob.read_file(path, size=1)) for path in paths]
+            for number, path in enumerate(paths, 1):
+                loop.call_later(number * 0.6, let_through, path)
+        for future in futures:
+            assert isinstance(future.exception(), OSError)  # a pipe has no places to read from
+
+    for path in paths:
+        os.mkfifo(path)
+    try:
+        asyncio.run(run())
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+HANGING = """
+    import time
+    async def main():
+        async with NativeThreadPool(2{arguments}) as pool:
+            future = pool.submit(filling(bytearray(3)))
+            await asyncio.to_thread(extension.await_waiting, 1)
+            {last}
+    started = time.monotonic()
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted")
+    assert time.monotonic() - started < 20, "it waited"
+"""
+KILLS_ITSELF = "asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize("last", [KILLS_ITSELF, f"{KILLS_ITSELF}; await future"], ids=["leaving", "inside"])
+@pytest.mark.parametrize("arguments", ["", ", patience=None"])
+def test_ctrl_c_ends_the_wait_for_a_job_that_hangs(library: Path, last: str, arguments: str) -> None:
+    """One Ctrl-C ends a program whose job hangs, inside the scope or while it is left, whatever the patience."""
+    code, out, errors = outcome(HANGING.format(arguments=arguments, last=last), library)
+    assert (code, out) == (0, "interrupted\n")
+    assert "RuntimeWarning: a job must end within the patience" in errors
+    assert "<NativeJob: of an extension>" in errors
+
+
+def test_the_interpreter_ends_while_an_abandoned_job_hangs(library: Path) -> None:
+    """The program's end doesn't wait for a job that was abandoned."""
+    code, out, errors = outcome(HANGING.format(arguments=", patience=0.05", last=""), library)
+    assert (code, out) == (0, "")
+    assert "RuntimeWarning: a job must end within the patience" in errors
 
 
 def test_the_threads_leave_signals_to_python() -> None:

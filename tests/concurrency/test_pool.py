@@ -55,7 +55,6 @@ def test_each_worker_has_its_own_place(place: Place) -> None:
 @IN_PLACES
 def test_a_job_is_any_arguments(place: Place) -> None:
     """`run` gets what `assign` got, by place and by name; arguments that don't fit fail as in Python."""
-
     results: list[str] = []
 
     async def main() -> None:

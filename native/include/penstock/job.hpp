@@ -6,9 +6,9 @@
 //
 //     penstock::Job job = penstock::make_job([bytes = std::move(bytes)] { return parse(bytes); });
 //
-// Guarantees of who runs a job:
+// Guarantees of the pool that runs a job:
 //   - `run` is called once at most, on a thread that doesn't hold the interpreter's lock and has all signals blocked.
-//   - A job outlives what waits for it: it is kept until it has ended, whether or not somebody still wants its result.
+//   - A job outlives what waits for it: the pool keeps it until it has ended, also when nobody wants its result.
 //   - All other functions are called by threads of Python that hold the interpreter's lock, so that a job may keep
 //     Python objects, as long as `run` leaves their reference counts alone.
 //   - A job that runs while the process ends is never released.
@@ -19,9 +19,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -29,17 +32,27 @@
 
 extern "C" {
 
+// Why a job failed.
+struct penstock_job_failure_v2 {
+    std::uint32_t error;        // which exception of Python it becomes: a penstock::PythonError
+    std::int32_t error_number;  // of an OSError: the errno, or 0 where there is none
+    const char* text;           // in UTF-8; lasts until the job's last release
+};
+
 // What crosses between modules, in a PyCapsule of the name below. No function throws. Fields are never moved; a later
 // version of the struct has another name.
-struct penstock_job_v1 {
-    std::uint32_t version;   // 1
+struct penstock_job_v2 {
+    std::uint32_t version;   // 2
     std::uint32_t reserved;  // 0
     void* self;
-    // Does the work. Returns null when it is done; else says why it isn't, in UTF-8 that lasts until the last release.
-    const char* (*run)(void* self);
-    // Called once at most, after a run that was done: gives what the job made to the caller, who releases it, and
-    // returns 1; or returns 0, if it made nothing.
+    // Does the work. Returns 1 when it is done; else fills `failure` and returns 0.
+    std::uint32_t (*run)(void* self, struct penstock_job_failure_v2* failure);
+    // Called once at most, after a run that was done, unless there is `finish`: gives the job's bytes to the caller,
+    // who releases them, and returns 1; or returns 0, if it made none. Null: it makes none.
     std::uint32_t (*result)(void* self, struct penstock_bytes_v1* bytes);
+    // Called once at most, after a run that was done, with the interpreter's lock: returns a new reference to the
+    // result, a PyObject*; or null, with an exception of Python set. Null: the job makes no Python object.
+    void* (*finish)(void* self);
     void (*retain)(void* self);
     void (*release)(void* self);  // the last one drops the job
 };
@@ -47,19 +60,109 @@ struct penstock_job_v1 {
 
 namespace penstock {
 
-inline constexpr char job_capsule_name[] = "penstock.job.v1";
+inline constexpr char job_capsule_name[] = "penstock.job.v2";
+
+// The exceptions of Python that a job's failure becomes.
+enum class PythonError : std::uint32_t {
+    runtime_error = 0,  // also what a later version of this header may add
+    value_error = 1,
+    index_error = 2,
+    os_error = 3,
+    memory_error = 4,
+    overflow_error = 5,
+};
+
+// A job of another module failed.
+class JobFailure : public std::runtime_error {
+  public:
+    explicit JobFailure(const penstock_job_failure_v2& failure)
+        : std::runtime_error(failure.text), error_(failure.error), error_number_(failure.error_number) {}
+    PythonError error() const noexcept {
+        return error_ <= std::uint32_t(PythonError::overflow_error) ? PythonError(error_) : PythonError::runtime_error;
+    }
+    int error_number() const noexcept { return error_number_; }
+
+  private:
+    std::uint32_t error_;
+    int error_number_;
+};
 
 namespace detail {
 
-// A function that is called once, what it returned or threw, and the count of handles that share it.
-template <class Function>
-class OwnedJob {
-  public:
-    explicit OwnedJob(Function function) : function_(std::move(function)) { num_living_owners.fetch_add(1); }
-    OwnedJob(const OwnedJob&) = delete;
-    OwnedJob& operator=(const OwnedJob&) = delete;
+// Called while an exception is handled: gives `take(error, error_number, text)` what it becomes in Python.
+template <class Take>
+void describe_exception(Take take) noexcept {
+    try {
+        throw;
+    } catch (const JobFailure& error) {
+        take(error.error(), error.error_number(), error.what());
+    } catch (const std::system_error& error) {
+        // By name: modules may have categories of their own.
+        const char* category = error.code().category().name();
+        const bool is_errno = std::strcmp(category, "generic") == 0 || std::strcmp(category, "system") == 0;
+        const bool is_os = is_errno || std::strcmp(category, "iostream") == 0;
+        take(is_os ? PythonError::os_error : PythonError::runtime_error, is_errno ? error.code().value() : 0,
+             error.what());
+    } catch (const std::bad_alloc& error) {
+        take(PythonError::memory_error, 0, error.what());
+    } catch (const std::out_of_range& error) {
+        take(PythonError::index_error, 0, error.what());
+    } catch (const std::invalid_argument& error) {
+        take(PythonError::value_error, 0, error.what());
+    } catch (const std::domain_error& error) {
+        take(PythonError::value_error, 0, error.what());
+    } catch (const std::length_error& error) {
+        take(PythonError::value_error, 0, error.what());
+    } catch (const std::range_error& error) {
+        take(PythonError::value_error, 0, error.what());
+    } catch (const std::overflow_error& error) {
+        take(PythonError::overflow_error, 0, error.what());
+    } catch (const std::exception& error) {
+        take(PythonError::runtime_error, 0, error.what());
+    } catch (...) {
+        take(PythonError::runtime_error, 0, "the job threw what is no std::exception");
+    }
+}
 
-    static const char* run(void* self) noexcept {
+// The count of handles that share a job, and the text of its failure.
+class JobOwner {
+  public:
+    JobOwner() { num_living_owners.fetch_add(1); }
+    JobOwner(const JobOwner&) = delete;
+    JobOwner& operator=(const JobOwner&) = delete;
+
+    void share() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
+    bool drop() noexcept { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+    // Called while an exception is handled.
+    std::uint32_t fail(penstock_job_failure_v2* failure) noexcept {
+        describe_exception([&](PythonError error, int error_number, const char* text) noexcept {
+            try {
+                text_ = text;
+                text = text_.c_str();
+            } catch (...) {
+                text = "the job failed, and there was no memory to say why";
+            }
+            *failure = {static_cast<std::uint32_t>(error), error_number, text};
+        });
+        return 0;
+    }
+
+  protected:
+    ~JobOwner() { num_living_owners.fetch_sub(1); }
+
+  private:
+    std::string text_;
+    std::atomic<std::size_t> count_{1};
+};
+
+// A function that is called once, and the bytes that it returned.
+template <class Function>
+class OwnedJob final : public JobOwner {
+  public:
+    explicit OwnedJob(Function function) : function_(std::move(function)) {}
+
+    static std::uint32_t run(void* self, penstock_job_failure_v2* failure) noexcept {
         auto& job = *static_cast<OwnedJob*>(self);
         try {
             if constexpr (std::is_void_v<std::invoke_result_t<Function&>>) {
@@ -68,11 +171,9 @@ class OwnedJob {
                 job.result_ = job.function_();
                 job.has_result_ = true;
             }
-            return nullptr;
-        } catch (const std::exception& error) {
-            return job.keep(error.what());
+            return 1;
         } catch (...) {
-            return "the job threw what is no std::exception";
+            return job.fail(failure);
         }
     }
 
@@ -85,31 +186,16 @@ class OwnedJob {
         return 1;
     }
 
-    static void retain(void* self) noexcept {
-        static_cast<OwnedJob*>(self)->count_.fetch_add(1, std::memory_order_relaxed);
-    }
+    static void retain(void* self) noexcept { static_cast<OwnedJob*>(self)->share(); }
     static void release(void* self) noexcept {
         auto* job = static_cast<OwnedJob*>(self);
-        if (job->count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete job;
+        if (job->drop()) delete job;
     }
 
   private:
-    ~OwnedJob() { num_living_owners.fetch_sub(1); }
-
-    const char* keep(const char* text) noexcept {
-        try {
-            error_ = text;
-            return error_.c_str();
-        } catch (...) {
-            return "the job failed, and there was no memory to say why";
-        }
-    }
-
     Function function_;
     Bytes result_;
     bool has_result_ = false;
-    std::string error_;
-    std::atomic<std::size_t> count_{1};
 };
 
 }  // namespace detail
@@ -118,15 +204,15 @@ class OwnedJob {
 class Job {
   public:
     // Shares what another module's struct describes. Throws std::invalid_argument where it is of another version.
-    static Job share(const penstock_job_v1& handle) {
-        if (handle.version != 1) {
-            throw std::invalid_argument("penstock::Job::share: the struct must be of version 1");
+    static Job share(const penstock_job_v2& handle) {
+        if (handle.version != 2) {
+            throw std::invalid_argument("penstock::Job::share: the struct must be of version 2");
         }
         handle.retain(handle.self);
         return Job(handle);
     }
     // Takes over the one reference that the maker of the struct holds.
-    static Job adopt(const penstock_job_v1& handle) noexcept { return Job(handle); }
+    static Job adopt(const penstock_job_v2& handle) noexcept { return Job(handle); }
 
     Job(const Job& other) noexcept : handle_(other.handle_) { handle_.retain(handle_.self); }
     Job& operator=(Job other) noexcept {
@@ -136,13 +222,18 @@ class Job {
     ~Job() { handle_.release(handle_.self); }
 
     // The struct to hand to another module, which retains the job before this handle goes (see `share`).
-    const penstock_job_v1& handle() const noexcept { return handle_; }
+    const penstock_job_v2& handle() const noexcept { return handle_; }
 
-    // Does the work. Throws std::runtime_error with the job's own words where it fails.
+    // Does the work. Throws JobFailure where it fails.
     void run() {
-        if (const char* error = handle_.run(handle_.self)) throw std::runtime_error(error);
+        penstock_job_failure_v2 failure{};
+        if (handle_.run(handle_.self, &failure) == 0) throw JobFailure(failure);
     }
-    // Moves what it made to `bytes`; false if it made nothing.
+    // Whether the result is made by finish().
+    bool makes_python() const noexcept { return handle_.finish != nullptr; }
+    // Makes the result, with the interpreter's lock: a new reference to a PyObject, or null with an exception set.
+    void* finish() { return handle_.finish(handle_.self); }
+    // Moves the bytes that it made to `bytes`; false if it made none.
     bool take_result(Bytes& bytes) {
         penstock_bytes_v1 made{};
         if (handle_.result == nullptr || handle_.result(handle_.self, &made) == 0) return false;
@@ -152,18 +243,27 @@ class Job {
     }
 
   private:
-    explicit Job(const penstock_job_v1& handle) noexcept : handle_(handle) {}
+    explicit Job(const penstock_job_v2& handle) noexcept : handle_(handle) {}
 
-    penstock_job_v1 handle_;
+    penstock_job_v2 handle_;
 };
 
 // A job that calls `function()` once. It returns nothing, or what `Bytes` can be made of: that is what the awaiting
-// task gets. What it throws becomes a RuntimeError with the text of `what()`.
+// task gets. `make_python_job` in `job_python.hpp` makes any Python object in place of that. What the function throws
+// is raised in the task, with the text of `what()`:
+//
+//     std::out_of_range                                      IndexError
+//     std::invalid_argument, domain_error, length_error,
+//         range_error                                        ValueError
+//     std::overflow_error                                    OverflowError
+//     std::system_error                                      OSError, or its subclass, with the errno
+//     std::bad_alloc                                         MemoryError
+//     everything else                                        RuntimeError
 template <class Function>
 Job make_job(Function&& function) {
     using Kept = detail::OwnedJob<std::decay_t<Function>>;
     auto* job = new Kept(std::forward<Function>(function));
-    return Job::adopt({1, 0, job, &Kept::run, &Kept::result, &Kept::retain, &Kept::release});
+    return Job::adopt({2, 0, job, &Kept::run, &Kept::result, nullptr, &Kept::retain, &Kept::release});
 }
 
 }  // namespace penstock

@@ -12,6 +12,8 @@
 // and in Python: `await pool.submit(NativeJob.from_extension(parsing(data)))`.
 #pragma once
 
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "bytes_python.hpp"
@@ -19,8 +21,104 @@
 
 namespace penstock {
 
-// A new capsule that shares the job. Whoever takes the job renames the capsule, so that it runs once. Needs the
-// interpreter's lock; throws PythonErrorSet.
+namespace detail {
+
+// Called while an exception is handled, with the interpreter's lock: sets Python's exception, unless that is set.
+inline void set_python_error() noexcept {
+    try {
+        throw;
+    } catch (const PythonErrorSet&) {
+        return;
+    } catch (...) {
+        describe_exception([](PythonError error, int error_number, const char* text) noexcept {
+            PyObject* types[] = {PyExc_RuntimeError, PyExc_ValueError,  PyExc_IndexError,
+                                 PyExc_OSError,      PyExc_MemoryError, PyExc_OverflowError};
+            PyObject* type = types[static_cast<std::uint32_t>(error)];
+            PyObject* arguments = nullptr;
+            PyObject* words = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+            if (words != nullptr && error == PythonError::os_error && error_number != 0) {
+                arguments = Py_BuildValue("(iO)", error_number, words);
+            } else if (words != nullptr) {
+                arguments = Py_BuildValue("(O)", words);
+            }
+            if (arguments != nullptr) PyErr_SetObject(type, arguments);
+            Py_XDECREF(arguments);
+            Py_XDECREF(words);
+        });
+    }
+}
+
+struct Nothing {};
+
+// A function that is called once without the interpreter's lock, what it returned, and one that is called with it.
+template <class Work, class Finish>
+class OwnedPythonJob final : public JobOwner {
+    using Made = std::invoke_result_t<Work&>;
+
+  public:
+    OwnedPythonJob(Work work, Finish finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+
+    static std::uint32_t run(void* self, penstock_job_failure_v2* failure) noexcept {
+        auto& job = *static_cast<OwnedPythonJob*>(self);
+        try {
+            if constexpr (std::is_void_v<Made>) {
+                job.work_();
+            } else {
+                job.made_.emplace(job.work_());
+            }
+            return 1;
+        } catch (...) {
+            return job.fail(failure);
+        }
+    }
+
+    static void* finish(void* self) noexcept {
+        auto& job = *static_cast<OwnedPythonJob*>(self);
+        try {
+            if constexpr (std::is_void_v<Made>) {
+                return job.finish_();
+            } else {
+                return job.finish_(std::move(*job.made_));
+            }
+        } catch (...) {
+            set_python_error();
+            return nullptr;
+        }
+    }
+
+    static void retain(void* self) noexcept { static_cast<OwnedPythonJob*>(self)->share(); }
+    static void release(void* self) noexcept {
+        auto* job = static_cast<OwnedPythonJob*>(self);
+        if (job->drop()) delete job;
+    }
+
+  private:
+    Work work_;
+    Finish finish_;
+    std::optional<std::conditional_t<std::is_void_v<Made>, Nothing, Made>> made_;
+};
+
+}  // namespace detail
+
+// A job of two functions: `work()` runs on a thread of the pool, without the interpreter's lock, and returns any value,
+// or nothing. Then `finish(value)`, or `finish()`, makes the result of it in the awaiting loop's thread, with the lock:
+// a new reference to any PyObject. It is to be short, since the loop waits meanwhile.
+//
+//     penstock::make_python_job([bytes] { return parse(bytes); },                                   // a vector of
+//     doubles
+//                               [](std::vector<double> values) { return to_list(values); });        // a list
+//
+// What either throws is raised in the awaiting task, as of `make_job`; `finish` may also throw PythonErrorSet, or
+// return null with an exception set. `finish` isn't called where `work` has failed, or its pool has abandoned the job.
+template <class Work, class Finish>
+Job make_python_job(Work&& work, Finish&& finish) {
+    using Kept = detail::OwnedPythonJob<std::decay_t<Work>, std::decay_t<Finish>>;
+    auto* job = new Kept(std::forward<Work>(work), std::forward<Finish>(finish));
+    return Job::adopt({2, 0, job, &Kept::run, nullptr, &Kept::finish, &Kept::retain, &Kept::release});
+}
+
+// A new capsule that shares the job. The pool renames the capsule when it takes the job, so that it runs once. Needs
+// the interpreter's lock; throws PythonErrorSet.
 inline PyObject* to_capsule(Job job) { return detail::keep_in_capsule(std::move(job), job_capsule_name); }
 
 }  // namespace penstock

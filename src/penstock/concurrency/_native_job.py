@@ -343,16 +343,20 @@ class NativeJob(Generic[Result]):
         return NativeJob(native, f"decompress {codec} of {memoryview(cast('Buffer', source)).nbytes} bytes")
 
     @staticmethod
-    def from_extension(capsule: object) -> "NativeJob[Bytes | None]":
+    def from_extension(capsule: object) -> "NativeJob[Any]":
         """Return the job that an extension made by the header `penstock/job.hpp`.
 
         Args:
-            capsule: a `PyCapsule` of the name `penstock.job.v1`; see `penstock.transport.include_directory` for the
+            capsule: a `PyCapsule` of the name `penstock.job.v2`; see `penstock.transport.include_directory` for the
                 headers. It is used up.
 
         Returns:
-            A job whose result is the `Bytes` that the extension's function returned, or None. It fails with a
-            RuntimeError of the text of what that threw.
+            A job whose result is the `Bytes` that the extension's function returned, or None; or, of a job with a
+            second function that runs with the interpreter's lock (`make_python_job`), the object which that returned.
+            An exception of C++ is raised as one of Python with its text: `std::out_of_range` as an IndexError,
+            `std::invalid_argument`, `domain_error`, `length_error` and `range_error` as a ValueError,
+            `std::overflow_error` as an OverflowError, `std::system_error` as an OSError with its errno,
+            `std::bad_alloc` as a MemoryError, and any other as a RuntimeError.
 
         Raises:
             UsageError: it is no such capsule, or its job was taken before.
@@ -366,7 +370,7 @@ class NativeJob(Generic[Result]):
             native = _native.foreign_job(capsule)
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"a job must come in a capsule penstock.job.v1 whose job nobody has taken; got {capsule!r} ({error}). "
+                f"a job must come in a capsule penstock.job.v2 whose job nobody has taken; got {capsule!r} ({error}). "
                 "Have the extension make a new one: penstock::to_capsule(penstock::make_job(...))"
             ) from error
         return NativeJob(native, "of an extension")

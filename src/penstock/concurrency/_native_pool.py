@@ -6,17 +6,23 @@ Guarantees:
   - Cancelling what awaits a future withdraws its job, if it wasn't started. A job that was started can't be stopped: it
     runs to its end and keeps its buffers until then, though nobody wants its result.
   - Leaving the scope waits until every job that was submitted has ended. Left by an exception, or cancelled while it
-    waits, it withdraws those not started: their futures get a ClosedError. After the scope nothing runs.
+    waits, it withdraws those not started: their futures get a ClosedError. After the scope nothing runs, but for
+    abandoned jobs.
+  - A job hangs if no job of the pool has ended for `patience` seconds while the scope is being left, or for half a
+    second where the scope is left by a cancellation, such as Ctrl-C, or was cancelled meanwhile. The pool abandons
+    jobs that hang: their futures get a ClosedError, a RuntimeWarning names them, they keep their buffers until they
+    end, and their threads end after them.
   - Where a loop ends without leaving the scope, jobs not started are dropped with the pool, and those running end by
     themselves. The interpreter's end, too, doesn't wait for them.
   - In a forked child the parent's pool has no threads: `submit` raises a UsageError, leaving its scope does nothing.
   - The threads block all signals, so Ctrl-C reaches the main thread as ever.
 
-What leaves the scope behind a job that never ends, waits for ever; jobs are to end by themselves. There is no bound on
-what was submitted: who submits more than memory holds, awaits some of it first, or counts with a semaphore.
+There is no bound on how many jobs are submitted: a program whose jobs need more memory than there is awaits some of
+them first, or counts them with a semaphore.
 """
 
 import asyncio
+import math
 import warnings
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -28,7 +34,8 @@ from penstock.errors import ClosedError, UsageError
 
 _Result = TypeVar("_Result")
 
-_MOST_THREADS: Final = 4096  # what is more is a mistake, and would take a process's share of threads
+_MOST_THREADS: Final = 4096  # more is a mistake, and would take a process's share of threads
+_CANCELLED_PATIENCE_SECONDS: Final = 0.5  # enough for a read from a disk, and little for a person who pressed Ctrl-C
 
 
 class NativeThreadPool:
@@ -39,9 +46,11 @@ class NativeThreadPool:
 
     Args:
         num_threads: how many jobs run at the same time, from 1. They are started by entering the scope.
+        patience: how many seconds leaving the scope waits while no job ends, by default 60; then it abandons the jobs
+            that still run. None waits for ever.
 
     Raises:
-        UsageError: `num_threads` is out of range.
+        UsageError: `num_threads` or `patience` is out of range.
 
     Example:
         >>> async def total() -> int:
@@ -53,13 +62,17 @@ class NativeThreadPool:
         3
     """
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, *, patience: float | None = 60.0) -> None:
         if not 1 <= num_threads <= _MOST_THREADS:
             raise UsageError(
                 f"num_threads must be in [1, {_MOST_THREADS}]; got {num_threads}. The number of cores is a good start"
             )
+        if patience is not None and not patience >= 0:
+            raise UsageError(f"patience must be seconds from 0, or None to wait for ever; got patience={patience}")
         self._num_threads: Final = num_threads
+        self._patience: Final = math.inf if patience is None else patience
         self._native: _native.Pool | None = None
+        self._token: Final = object()  # stands for this pool in mailboxes
         self._was_entered = False
         self._mailboxes: dict[asyncio.AbstractEventLoop, _mailbox.Mailbox] = {}
 
@@ -86,10 +99,14 @@ class NativeThreadPool:
             if error is not None:
                 native.withdraw_all()
             if not isinstance(error, GeneratorExit):  # then nobody would run this coroutine any more
-                await self._end(native)
+                await self._end(native, is_hurried=error is not None and not isinstance(error, Exception))
         finally:
             del native
             self._leave()
+
+    def __call__(self, job: NativeJob[_Result]) -> asyncio.Future[_Result]:
+        """Return the future of a job that is submitted: `await pool(job)` is `await pool.submit(job)`."""
+        return self.submit(job)
 
     def submit(self, job: NativeJob[_Result]) -> asyncio.Future[_Result]:
         """Have a thread of the pool run the job; return at once.
@@ -99,8 +116,9 @@ class NativeThreadPool:
 
         Returns:
             A future of the running loop, for its result. A job that fails sets its exception: an OSError for files, an
-            IndexError for keys, a ValueError for what can't be decompressed, a MemoryError, or a RuntimeError for what
-            an extension threw.
+            IndexError for keys, a ValueError for data that can't be decompressed, a MemoryError, or for a job of an
+            extension the one that `NativeJob.from_extension` lists. A job that its pool abandoned, or never started,
+            sets a ClosedError.
 
         Raises:
             ClosedError: the pool's scope was not entered, or was left.
@@ -121,7 +139,7 @@ class NativeThreadPool:
         try:
             loop = asyncio.get_running_loop()
             mailbox = self._mailboxes.get(loop) or self._mailbox(loop)
-            return mailbox.submit(native, job.native)
+            return mailbox.submit(native, job, self._token)
         except (RuntimeError, ValueError) as error:
             if self._native is None:  # its loop left the scope at this moment
                 raise ClosedError(self._outside(job)) from error
@@ -131,17 +149,29 @@ class NativeThreadPool:
         remedy = "Submit before it is left" if self._was_entered else "Enter it first: async with pool"
         return f"jobs must be submitted inside the pool's scope; got {job!r} outside. {remedy}"
 
-    async def _end(self, native: _native.Pool) -> None:
-        """Wait until all jobs have ended; being cancelled meanwhile hastens it, and is told of afterwards."""
-        ended = self._mailboxes[asyncio.get_running_loop()].expect_end(native)
+    async def _end(self, native: _native.Pool, *, is_hurried: bool) -> None:
+        """Wait until all jobs have ended, or those that have not hang; pass a cancellation on afterwards."""
+        loop = asyncio.get_running_loop()
+        ended = self._mailboxes[loop].expect_end(native, self._token)
+        patience, started = self._patience, loop.time()
+        if is_hurried:
+            patience = min(patience, _CANCELLED_PATIENCE_SECONDS)
         cancelled: asyncio.CancelledError | None = None
         while not ended.done():
-            try:
-                await asyncio.wait([ended])
-            except asyncio.CancelledError as error:
-                cancelled = error
+            rest = patience - min(loop.time() - started, native.idle_seconds)
+            if rest <= 0:
                 native.withdraw_all()
-        native.join()
+                for mailbox in [*self._mailboxes.values()]:
+                    mailbox.abandon(self._token)
+                break
+            try:
+                await asyncio.wait([ended], timeout=None if rest == math.inf else rest)
+            except asyncio.CancelledError as error:
+                patience = 0.0 if is_hurried else min(patience, _CANCELLED_PATIENCE_SECONDS)
+                is_hurried, started, cancelled = True, loop.time(), error
+                native.withdraw_all()
+        else:
+            native.join()
         if cancelled is not None:
             raise cancelled
 

@@ -2,12 +2,18 @@
 #include <penstock/job_python.hpp>
 
 #include <cctype>
+#include <cerrno>
 #include <condition_variable>
+#include <future>
+#include <ios>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "../../extensions.hpp"
 
@@ -37,6 +43,98 @@ PyObject* upper(PyObject*, PyObject* source) {
 PyObject* failing(PyObject*, PyObject*) {
     return guarded(
         [] { return penstock::to_capsule(penstock::make_job([] { throw std::logic_error("not today"); })); });
+}
+// Throws the exception of a number.
+void throw_exception(long number) {
+    switch (number) {
+        case 0:
+            throw std::out_of_range("no row 9");
+        case 1:
+            throw std::invalid_argument("no such codec");
+        case 2:
+            throw std::domain_error("below 0");
+        case 3:
+            throw std::length_error("too long");
+        case 4:
+            throw std::range_error("out of range");
+        case 5:
+            throw std::overflow_error("too large");
+        case 6:
+            throw std::system_error(ENOENT, std::generic_category(), "the index");
+        case 7:
+            throw std::system_error(EACCES, std::system_category(), "the index");
+        case 8:
+            throw std::ios_base::failure("the stream");
+        case 9:
+            throw std::bad_alloc();
+        case 10:
+            throw std::runtime_error("\xff is no text");
+        default:
+            throw std::future_error(std::future_errc::no_state);
+    }
+}
+PyObject* throwing(PyObject*, PyObject* argument) {
+    return guarded([&] {
+        const long number = PyLong_AsLong(argument);
+        return penstock::to_capsule(penstock::make_job([number] { throw_exception(number); }));
+    });
+}
+// The lengths of the words of a text, as a list that is made with the interpreter's lock.
+PyObject* word_lengths(PyObject*, PyObject* source) {
+    return guarded([&] {
+        auto work = [bytes = penstock::from_python(source)] {
+            std::vector<std::size_t> lengths{0};
+            for (const char letter : bytes.view()) {
+                if (letter == ' ') {
+                    lengths.push_back(0);
+                } else {
+                    ++lengths.back();
+                }
+            }
+            if (PyGILState_Check() != 0) throw std::logic_error("the lock is held");
+            return lengths;
+        };
+        auto finish = [](std::vector<std::size_t> lengths) {
+            PyObject* list = PyList_New(0);
+            for (const std::size_t length : lengths) {
+                PyObject* number = PyLong_FromSize_t(length);
+                PyList_Append(list, number);
+                Py_DECREF(number);
+            }
+            return list;
+        };
+        return penstock::to_capsule(penstock::make_python_job(std::move(work), std::move(finish)));
+    });
+}
+// Does nothing without the lock, and calls a function of Python with it; `false` returns null without an exception.
+PyObject* calling(PyObject*, PyObject* function) {
+    return guarded([&] {
+        Py_INCREF(function);
+        std::shared_ptr<PyObject> kept(function, [](PyObject* object) { Py_DECREF(object); });
+        return penstock::to_capsule(penstock::make_python_job([] {},
+                                                              [kept]() -> PyObject* {
+                                                                  if (kept.get() == Py_False) return nullptr;
+                                                                  PyObject* result = PyObject_CallNoArgs(kept.get());
+                                                                  if (result == nullptr)
+                                                                      throw penstock::PythonErrorSet();
+                                                                  return result;
+                                                              }));
+    });
+}
+// Throws an exception of C++ in the part that has the lock, or, with a negative number, before it.
+PyObject* finishing_badly(PyObject*, PyObject* argument) {
+    return guarded([&] {
+        const long number = PyLong_AsLong(argument);
+        return penstock::to_capsule(penstock::make_python_job(
+            [number] {
+                if (number < 0) throw_exception(-number);
+                return number;
+            },
+            [](long kept) -> PyObject* {
+                throw_exception(kept);
+                return nullptr;
+            }));
+    });
 }
 PyObject* throwing_an_int(PyObject*, PyObject*) {
     return guarded([] { return penstock::to_capsule(penstock::make_job([] { throw 3; })); });
@@ -83,6 +181,10 @@ PyObject* living(PyObject*, PyObject*) { return PyLong_FromSize_t(penstock::livi
 PyMethodDef methods[] = {{"upper", upper, METH_O, nullptr},
                          {"failing", failing, METH_NOARGS, nullptr},
                          {"throwing_an_int", throwing_an_int, METH_NOARGS, nullptr},
+                         {"throwing", throwing, METH_O, nullptr},
+                         {"word_lengths", word_lengths, METH_O, nullptr},
+                         {"calling", calling, METH_O, nullptr},
+                         {"finishing_badly", finishing_badly, METH_O, nullptr},
                          {"nothing", nothing, METH_NOARGS, nullptr},
                          {"filling", filling, METH_O, nullptr},
                          {"open_gate", open_gate, METH_NOARGS, nullptr},
