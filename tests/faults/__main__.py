@@ -1,25 +1,33 @@
 """Injects faults until there were so many, and says what was found.
 
     python -m tests.faults --faults 10000 [--seed 0] [--round 17]
+    python -m tests.faults --working --seconds 600 [--seed 0] [--round 17]
 
-The exit status is 1 where a batch was lost, changed or repeated, or something was left behind, or hangs. `--round`
-runs one round of a seed again.
+With `--working` the datasets are random ones whose functions take time. The exit status is 1 where a batch was lost,
+changed or repeated, or something was left behind, or hangs. `--round` runs one round of a seed again.
 """
 
 import argparse
 import faulthandler
 import multiprocessing.resource_tracker
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, TextIO
 
+from tests.faults.datasets import TRAPPED_KINDS
+from tests.faults.family import Family
 from tests.faults.findings import BATCHES, POISONED, RAISED, WRONG, Findings
 from tests.faults.rounds import run_round
+from tests.faults.work import WORKING_KINDS
 
-_HANGING_SECONDS: Final = 300.0
+_HANGING_SECONDS: Final = 240.0
 _LINE_SECONDS: Final = 15.0
 _REDRAWN_SECONDS: Final = 0.2
 _MOST_BAD: Final = 20  # findings, after which nothing new is learned
@@ -29,17 +37,30 @@ _LOG_LINES: Final = 40
 class _Watch:
     """Shows how far it is, and ends the program with all stacks where it gets no further."""
 
-    def __init__(self, findings: Findings, wanted: int, stream: TextIO) -> None:
+    def __init__(self, findings: Findings, seed: int, wanted: int, seconds: float | None, stream: TextIO) -> None:
         self._stream = stream
+        self._seed = seed
         self._findings = findings
-        self.wanted = wanted
+        self._wanted = wanted
+        self._seconds = seconds
         self._began = time.monotonic()
         self._shown = 0.0
         self._told = 0
         self._is_live = stream.isatty()
+        self._moved = threading.Event()
+        threading.Thread(target=self._look, name="watch", daemon=True).start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is enough."""
+        if len(self._findings.bad) >= _MOST_BAD:
+            return True
+        if self._seconds is None:
+            return self._findings.injected >= self._wanted
+        return time.monotonic() - self._began >= self._seconds
 
     def __call__(self) -> None:
-        faulthandler.dump_traceback_later(_HANGING_SECONDS, exit=True, file=self._stream)
+        self._moved.set()
         for finding in self._findings.bad[self._told :]:
             self._stream.write(f"\nfound: {finding}\n")
         self._told = len(self._findings.bad)
@@ -53,36 +74,60 @@ class _Watch:
     def text(self) -> str:
         """Return how far it is."""
         found, seconds = self._findings, time.monotonic() - self._began
+        wanted = f" of {self._wanted:,}" if self._seconds is None else ""
         return (
-            f"faults {found.injected:,} of {self.wanted:,} in {found.rounds} rounds, {found.total(BATCHES):,} batches "
+            f"faults {found.injected:,}{wanted} in {found.rounds} rounds, {found.total(BATCHES):,} batches "
             f"compared, {len(found.bad)} findings, {seconds:.0f} s, {found.injected / max(seconds, 1e-3):.1f} a second"
         )
+
+    def _look(self) -> None:
+        while self._moved.wait(_HANGING_SECONDS):
+            self._moved.clear()
+            faulthandler.dump_traceback_later(2 * _HANGING_SECONDS, exit=True, file=self._stream)  # if this can't run
+        self._stream.write(f"\nfound: seed {self._seed}, round {self._findings.rounds} hangs; {self.text()}\n")
+        for process in Family().living():
+            self._stream.write(f"{process}, waits in {_waits_in(process.pid)}\n")
+        self._stream.flush()
+        faulthandler.dump_traceback(file=self._stream)
+        os._exit(1)
+
+
+def _waits_in(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text() or "nothing"
+    except OSError:
+        return "nobody knows what"
 
 
 def main() -> int:
     """Run, and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Injects faults, and looks for losses.")
     parser.add_argument("--faults", type=int, default=10_000, help="how many to inject, at least")
+    parser.add_argument("--seconds", type=float, help="how long, instead")
+    parser.add_argument("--working", action="store_true", help="read random datasets whose functions take time")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     parser.add_argument("--round", type=int, help="run only this round")
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background programs ignore
     with open(os.dup(2), "w", encoding="utf-8") as shown, tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         os.dup2(log.fileno(), 2)  # which all processes inherit: they log what becomes of them
         findings = Findings()
-        _run(asked.seed, asked.round, findings, _Watch(findings, asked.faults, shown))
+        kinds = WORKING_KINDS if asked.working else TRAPPED_KINDS
+        watch = _Watch(findings, asked.seed, asked.faults, asked.seconds, shown)
+        _run(asked.seed, asked.round, kinds, findings, watch)
         if not findings.are_fine:
             log.seek(0)
             shown.writelines(["\nThe last lines of the log:\n", *deque(log, _LOG_LINES)])
     return 0 if findings.are_fine else 1
 
 
-def _run(seed: int, only: int | None, findings: Findings, watch: _Watch) -> None:
+def _run(seed: int, only: int | None, kinds: Sequence[str], findings: Findings, watch: _Watch) -> None:
     multiprocessing.resource_tracker.ensure_running()
     try:
         if only is not None:
-            run_round(seed, only, findings, watch)
-        while only is None and findings.injected < watch.wanted and len(findings.bad) < _MOST_BAD:
-            run_round(seed, findings.rounds, findings, watch)
+            run_round(seed, only, findings, watch, kinds=kinds)
+        while only is None and not watch.is_done:
+            run_round(seed, findings.rounds, findings, watch, kinds=kinds)
     except KeyboardInterrupt:
         findings.bad.append("interrupted")
     faulthandler.cancel_dump_traceback_later()
@@ -93,9 +138,14 @@ def _run(seed: int, only: int | None, findings: Findings, watch: _Watch) -> None
         *(f"found: {finding}" for finding in findings.bad),
         f"seed {seed}: {watch.text()}",
         f"batches: {wrong}; {findings.total(RAISED)} times an injected error came out of the loader, "
-        f"{findings.total(POISONED)} times one of a third death",
+        f"{findings.total(POISONED)} times one of a third death; {_processor_seconds():.0f} s of processor",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _processor_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 if __name__ == "__main__":

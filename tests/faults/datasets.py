@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from tests.equivalence.joints import Counter
 from tests.faults.chance import Chance
+from tests.faults.work import WORKING_KINDS, working_dataset
 
 INJECTED: Final = "injected"
 SPACING: Final = 4  # traps lie at multiples of it, so that most rows look for none
@@ -288,11 +289,13 @@ _MAKERS: Final = {
     "packed": _packed,
     "mixed": _mixed,
 }
-KINDS: Final = tuple(_MAKERS)
+TRAPPED_KINDS: Final = tuple(_MAKERS)
 MOST_ROWS: Final = 320
 
 
 def dataset_of(kind: str, folder: Path, chance: Chance) -> ps.Dataset[Any]:
-    """Return a dataset of a kind, with a random size and a random order, whose functions look for traps."""
+    """Return a dataset of a kind, with a random size and a random order, whose functions look for traps or work."""
+    if kind in WORKING_KINDS:
+        return working_dataset(kind, chance)
     numbers = ps.range(chance.between(60, MOST_ROWS), seed=chance.between(0, 1 << 32))
     return _MAKERS[kind](str(folder), chance, numbers if chance.is_one_in(4) else numbers.shuffle())

@@ -1,11 +1,14 @@
 """What was injected, compared and found, and the table of it."""
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
+from tests.equivalence.definition import digest
+from tests.equivalence.kinds import is_dict, is_list_or_tuple
 from tests.faults.places import FAULTS
 
 BATCHES: Final = "batches"
@@ -15,6 +18,9 @@ REPEATED: Final = "repeated"
 RAISED: Final = "raised"
 POISONED: Final = "poisoned"
 SECONDS: Final = "seconds"
+_LEAST_HASHED: Final = 64
+_ERROR: Final = "error"
+_SHOWN: Final = 300  # characters of a batch
 WRONG: Final = (LOST, CHANGED, REPEATED)
 
 
@@ -85,3 +91,54 @@ def compare(expected: Sequence[Any], found: Sequence[Any], *, in_order: bool) ->
     if in_order and not lost and not beyond:  # all are there, some elsewhere
         changed = sum(one != other for one, other in zip_longest(expected, found))
     return +Counter({LOST: max(lost.total() - changed, 0), CHANGED: changed, REPEATED: repeated})
+
+
+def brief(batch: Any) -> Any:
+    """Return a value that is equal only for equal batches, as `digest` does, but small."""
+    return _shortened(digest(batch))
+
+
+def briefs(batches: Iterable[Any]) -> list[Any]:
+    """Return that of each batch, and, where the iteration raises, the error that ends it."""
+    found: list[Any] = []
+    try:
+        found.extend(map(brief, batches))
+    except ValueError as error:
+        found.append(ended_by(error))
+    return found
+
+
+def ended_by(error: ValueError) -> tuple[str, str, str]:
+    """Return what stands for an error among batches."""
+    return _ERROR, type(error).__name__, str(error)
+
+
+def is_raised(outcomes: Sequence[Any]) -> bool:
+    """Return whether an error ended the batches."""
+    return bool(outcomes) and is_list_or_tuple(outcomes[-1]) and outcomes[-1][0] == _ERROR
+
+
+def first_difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
+    """Return where two lists of batches first differ, and how."""
+    for number, (one, other) in enumerate(zip_longest(expected, found, fillvalue="nothing")):
+        if one != other:
+            return f"batch {number} should be {_excerpt(one, other)}, and is {_excerpt(other, one)}"
+    return "none differs"
+
+
+def _excerpt(value: Any, beside: Any) -> str:
+    text, other = repr(value), repr(beside)
+    start = next((place for place, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(start - _SHOWN // 2, 0)
+    return f"{'…' if start else ''}{text[start : start + _SHOWN]}{'…' if len(text) > start + _SHOWN else ''}"
+
+
+def _shortened(value: Any) -> Any:
+    if is_dict(value):
+        return {key: _shortened(each) for key, each in value.items()}
+    if is_list_or_tuple(value):
+        return type(value)(map(_shortened, value))
+    if isinstance(value, bytes | str) and len(value) > _LEAST_HASHED:
+        content = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+        return f"{len(value)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
+    return value

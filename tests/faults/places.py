@@ -1,6 +1,6 @@
 """Where a dataset is read: by whom, how many of them, and in which order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import penstock as ps
@@ -8,6 +8,7 @@ from tests.faults.chance import Chance
 from tests.faults.datasets import TRAPS_ANYWHERE, TRAPS_OF_PROCESSES
 
 RESTART: Final = "restart"
+ABANDON: Final = "abandon"
 KILL: Final = "kill"
 STOP: Final = "stop"
 STOP_AND_KILL: Final = "stop, kill"
@@ -21,10 +22,12 @@ FAULTS: Final = (
     STOP,
     STOP_AND_KILL,
     RESTART,
+    ABANDON,
     *TRAPS_ANYWHERE,
     *TRAPS_OF_PROCESSES,
     KILL_PROGRAM,
 )
+_LEAST_MEMORY: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ class Place:
     Attributes:
         name: in the summary.
         workers: threads or processes; none where `num_workers` is 0.
+        num_workers: how many.
+        isolated: whether a helper process runs it.
+        ordered: whether batches come in order.
+        prefetch: how many batches are computed ahead.
+        memory: a bound of bytes.
+        copy: whether batches are copied out.
+        num_batch_workers: how many batches are merged at once.
+        read_ahead: how many records of async sources are requested ahead.
+        shard: the rank and the number of ranks.
     """
 
     name: str
@@ -41,6 +53,12 @@ class Place:
     num_workers: int = 0
     isolated: bool = False
     ordered: bool = True
+    prefetch: int = 2
+    memory: int | None = None
+    copy: bool = False
+    num_batch_workers: int | None = None
+    read_ahead: int = 64
+    shard: tuple[int, int] = (0, 1)
 
     @property
     def has_worker_processes(self) -> bool:
@@ -54,7 +72,7 @@ class Place:
 
     def faults(self) -> tuple[str, ...]:
         """Return what can go wrong here, other than the end of the program."""
-        found: tuple[str, ...] = (RESTART, *TRAPS_ANYWHERE)
+        found: tuple[str, ...] = (RESTART, ABANDON, *TRAPS_ANYWHERE)
         if self.has_processes:
             found += (*TRAPS_OF_PROCESSES, KILL_SERVER, STOP, STOP_AND_KILL)
         if self.has_worker_processes:
@@ -63,7 +81,7 @@ class Place:
             found += (KILL_HELPER,)
         return found
 
-    def open(self, dataset: ps.Dataset[Any], prefetch: int) -> ps.Loader[Any]:
+    def open(self, dataset: ps.Dataset[Any]) -> ps.Loader[Any]:
         """Return a loader."""
         return ps.Loader(
             dataset,
@@ -71,7 +89,29 @@ class Place:
             workers=self.workers,
             isolated=self.isolated,
             ordered=self.ordered,
+            shard=ps.Shard(*self.shard),
+            prefetch=self.prefetch,
+            memory=self.memory,
+            copy=self.copy,
+            limits=ps.Limits(num_batch_workers=self.num_batch_workers, read_ahead=self.read_ahead),
+        )
+
+    def varied(self, chance: Chance, largest_batch: int) -> "Place":
+        """Return the place with other bounds than the usual ones.
+
+        Args:
+            chance: draws them.
+            largest_batch: how many bytes the largest batch has: a bound of memory allows for as many as are needed.
+        """
+        prefetch, batch_workers = chance.between(1, 5), chance.one_of([None, 1, 2, 3])
+        together = prefetch + 2 + max(self.num_workers, batch_workers or prefetch)
+        return replace(
+            self,
             prefetch=prefetch,
+            memory=chance.one_of([None, None, _LEAST_MEMORY + 2 * together * largest_batch]),
+            copy=chance.is_one_in(6),
+            num_batch_workers=batch_workers,
+            read_ahead=chance.one_of([1, 2, 7, 64]),
         )
 
 

@@ -85,7 +85,7 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     kind, folder, seed, number = task["made"]
     dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
-    with Place(**task["place"]).open(dataset, 2) as loader:
+    with Place(**task["place"]).open(dataset) as loader:
         if task["state"] is not None:
             loader.load_state_dict(task["state"])
         for batch in loader:

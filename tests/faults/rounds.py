@@ -8,23 +8,31 @@ import json
 import select
 import signal
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import penstock as ps
 from penstock._caught import Caught
-from penstock.errors import WorkerError
-from tests.equivalence.definition import digest, epoch_of
+from penstock._graph._length import length
+from penstock._tree import flatten
+from penstock.errors import UsageError, WorkerError
+from tests.equivalence.definition import epoch_of
+from tests.equivalence.kinds import is_numpy
 from tests.faults import program
 from tests.faults.chance import Chance
 from tests.faults.datasets import (
     DEADLY_TRAPS,
     INJECTED,
-    KINDS,
     MOST_ROWS,
+    TRAPPED_KINDS,
     TRAPS_ANYWHERE,
     TRAPS_OF_PROCESSES,
     InjectedError,
@@ -32,8 +40,20 @@ from tests.faults.datasets import (
     dataset_of,
 )
 from tests.faults.family import Family, Process
-from tests.faults.findings import BATCHES, POISONED, RAISED, Findings, compare
+from tests.faults.findings import (
+    BATCHES,
+    POISONED,
+    RAISED,
+    Findings,
+    brief,
+    briefs,
+    compare,
+    ended_by,
+    first_difference,
+    is_raised,
+)
 from tests.faults.places import (
+    ABANDON,
     FAULTS,
     KILL,
     KILL_HELPER,
@@ -42,8 +62,10 @@ from tests.faults.places import (
     RESTART,
     STOP,
     STOP_AND_KILL,
+    Place,
     place_for,
 )
+from tests.faults.work import WORKING_KINDS, at_once
 from tests.leaks import held, left_behind
 
 FAULTS_PER_ROUND: Final = 24
@@ -52,12 +74,22 @@ _MOST_DEATHS: Final = 2  # in an epoch, as a rule: a third of the same block mak
 _MANY_DEATHS: Final = 8  # now and then, where such an error is told from the others
 _MOST_ERRORS: Final = 100  # for one batch
 _PROGRAM_EVERY: Final = 4 * len(FAULTS)  # rounds: each kill of a program costs the start of two
+_FAULTS_OF_WORK: Final = (KILL, KILL_HELPER, STOP, STOP_AND_KILL, RESTART, ABANDON)
+_FAULTS_PER_WORK: Final = 8
+_MOST_EPOCHS_OF_WORK: Final = 4
+_SECONDS_OF_WORK: Final = 12.0  # after which no further epoch begins
+_SLOW_SECONDS: Final = (0.001, 0.005, 0.03)
 _STOPPED_SECONDS: Final = 0.02  # at most, where nothing comes from the others
 _PATIENCE_SECONDS: Final = 10.0
 
 
 def run_round(
-    seed: int, number: int, findings: Findings, progress: Callable[[], None], faults: int = FAULTS_PER_ROUND
+    seed: int,
+    number: int,
+    findings: Findings,
+    progress: Callable[[], None],
+    faults: int = FAULTS_PER_ROUND,
+    kinds: Sequence[str] = TRAPPED_KINDS,
 ) -> None:
     """Read a dataset while faults are injected, and note what was found.
 
@@ -67,34 +99,49 @@ def run_round(
         findings: are added to.
         progress: called often.
         faults: how many to inject, about.
+        kinds: of datasets, one of which it is.
     """
     chance = Chance(seed, number)
     favoured = FAULTS[number % len(FAULTS)]
+    kind = chance.one_of(kinds)
+    is_working = kind in WORKING_KINDS
     if favoured == KILL_PROGRAM and number % _PROGRAM_EVERY != FAULTS.index(KILL_PROGRAM):
         favoured = KILL
-    kind = chance.one_of(KINDS)
+    if is_working and favoured in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES):
+        favoured = chance.one_of(_FAULTS_OF_WORK)
     before = held()
     mapped = _mapped_memory()
     family = Family()
-    with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder:
+    name = f"seed {seed}, round {number} ({kind}, {favoured})"
+    with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # slow consumers that keep batches are warned
         dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
         with Caught() as caught:
-            if favoured == KILL_PROGRAM:
+            if favoured == KILL_PROGRAM and not _raises(dataset):
                 program.run_killed(dataset, (kind, folder, seed, number), chance, findings)
             else:
-                _Journey(dataset, kind, favoured, chance, findings).run(Path(folder), family, faults, progress)
+                favoured = KILL if favoured == KILL_PROGRAM else favoured
+                journey = _Journey(dataset, name, kind, favoured, chance, findings)
+                journey.run(Path(folder), family, min(faults, _FAULTS_PER_WORK) if is_working else faults, progress)
+                del journey
         if caught.error is not None:
             if not isinstance(caught.error, Exception):
                 raise caught.error
             raised = "".join(traceback.format_exception(caught.error))
-            findings.bad.append(f"round {number} ({kind}, {favoured}): {raised}")
+            findings.bad.append(f"{name}: {raised}")
         del dataset, caught
     findings.rounds += 1
     left = [*family.left_over(), *left_behind(before, _PATIENCE_SECONDS)]
     if _mapped_memory() > mapped:
         left.append(f"{_mapped_memory() - mapped} mappings of shared memory")
-    findings.bad.extend(f"round {number} ({kind}, {favoured}) left behind: {what}" for what in left)
+    findings.bad.extend(f"{name} left behind: {what}" for what in left)
     progress()
+
+
+def _raises(dataset: ps.Dataset[Any]) -> bool:
+    with at_once():
+        outcomes = briefs(epoch_of(dataset, 0))
+    return is_raised(outcomes)
 
 
 def _mapped_memory() -> int:
@@ -102,18 +149,49 @@ def _mapped_memory() -> int:
     return Path("/proc/self/maps").read_text().count("/memfd:")
 
 
+@dataclass(frozen=True)
+class _Consumer:
+    """How batches are consumed.
+
+    Attributes:
+        waits_one_in: after how many batches, as a rule, it takes its time; 0 for never.
+        seconds: how long.
+        keeps: how many batches it keeps.
+    """
+
+    waits_one_in: int = 0
+    seconds: float = 0.0
+    keeps: int = 1
+
+
 class _Journey:
     """One dataset on its way through epochs and places."""
 
-    def __init__(self, dataset: ps.Dataset[Any], kind: str, favoured: str, chance: Chance, findings: Findings) -> None:
+    def __init__(
+        self,
+        dataset: ps.Dataset[Any],
+        name: str,
+        kind: str,
+        favoured: str,
+        chance: Chance,
+        findings: Findings,
+    ) -> None:
         self._dataset = dataset
+        self._name = name
+        self._is_indexable = length(dataset.node) is not None
         self._kind = kind
+        self._is_working = kind in WORKING_KINDS
         self._favoured = favoured
         self._chance = chance
         self._findings = findings
+        self._epoch = 0
         self._expected: list[Any] = []
         self._found: list[Any] = []
-        self._last: tuple[Any, Any] | None = None  # the batch handed out before a fault, and its digest
+        self._largest = 0  # bytes of a batch
+        self._kept: deque[tuple[Any, Any]] = deque()  # batches that the consumer keeps, and what they are
+        self._consumer = _Consumer()
+        if self._is_working:
+            self._consumer = _Consumer(chance.one_of([0, 0, 1, 4]), chance.one_of(_SLOW_SECONDS), chance.between(0, 4))
         self._in_order = True  # whether all loaders of this epoch were
         self._deaths = 0  # of one block, at most, since the loader was made or the epoch began; with those to come
         self._most_deaths = _MOST_DEATHS
@@ -125,28 +203,87 @@ class _Journey:
         self._family = family
         self._progress = progress
         wanted, favoured = self._findings.injected + faults, self._findings.total(self._favoured)
-        self._move()
+        began = time.monotonic()
+        self._draw_place()
+        self._expect(0)
+        self._open()
         try:
-            for epoch in range(_MOST_EPOCHS):
-                self._read_epoch(epoch)
+            for epoch in range(_MOST_EPOCHS_OF_WORK if self._is_working else _MOST_EPOCHS):
+                if epoch:
+                    self._expect(epoch)
+                self._read_epoch()
                 if self._findings.injected >= wanted and self._findings.total(self._favoured) > favoured:
                     break
+                if self._is_working and time.monotonic() - began > _SECONDS_OF_WORK:
+                    break
         finally:
-            self._last = None
+            self._kept.clear()
             del self._batches
             self._loader.close()
 
-    def _move(self) -> None:
-        self._place = place_for(self._favoured, self._chance)
-        self._loader = self._place.open(self._dataset, self._chance.between(1, 4))
+    # -- where it is read
 
-    def _read_epoch(self, epoch: int) -> None:
-        self._expected = [digest(batch) for batch in epoch_of(self._dataset, epoch)]
-        self._found, self._last = [], None
+    def _draw_place(self) -> None:
+        shard = getattr(self, "_place", Place("none")).shard
+        self._place = replace(place_for(self._favoured, self._chance), shard=shard)
+        if self._is_working:
+            self._place = self._place.varied(self._chance, self._largest)
+            may_change = self._in_order and (self._is_indexable or not hasattr(self, "_loader"))
+            if may_change and self._chance.is_one_in(2):
+                count = self._chance.between(1, 4)
+                self._draw_shard(self._chance.between(0, count - 1), count)
+        if is_raised(self._expected):  # out of order, batches after it may come before it
+            self._place = replace(self._place, ordered=True)
+
+    def _draw_shard(self, rank: int, count: int) -> None:
+        try:
+            ps.Loader(self._dataset, shard=ps.Shard(rank, count)).close()
+        except UsageError:  # this dataset can't be cut so
+            return
+        self._place = replace(self._place, shard=(rank, count))
+
+    def _open(self) -> None:
+        self._loader = self._place.open(self._dataset)
+
+    # -- what is read
+
+    def _expect(self, epoch: int) -> None:
+        """Compute what an epoch must give."""
+        self._epoch = epoch
+        self._found = []
+        with at_once():
+            self._expected = briefs(self._sized(epoch_of(self._dataset, epoch) if self._is_whole else self._of_rank()))
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._place.shard[1] == 1
+
+    def _of_rank(self) -> Iterator[Any]:
+        """Yield a rank's batches of the epoch, computed inline by a loader."""
+        with ps.Loader(self._dataset, shard=ps.Shard(*self._place.shard)) as loader:
+            if self._is_indexable:
+                loader.seek(self._epoch * len(loader))
+            else:
+                for _ in range(self._epoch):
+                    briefs(loader)
+            yield from loader
+
+    def _sized(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            leaves = flatten(batch)[0]
+            self._largest = max(self._largest, sum(leaf.nbytes for leaf in leaves if is_numpy(leaf)))
+            yield batch
+
+    def _read_epoch(self) -> None:
+        self._kept.clear()
         self._in_order = True
         self._deaths = 0
-        poison_is_told = self._kind != "substituted"  # where a deadly row is replaced like one that raises
+        poison_is_told = (
+            not self._is_working and self._kind != "substituted"
+        )  # where a deadly row is replaced like one that raises
         self._most_deaths = _MANY_DEATHS if poison_is_told and self._chance.is_one_in(4) else _MOST_DEATHS
+        if is_raised(self._expected) and not self._place.ordered:
+            self._restart()
         count = len(self._expected)
         moments = {self._chance.between(0, count) for _ in range(self._chance.between(1, 6))}
         began = time.monotonic()
@@ -161,18 +298,26 @@ class _Journey:
             goes_on = self._take()
         self._count_sprung(remove=True)
         self._findings.took(self._kind, self._place.name, time.monotonic() - began)
-        wrong = compare(self._expected, self._found, in_order=self._in_order)
+        self._compare(len(self._expected))
+        self._progress()
+
+    def _compare(self, count: int) -> None:
+        """Compare what was found to the first `count` batches that were expected."""
+        expected = self._expected[:count]
+        wrong = compare(expected, self._found, in_order=self._in_order)
         for what, how_many in wrong.items():
             self._count(what, how_many)
-            self._findings.bad.append(f"epoch {epoch} of {self._kind}, ended in {self._place}: {how_many} {what}")
-        self._progress()
+            self._findings.bad.append(
+                f"{self._name}: epoch {self._epoch}, ended in {self._place}: "
+                f"{how_many} {what}; {first_difference(expected, self._found)}"
+            )
 
     def _begin(self) -> None:
         self._batches = iter(self._loader)
         self._in_order = self._in_order and self._place.ordered
 
     def _take(self, *, is_error_enough: bool = False) -> bool:
-        """Take the next batch, or an error that was injected; return whether there was one."""
+        """Take the next batch, or an error that was injected; return whether there may be more."""
         for _ in range(_MOST_ERRORS):
             try:
                 batch = next(self._batches)
@@ -182,14 +327,26 @@ class _Journey:
                 self._accept(error)
                 if is_error_enough:
                     return True
+            except ValueError as error:
+                self._found.append(ended_by(error))
+                return False
             else:
-                if self._last is not None and digest(self._last[0]) != self._last[1]:
-                    raise AssertionError("a batch changed after it was handed out")
-                self._found.append(digest(batch))
-                self._last = batch, self._found[-1]
-                self._count(BATCHES)
+                self._consume(batch)
                 return True
         raise AssertionError("errors without end")
+
+    def _consume(self, batch: Any) -> None:
+        self._found.append(brief(batch))
+        self._kept.append((batch, self._found[-1]))
+        self._count(BATCHES)
+        if self._place.memory is not None and self._loader.stats()["bytes_in_flight"] > self._place.memory:
+            raise AssertionError(f"{self._loader.stats()['bytes_in_flight']} bytes are in flight in {self._place}")
+        if self._consumer.waits_one_in and self._chance.is_one_in(self._consumer.waits_one_in):
+            threading.Event().wait(self._consumer.seconds)
+        while len(self._kept) > self._consumer.keeps:
+            kept, before = self._kept.popleft()
+            if brief(kept) != before:
+                raise AssertionError("a batch changed after it was handed out")
 
     def _accept(self, error: Exception) -> None:
         """Go on after an error that was injected; raise any other."""
@@ -211,10 +368,10 @@ class _Journey:
             return
         if fault in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES):
             self._lay_trap()
-        elif fault == RESTART:
-            if len(self._found) < len(self._expected):
-                self._restart()
-                self._count(RESTART)
+        elif fault in (RESTART, ABANDON):
+            if self._is_amid:
+                self._restart() if fault == RESTART else self._abandon()
+                self._count(fault)
         elif fault == KILL_SERVER:
             if not self._has_killed_server and self._deaths < self._most_deaths:  # making another takes long
                 self._has_killed_server = self._strike(self._family.servers(), signal.SIGKILL, KILL_SERVER)
@@ -267,19 +424,51 @@ class _Journey:
         waiting.register(descriptor, select.POLLIN)
         return bool(waiting.poll(1000 * _STOPPED_SECONDS)) and self._batches.may_wait is None
 
+    @property
+    def _is_amid(self) -> bool:
+        """Whether a state taken now is one of this epoch."""
+        return len(self._found) < len(self._expected)
+
     def _restart(self) -> None:
         """Break off, and go on from the state in another place."""
         state = json.dumps(self._loader.state_dict())
         self._count_sprung()
         if self._chance.is_one_in(2):
             self._loader.close()
-        del self._batches, self._loader  # which closes it
-        self._move()
+        if hasattr(self, "_batches"):
+            del self._batches
+        del self._loader  # which closes it
+        before = self._place.shard
+        self._draw_place()
+        if self._place.shard != before:
+            self._go_on_as_another_rank()
+        self._open()
         self._deaths = self._traps.waiting(DEADLY_TRAPS)
         self._loader.load_state_dict(json.loads(state))
         self._begin()
 
+    def _go_on_as_another_rank(self) -> None:
+        count = len(self._found)
+        self._compare(count)
+        self._expect(self._epoch)
+        self._found = self._expected[:count]  # that was compared
+
+    def _abandon(self) -> None:
+        """Leave the iterator, maybe read a little of another epoch, and go on from the state in the same loader."""
+        state = self._loader.state_dict()
+        if self._chance.is_one_in(2):
+            del self._batches
+        if self._chance.is_one_in(2):
+            self._batches = iter(self._loader)
+            with suppress(StopIteration, ValueError, InjectedError, MemoryError, WorkerError):
+                for _ in range(self._chance.between(0, 3)):
+                    next(self._batches)
+        self._loader.load_state_dict(state)
+        self._begin()
+
     def _lay_trap(self) -> None:
+        if self._is_working:  # what its functions raise is part of what it means
+            return
         kinds = [kind for kind in self._place.faults() if kind in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES)]
         kind = self._favoured if self._favoured in kinds and self._chance.is_one_in(2) else self._chance.one_of(kinds)
         if kind in DEADLY_TRAPS:

@@ -1,7 +1,8 @@
 """Faults of every kind are injected into loaders of every kind, and what they yield stays what the definition says."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +10,23 @@ import pytest
 import penstock as ps
 from tests.equivalence.definition import epoch_of
 from tests.faults import rounds
-from tests.faults.findings import CHANGED, LOST, REPEATED, Findings, compare
-from tests.faults.places import FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
+from tests.faults.chance import Chance
+from tests.faults.datasets import TRAPPED_KINDS
+from tests.faults.findings import (
+    BATCHES,
+    CHANGED,
+    LOST,
+    REPEATED,
+    Findings,
+    briefs,
+    compare,
+    first_difference,
+    is_raised,
+)
+from tests.faults.places import ABANDON, FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
+from tests.faults.work import WORKING_KINDS, Pace, at_once, working_dataset
 
-OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART)
+OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART, ABANDON)
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 
@@ -31,16 +45,61 @@ def test_nothing_is_lost_changed_repeated_or_left_behind(fault: str) -> None:
     assert findings.total(fault) > 0
 
 
-def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", WORKING_KINDS)
+def test_functions_that_take_time_change_nothing(kind: str) -> None:
+    """A round over a random dataset whose functions take time, on a number of ranks, with a consumer that is slow."""
+    findings = Findings()
+    rounds.run_round(0, WORKING_KINDS.index(kind), findings, nothing, faults=3, kinds=(kind,))
+    assert findings.bad == []
+    assert findings.total(BATCHES) > 0
+
+
+@pytest.mark.parametrize("kind", WORKING_KINDS)
+def test_a_seed_gives_the_same_dataset_again(kind: str) -> None:
+    """The random graph, and so its batches, depend on the seed alone."""
+    one, other = (working_dataset(kind, Chance(5, kind)) for _ in range(2))
+    with at_once():
+        assert briefs(epoch_of(one, 0)) == briefs(epoch_of(other, 0))
+
+
+def test_functions_take_time_unless_the_definition_is_computed() -> None:
+    """What is spent is at least what was asked for, whatever kind of work it is, and nothing at once."""
+    for kind in ("numpy", "python", "wait", "mixed"):
+        pace = Pace(kind, 0.01)
+        began = time.perf_counter()
+        pace.spend()
+        assert time.perf_counter() - began >= 0.009
+    with at_once():
+        began = time.perf_counter()
+        Pace("wait", 60.0).spend()
+        assert time.perf_counter() - began < 30
+
+
+def test_where_batches_differ_is_told() -> None:
+    """The first batch that differs is shown from where it differs, and an error that ends an epoch is one of them."""
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("corrupt")
+
+    outcomes = briefs(failing())
+    assert is_raised(outcomes)
+    assert not is_raised(outcomes[:1])
+    assert first_difference(outcomes, briefs([1])).startswith("batch 1 should be ('error', 'ValueError', 'corrupt')")
+    assert first_difference(briefs([1, 2]), briefs([1, 3])).startswith("batch 1 should be (<class 'int'>, 2)")
+
+
+@pytest.mark.parametrize("kinds", [TRAPPED_KINDS, WORKING_KINDS])
+def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
     """Where the definition had another batch than the loader yields, and one less, both are found."""
 
     def other_epoch(dataset: ps.Dataset[Any], epoch: int) -> Iterator[Any]:
-        _, _, *others = epoch_of(dataset, epoch)
-        return iter(["another", *others])
+        _, _, *others = [*epoch_of(dataset, epoch), None, None]
+        return iter(["another", *others[:-2]])
 
     monkeypatch.setattr(rounds, "epoch_of", other_epoch)
     findings = Findings()
-    rounds.run_round(0, FAULTS.index(RESTART), findings, nothing, faults=1)
+    rounds.run_round(0, FAULTS.index(RESTART), findings, nothing, faults=1, kinds=kinds)
     assert not findings.are_fine
     assert findings.total(CHANGED) > 0
 
