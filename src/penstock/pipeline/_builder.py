@@ -1,6 +1,6 @@
 """A pipeline described by a chain of calls, in the order in which items flow; what it makes is a `PipelineConfig`."""
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Self
 
@@ -167,12 +167,16 @@ class PipelineBuilder(Generic[InT, OutT]):
         return self._add(Disaggregate())
 
     def path_variants(
-        self, router: Callable[[Any], int], paths: Sequence[Sequence[Stage]], *, name: str | None = None
+        self,
+        router: Callable[[Any], int | Awaitable[int]],
+        paths: Sequence[Sequence[Stage]],
+        *,
+        name: str | None = None,
     ) -> Self:
         """Add a stage that sends each item along one of several paths, which merge again in order of completion.
 
         Args:
-            router: a plain function that tells an item's path, counted from 0.
+            router: a function, plain or async, that returns the number of an item's path, counted from 0.
             paths: the stages of each path; the items of an empty one pass unchanged.
             name: what the stage is called. Default None: the router's own name.
 

@@ -15,6 +15,10 @@ _PROBATION_ITEMS: Final = 100  # a rate means nothing before
 _NOTE: Final = "Raised here, of which the frames were released:"
 
 
+class FatalError(Exception):
+    """Ends the pipeline with its cause, however many items may be dropped: the program is at fault, not the item."""
+
+
 class Tolerance:
     """Counts the failures of one or more stages against what is allowed.
 
@@ -53,6 +57,8 @@ class Tolerance:
         Raises:
             PipelineFailure: the error is one too many, or one that can't be allowed; it is the cause.
         """
+        if isinstance(error, FatalError) and error.__cause__ is not None:
+            error, fatal = error.__cause__, True
         failure = failure_of(stage, item, error)
         self.failures += 1
         if fatal or not isinstance(error, Exception) or self._is_too_many():

@@ -7,7 +7,7 @@ nothing starts then; it can be pickled if what it holds can.
 import copy
 import functools
 import reprlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, MISSING, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
@@ -253,7 +253,8 @@ class PathVariants(Generic[InT]):
     """A stage that sends each item along one of several paths, whose outputs merge again as they are completed.
 
     Args:
-        router: a plain function that tells an item's path, counted from 0.
+        router: a function, plain or async, that returns the number of an item's path, counted from 0. It is called for
+            one item at a time, in their order: a plain one on the pipeline's threads, an async one in its event loop.
         paths: the stages of each path, as tuples; the items of an empty one pass unchanged.
         name: what the stage is called, without a "/". Default None: the router's own name. A stage `resize` of the
             first path of `router` is `router[0]/resize`.
@@ -267,17 +268,17 @@ class PathVariants(Generic[InT]):
         PathVariants(str.isupper, 2 paths)
     """
 
-    router: Callable[[Any], int]
+    router: Callable[[Any], int | Awaitable[int]]
     paths: "tuple[tuple[Stage, ...], ...]"
     _: KW_ONLY
     name: str | None = None
 
     def __post_init__(self) -> None:
         router: object = self.router
-        if not callable(router) or kind_of(router) != "sync":
+        if not callable(router) or kind_of(router) not in {"sync", "async"}:
             raise UsageError(
-                f"a router is a plain function from an item to a path's number; got {router!r:.200}. "
-                "Have an async stage before it find out what it needs"
+                f"a router is a function, plain or async, from an item to a path's number; got {router!r:.200}. "
+                "Return the number, and don't yield it"
             )
         check_name(self.name)
         if not self.paths or not is_tuple_of(self.paths, tuple):

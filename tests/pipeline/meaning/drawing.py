@@ -102,7 +102,7 @@ class _Drawing:
             for _ in range(depth, after):
                 path = (*path, Ungroup())
             paths.append(path)
-        return Branch(number, tuple(paths), fails_at=self._fail_points())
+        return Branch(number, tuple(paths), fails_at=self._fail_points(), awaits=self._draw(st.booleans()))
 
     def _fail_points(self) -> frozenset[int]:
         if not self._failing or self._draw(st.sampled_from([True, True, False])):

@@ -59,6 +59,7 @@ class Branch:
     number: int
     paths: tuple["tuple[StageValue, ...]", ...]
     fails_at: frozenset[int] = frozenset()
+    awaits: bool = False
 
     @property
     def name(self) -> str:
@@ -215,7 +216,8 @@ def _built(stage: StageValue) -> Any:
             return Disaggregate()
         case Branch():
             paths = tuple(tuple(map(_built, path)) for path in stage.paths)
-            return PathVariants(_Router(len(paths), stage.fails_at), paths, name=stage.name)
+            router = (_AsyncRouter if stage.awaits else _Router)(len(paths), stage.fails_at)
+            return PathVariants(router, paths, name=stage.name)
 
 
 class _UpTo:
@@ -243,6 +245,17 @@ class _Router:
         if _origin(item) in self.fails_at:
             raise BrokenError(item)
         return _origin(item) % self.count
+
+
+@dataclass(frozen=True)
+class _AsyncRouter:
+    count: int
+    fails_at: frozenset[int]
+
+    async def __call__(self, item: Any) -> int:
+        for _ in range(_origin(item) % 3):
+            await asyncio.sleep(0)
+        return _Router(self.count, self.fails_at)(item)
 
 
 def _origin(item: Any) -> int:

@@ -177,11 +177,11 @@ def _through(stage: _Stage, items: Iterator[Any]) -> Iterator[Any]:
         raise failed
 
 
-def _stages(stages: Sequence[Any], run: _Run, prefix: str) -> list[_Stage]:
+def _stages(stages: Sequence[Pipe | Aggregate | Disaggregate | PathVariants], run: _Run, prefix: str) -> list[_Stage]:
     return [_stage(stage, run, prefix) for stage in stages]
 
 
-def _stage(stage: Any, run: _Run, prefix: str) -> _Stage:
+def _stage(stage: Pipe | Aggregate | Disaggregate | PathVariants, run: _Run, prefix: str) -> _Stage:
     match stage:
         case Pipe():
             return _Call(f"{prefix}{stage.name}", _outputs_of(stage.op, run), run, run.budget_of(stage))
@@ -191,8 +191,6 @@ def _stage(stage: Any, run: _Run, prefix: str) -> _Stage:
             return _Collect(stage, run)
         case PathVariants():
             return _Branch(stage, run, prefix)
-        case _:
-            raise AssertionError(stage)
 
 
 def _outputs_of(op: Any, run: _Run) -> Callable[[Any], Iterator[Any]]:
@@ -293,15 +291,17 @@ class _Branch:
     """Each item takes the path that the router says."""
 
     def __init__(self, stage: PathVariants, run: _Run, prefix: str) -> None:
-        self._router = stage.router
+        self._route = _outputs_of(stage.router, run)
         self._name = f"{prefix}{stage.name}"
-        self._paths = [_stages(path, run, f"{self._name}[{number}]/") for number, path in enumerate(stage.paths)]
+        self._paths: list[list[_Stage]] = [
+            _stages(path, run, f"{self._name}[{number}]/") for number, path in enumerate(stage.paths)
+        ]
         self._run = run
 
     def push(self, item: Any) -> Iterator[Any]:
         """Send an item along its path."""
         try:
-            path = self._paths[self._router(item)]
+            path: list[_Stage] = self._paths[next(self._route(item))]
         except Exception as error:  # noqa: BLE001 - whatever the router raises
             try:
                 self._run.drop(Failure(self._name, item, error), self._run.budget)

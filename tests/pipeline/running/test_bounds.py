@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock.pipeline import SKIP, PipelineBuilder
+from penstock.pipeline import SKIP, Pipe, PipelineBuilder
 from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
 
@@ -134,6 +134,44 @@ def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
             calls.wait_until(lambda now: now.inside == 40)
             calls.open()
             assert sorted(pipeline) == [*range(250)]
+
+
+def test_a_slow_router_holds_back_no_coroutine() -> None:
+    """A plain router that waits runs on a thread: coroutines go on meanwhile, also those that it waits for."""
+    ticked = threading.Event()
+
+    def route(item: int) -> int:
+        if item == 1:
+            assert ticked.wait(PATIENCE_SECONDS)
+        return item % 2
+
+    async def tick(item: int) -> int:
+        await asyncio.sleep(0)
+        ticked.set()
+        return item
+
+    builder = PipelineBuilder().add_source(range(10)).path_variants(route, [[], [Pipe(str)]])
+    builder.pipe(tick)
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        assert sorted(pipeline, key=int) == [0, "1", 2, "3", 4, "5", 6, "7", 8, "9"]
+
+
+def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
+    """An async router gets one item after the other, in their order."""
+    calls = Gate()
+    routed: list[int] = []
+
+    async def route(item: int) -> int:
+        with calls:
+            await asyncio.sleep(0)
+            routed.append(item)
+        return item % 3
+
+    builder = PipelineBuilder().add_source(range(60)).path_variants(route, [[], [], []]).add_sink(4)
+    with builder.build(num_threads=1).auto_stop() as pipeline:
+        assert sorted(pipeline) == [*range(60)]
+    assert routed == [*range(60)]
+    assert calls.most == 1
 
 
 @OF_EACH_KIND

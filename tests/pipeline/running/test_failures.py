@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from penstock.errors import PipelineFailure
+from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline import ItemDropped, Pipeline, PipelineBuilder, StageEnded
 from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Again, Pass, read_by_for
@@ -129,10 +129,12 @@ def test_a_source_that_cannot_be_iterated() -> None:
     assert found.failure.__cause__ is error
 
 
-def test_a_router_raises() -> None:
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_router_raises(kind: Kind) -> None:
     """The failure names the branching stage and the item."""
     error = BrokenError("mine")
-    builder = PipelineBuilder().add_source(range(9)).path_variants(_route(error), [[], []], name="fork")
+    router = of_kind(kind, _route(error))
+    builder = PipelineBuilder().add_source(range(9)).path_variants(router, [[], []], name="fork")
     found = run(builder)
     assert found.failure is not None
     assert (found.failure.stage, found.failure.item) == ("fork", "5")
@@ -147,11 +149,18 @@ def _route(error: Exception) -> Callable[[int], int]:
 
 @pytest.mark.parametrize("path", [2, -1, "0", None])
 def test_a_router_names_no_path(path: Any) -> None:
-    """A router that gives what is no path's number fails on that item."""
-    found = run(PipelineBuilder().add_source([7]).path_variants(lambda _: path, [[], []], name="fork"))
-    assert found.items == []
-    assert found.failure is not None
-    assert (found.failure.stage, found.failure.item) == ("fork", "7")
+    """A router that gives what is no path's number ends the pipeline, however many items may be dropped."""
+
+    async def route(_: int) -> Any:
+        return path
+
+    routers: list[Callable[[int], Any]] = [lambda _: path, route]
+    for router in routers:
+        found = run(PipelineBuilder().add_source([7]).path_variants(router, [[], []], name="fork"), max_failures=-1)
+        assert found.items == []
+        assert found.failure is not None
+        assert (found.failure.stage, found.failure.item) == ("fork", "7")
+        assert isinstance(found.failure.__cause__, UsageError)
 
 
 class BrokenAggregator:

@@ -118,8 +118,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: PathVariants(plain, ()), r"paths is a tuple of at least one path.*; got \(\)"),
     (lambda: PathVariants(plain, [()]), r"paths is a tuple .*; got \[\(\)\]"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: PathVariants(plain, ((plain,),)), r"a stage is a Pipe, .*; got <function plain"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: PathVariants(awaited, ((),)), r"a router is a plain function .*; got <function awaited"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: PathVariants({}, ((),)), r"a router is a plain function .*; got {}"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants(streamed, ((),)), r"a router is a function, .*; got <function streamed"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PathVariants({}, ((),)), r"a router is a function, plain or async, .*; got {}"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Sink(0), r"buffer_size must be .*; got 0"),
     (lambda: Sink(max_bytes=0), r"max_bytes must be .*; got 0"),
     (lambda: Source(3), r"a source is iterable, or async iterable; got 3\. Give a list"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused

@@ -1,9 +1,62 @@
-"""Where several flows of items become one: as they come, or one of each in turn."""
+"""Where one flow of items parts, and where several become one: as they come, or one of each in turn."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Channel, Output, Waiters
+
+
+class Fork:
+    """The beginnings of several paths as one output, which takes pairs of a path's number and the item for it.
+
+    Items enter in the order in which they are put: one whose path is full holds back those behind it.
+    """
+
+    def __init__(self, paths: Sequence[Output]) -> None:
+        self._paths = paths
+
+    def offer(self, item: object) -> bool:
+        """Return whether there was room for an item in its path; if so, it is put."""
+        number, routed = cast("tuple[int, object]", item)
+        return self._paths[number].offer(routed)
+
+    async def put(self, item: object) -> None:
+        """Put an item into its path when there is room."""
+        number, routed = cast("tuple[int, object]", item)
+        await self._paths[number].put(routed)
+
+    async def put_all(self, items: list[object]) -> None:
+        """Put items into their paths, as room comes."""
+        for item in items:
+            if not self.offer(item):
+                await self.put(item)
+
+    async def room(self) -> int:
+        """Return for how many items there is room in each of the paths, once there is any."""
+        return min([await each.room() for each in self._paths])
+
+    async def end_pass(self) -> None:
+        """Say in all paths at the same time that a pass is over: the end of an empty path is that of all the others."""
+        async with asyncio.TaskGroup() as paths:
+            for each in self._paths:
+                paths.create_task(each.end_pass())
+
+    def end(self, failure: PipelineFailure | None) -> None:
+        """Say in all paths that nothing comes any more, and why."""
+        for each in self._paths:
+            each.end(failure)
+
+    @property
+    def pace(self) -> float:
+        """Seconds an item of the slowest stage so far."""
+        return max(each.pace for each in self._paths)
+
+    @pace.setter
+    def pace(self, pace: float) -> None:
+        for each in self._paths:
+            each.pace = pace
 
 
 class Junction:

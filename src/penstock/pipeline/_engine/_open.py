@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol, assert_never, cast
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline._channels._branching import Inlet, Junction, Turns
+from penstock.pipeline._channels._branching import Fork, Inlet, Junction, Turns
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._config import Merge, PipelineConfig, place_inside, stage_names
 from penstock.pipeline._engine._probes import Probes
@@ -18,9 +18,10 @@ from penstock.pipeline._operations._async_stage import AsyncGeneratorStage, Asyn
 from penstock.pipeline._operations._executor_stage import ExecutorStage
 from penstock.pipeline._operations._folding import AggregateStage, DisaggregateStage
 from penstock.pipeline._operations._pulling import GeneratorStage, Source
-from penstock.pipeline._operations._router import Router
+from penstock.pipeline._operations._router import AsyncRouter, Router
 from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._sync_stage import SyncStage
+from penstock.pipeline._ops import kind_of
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
 
@@ -108,33 +109,41 @@ class Opening:
     def _steps(
         self, steps: Sequence[Step], inputs: Sequence[Channel], outputs: Sequence[Output], place: str, above: list[Node]
     ) -> None:
-        before: SyncStage | None = None
+        before: Stage | None = None
         names = stage_names(tuple(steps))
         for name, step, channel, output in zip(names, steps, inputs, outputs, strict=True):
             full = place + name
             if isinstance(step, PathVariants):
-                above = self._paths(full, step, channel, output, above)
-                before = None
-                continue
-            stage = self._stage(step, self._site(step, full, channel, output))
-            fused = stage if isinstance(stage, SyncStage) else None
-            if before is not None and fused is not None:
-                before.following = fused
-            before = fused
-            above = [*above, self._add(full, stage.run, partial(_failure_of, channel), [output], above)]
+                stage, above = self._paths(full, step, channel, output, above)
+            else:
+                stage = self._stage(step, self._site(step, full, channel, output))
+                above = [*above, self._add(full, stage.run, partial(_failure_of, channel), [output], above)]
+            if isinstance(before, SyncStage) and isinstance(stage, SyncStage):
+                before.following = stage
+            before = None if isinstance(step, PathVariants) else stage
 
-    def _paths(self, name: str, step: PathVariants, channel: Channel, output: Output, above: list[Node]) -> list[Node]:
+    def _paths(
+        self, name: str, step: PathVariants, channel: Channel, output: Output, above: list[Node]
+    ) -> tuple[Stage, list[Node]]:
         junction = Junction(output, len(step.paths))
         inputs = [[_channel_before(each) for each in path] for path in step.paths]
         outputs: list[list[Output]] = [[*channels, Inlet(output, junction)] for channels in inputs]
-        firsts = [each[0] for each in outputs]
-        router = Router(name, step.router, firsts, self._tolerance)
-        run = partial(router.run, channel, self._probes.probe(name, "router", 1))
+        fork = Fork([each[0] for each in outputs])
+        stage = self._router(name, step, channel, fork)
         begun = len(self.nodes)
-        node = self._add(name, run, partial(_failure_of, channel), firsts, above)
+        node = self._add(name, stage.run, partial(_failure_of, channel), [fork], above)
         for number, path in enumerate(step.paths):
             self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
-        return [*above, *self.nodes[begun:]]
+        return stage, [*above, *self.nodes[begun:]]
+
+    def _router(self, name: str, step: PathVariants, channel: Channel, fork: Fork) -> Stage:
+        router: Callable[[Any], Any] = step.router
+        awaited = kind_of(router) == "async"
+        probe = self._probes.probe(name, "router", 1, on_threads=not awaited)
+        site = Site(name, 1, channel, fork, self._tolerance, probe)
+        if awaited:
+            return AsyncStage(site, AsyncRouter(router, len(step.paths)), ordered=True)
+        return SyncStage(site, Router(router, len(step.paths)), self._resources.threads, ordered=True)
 
     def _stage(self, step: Pipe | Aggregate | Disaggregate, site: Site) -> Stage:
         match step:
