@@ -152,7 +152,7 @@ def test_located_arrays_are_sent_by_reference() -> None:
     element = {"first": first, "own": np.arange(5), "second": second, "none": first[:0], "strided": first[:9:2]}
     encoder = Encoder(locate=shared.locate)
     encoded = encoder.encode(element)
-    assert encoded.places == (("start", 0), ("start", LARGE))
+    assert encoded.places == (("start", 0), ("start", LARGE), ("start", 0))
     assert encoded.size_bytes < 1000
     decoder = Decoder()
     decoder.learn(encoded.description or b"")

@@ -74,7 +74,7 @@ def test_large_tensors_are_views_of_the_memory() -> None:
 
 
 def test_located_tensors_are_sent_by_reference() -> None:
-    """A tensor that lies in shared memory in C order is not copied."""
+    """A tensor in shared memory is not copied, in C order or in another."""
     shared: Any = np.zeros(400_000, np.uint8)
     tensor = torch.from_numpy(shared).view(torch.float32).reshape(-1, 10)
 
@@ -84,11 +84,11 @@ def test_located_tensors_are_sent_by_reference() -> None:
 
     encoder, decoder = Encoder(locate=locate), Decoder()
     encoded = encoder.encode([tensor[100:], tensor.T, torch.zeros(3)])
-    assert encoded.places == (4000,)
+    assert encoded.places == (4000, 0)
     decoder.learn(encoded.description or b"")
-    received: Any = decoder.decode(encoded.head, written(encoded), [memoryview(shared)[4000:]])
+    received: Any = decoder.decode(encoded.head, written(encoded), [memoryview(shared)[4000:], memoryview(shared)])
     tensor[100, 0] = 5
-    assert received[0][0, 0] == 5
+    assert received[0][0, 0] == received[1][0, 100] == 5
     assert received[1].shape == (10, 10_000)
 
 

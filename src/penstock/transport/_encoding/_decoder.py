@@ -6,10 +6,11 @@ beyond its size: every start, size and count is compared before it is used. With
 
 import dataclasses
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -19,9 +20,20 @@ from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
 from penstock.transport._encoding._description import parse
 from penstock.transport._encoding._dtypes import check_text
-from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, SimpleLeaf, TensorLeaf
+from penstock.transport._encoding._layout import (
+    FORM,
+    START,
+    ArrayLeaf,
+    Layout,
+    SimpleLeaf,
+    TensorLeaf,
+    first_item_bytes,
+)
 from penstock.transport._encoding._pickles import load
 from penstock.transport._memory import aligned
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LARGEST_COPIED_BYTES: Final = 65_536  # so that keeping a label doesn't keep the memory of its image
 _MOST_LAYOUTS: Final = 4_096  # of all encoders whose messages come here
@@ -167,6 +179,8 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
 def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     """Return an array, scalar or tensor of the message's memory, which is large enough."""
     start = leaf.start or 0
+    if leaf.strides is not None:
+        return _strided(leaf, leaf.strides, message)
     if isinstance(leaf, TensorLeaf):
         return _tensor(leaf, message.view[start : start + leaf.nbytes], message)
     if not leaf.nbytes:
@@ -178,6 +192,30 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
         scalar: object = array.copy()[()]
         return scalar
     return array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array
+
+
+def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _Message) -> object:
+    """Return an array or tensor with strides over the start of the message's memory, which has all that it spans.
+
+    A private one takes no more memory than it spans, whatever its shape.
+
+    Raises:
+        MessageError: torch is missing here, or refuses the tensor.
+    """
+    if isinstance(leaf, TensorLeaf):
+        span = message.view[: leaf.nbytes]
+        private = leaf.nbytes <= message.copied_bytes or span.readonly
+        try:
+            return tensors.strided_tensor_over(span, leaf.dtype, leaf.shape, strides, private=private)
+        except (ImportError, AttributeError, RuntimeError) as error:
+            raise MessageError(f"this message has a torch tensor, which can't be made here ({error})") from error
+    if not leaf.nbytes:
+        return np.empty(leaf.shape, leaf.dtype)
+    private, start = leaf.nbytes <= message.copied_bytes, first_item_bytes(leaf.shape, strides)
+    is_copied = private and math.prod(leaf.shape) * leaf.dtype.itemsize > leaf.nbytes
+    memory = np.frombuffer(message.view, np.uint8, leaf.nbytes).copy() if is_copied else message.memory
+    array: NDArray[Any] = np.ndarray(leaf.shape, leaf.dtype, memory, start, strides)
+    return array.copy() if private and not is_copied else array
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:

@@ -84,9 +84,10 @@ class Encoder:
 
     Args:
         allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors by their handles.
-        locate: asked, for arrays and tensors in one piece and for `Bytes`, with the address and the size in bytes;
+        locate: asked, for arrays, tensors and `Bytes`, with the lowest address and the size in bytes that one spans;
             where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
             own their memory.
+        least_located_bytes: it isn't asked for smaller leaves either.
 
     Example:
         >>> from penstock.transport._encoding import Decoder
@@ -100,10 +101,15 @@ class Encoder:
     """
 
     def __init__(
-        self, *, allow_pickle: bool = False, locate: Callable[[int, int], object | None] | None = None
+        self,
+        *,
+        allow_pickle: bool = False,
+        locate: Callable[[int, int], object | None] | None = None,
+        least_located_bytes: int = 0,
     ) -> None:
         self._allow_pickle = allow_pickle
         self._locate = locate
+        self._least_located_bytes = max(least_located_bytes, 1)
         self._known: OrderedDict[tuple[Node, tuple[LeafKey, ...]], _Known] = OrderedDict()
         self._pickled = 0
         self._layouts = 0
@@ -126,7 +132,7 @@ class Encoder:
         """
         leaves: list[object] = []
         node = take_apart(element, leaves)
-        parts = Parts(self._allow_pickle, self._locate, [], [], [], [], [], [])
+        parts = Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], [])
         try:
             take(leaves, parts)
         except RefusedError as refused:

@@ -30,8 +30,15 @@ NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
 SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
 
 LeafKey: TypeAlias = tuple[Hashable, ...]
-"""A leaf as the description has it: the kind; for arrays then the dtype's text, the shape and two flags; for a `Bytes`,
-whose kind is "handle", whether it lies in a place.
+"""A leaf as the description has it.
+
+    kind                                                  none, bool, int, float, complex, cuda, and the sized ones
+    "array", dtype, shape, Fortran's order, in a place    a NumPy array in one piece
+    "tensor", dtype, shape, in a place                    a torch tensor in one piece
+    "strided array", dtype, shape, strides in bytes       a NumPy array in a place, not in one piece
+    "strided tensor", dtype, shape, strides in items      a torch tensor in a place, not in one piece
+    "scalar", dtype                                       a NumPy scalar
+    "handle", in a place                                  a `Bytes`
 """
 
 
@@ -53,7 +60,10 @@ class ArrayLeaf:
 
     Attributes:
         order: C, or F for what is in Fortran's order and not in C's.
-        start: where it lies in memory; None if it lies in the next place.
+        start: where it starts in memory; None if the next place has it.
+        nbytes: how much memory it spans.
+        strides: in bytes, of one that isn't in one piece; then `order` means nothing, and the memory starts with its
+            lowest item, which isn't the first one where a stride is negative.
         is_scalar: the element has a NumPy scalar there.
         has_text: there are characters in it, which must be some.
     """
@@ -63,18 +73,20 @@ class ArrayLeaf:
     order: Literal["C", "F"]
     start: int | None
     nbytes: int
+    strides: tuple[int, ...] | None = None
     is_scalar: bool = False
     has_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """A torch tensor on the host, in C order; `start` as in `ArrayLeaf`."""
+    """A torch tensor on the host, in C order or with strides in items; the rest is as in `ArrayLeaf`."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int | None
     nbytes: int
+    strides: tuple[int, ...] | None = None
 
 
 Leaf: TypeAlias = SimpleLeaf | ArrayLeaf | TensorLeaf
@@ -168,8 +180,49 @@ def _leaf(key: LeafKey, start: int) -> Leaf:
         case ("tensor", str(text), shape, bool(refers)) if text in ITEM_BYTES:
             sizes = _shape(shape)
             return TensorLeaf(text, sizes, None if refers else start, _nbytes(sizes, ITEM_BYTES[text]))
+        case (("strided array" | "strided tensor") as kind, str(text), shape, strides):
+            sizes = _shape(shape)
+            steps = _strides(strides, sizes)
+            return (
+                _strided_array(text, sizes, steps) if kind == "strided array" else _strided_tensor(text, sizes, steps)
+            )
         case _:
             raise ValueError(f"no leaf: {str(key)[:80]}")
+
+
+def _strided_array(text: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayLeaf:
+    dtype = parse_dtype(text)
+    if has_text(dtype):  # which would have to be checked item by item, and a stride of 0 makes any number of them
+        raise ValueError("text is sent in one piece")
+    _nbytes(shape, dtype.itemsize)
+    return ArrayLeaf(dtype, shape, "C", None, span_bytes(shape, strides, dtype.itemsize), strides)
+
+
+def _strided_tensor(text: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> TensorLeaf:
+    if text not in ITEM_BYTES or min(strides, default=0) < 0:
+        raise ValueError("a tensor has one of torch's dtypes, and no negative strides")
+    item_bytes = ITEM_BYTES[text]
+    _nbytes(shape, item_bytes)
+    span = span_bytes(shape, tuple(step * item_bytes for step in strides), item_bytes)
+    return TensorLeaf(text, shape, None, span, strides)
+
+
+def span_bytes(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> int:
+    """Return the bytes from the lowest item of an array to the end of the highest.
+
+    Args:
+        shape: the array's.
+        strides: in bytes.
+        item_bytes: the size of an item.
+    """
+    if 0 in shape:
+        return 0
+    return sum((size - 1) * abs(step) for size, step in zip(shape, strides, strict=True)) + item_bytes
+
+
+def first_item_bytes(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how far behind the lowest item of an array its first one starts, in bytes; 0 without negative strides."""
+    return sum((size - 1) * -step for size, step in zip(shape, strides, strict=True) if step < 0 < size)
 
 
 def _shape(shape: object) -> tuple[int, ...]:
@@ -179,6 +232,17 @@ def _shape(shape: object) -> tuple[int, ...]:
     if len(sizes) != len(shape):
         raise ValueError(f"no shape: {str(shape)[:80]}")
     return sizes
+
+
+def _strides(strides: object, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not _is_tuple(strides) or len(strides) != len(shape):
+        raise ValueError(f"no strides: {str(strides)[:80]}")
+    steps = tuple(step for step in strides if isinstance(step, int) and not isinstance(step, bool))
+    if len(steps) != len(shape) or any(abs(step) > LARGEST_BYTES for step in steps):
+        raise ValueError(f"no strides: {str(strides)[:80]}")
+    if sum((size - 1) * abs(step) for size, step in zip(shape, steps, strict=True) if size) > LARGEST_BYTES:
+        raise ValueError("a strided array spans more than any memory")
+    return steps
 
 
 def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:

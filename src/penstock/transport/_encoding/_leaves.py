@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
-from penstock.transport._encoding._dtypes import Dtype, dtype_text
-from penstock.transport._encoding._layout import LeafKey
+from penstock.transport._encoding._dtypes import Dtype, dtype_text, has_text
+from penstock.transport._encoding._layout import LeafKey, first_item_bytes, span_bytes
 from penstock.transport._encoding._pickles import Pickled, dump
 
 Locate: TypeAlias = Callable[[int, int], object | None]
@@ -33,6 +33,7 @@ class Parts(NamedTuple):
     """What was taken from the leaves so far.
 
     Attributes:
+        least_located_bytes: `locate` is not asked for smaller leaves; at least 1.
         keys: one for each leaf.
         values: what goes into the head's struct.
         arrays: what is copied into memory, in order.
@@ -43,6 +44,7 @@ class Parts(NamedTuple):
 
     allow_pickle: bool
     locate: Locate | None
+    least_located_bytes: int
     keys: list[LeafKey]
     values: list[object]
     arrays: list[NDArray[Any]]
@@ -104,7 +106,7 @@ def _take_bytearray(leaf: bytearray, parts: Parts) -> None:
 
 def _take_handle(leaf: Bytes, parts: Parts) -> None:
     view, place = memoryview(leaf), None
-    if parts.locate is not None and view.nbytes:
+    if parts.locate is not None and view.nbytes >= parts.least_located_bytes:
         address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
         place = parts.locate(address, view.nbytes)
     parts.keys.append(("handle", place is not None))
@@ -130,14 +132,28 @@ def _take_array(leaf: NDArray[Any], parts: Parts) -> None:
         return
     flags, place = leaf.flags, None
     # An array that owns its data has it from NumPy's allocator, never in memory that is shared.
-    if parts.locate is not None and leaf.base is not None and flags.forc and leaf.nbytes:
+    if parts.locate is not None and leaf.base is not None and leaf.nbytes >= parts.least_located_bytes:
         address: int = leaf.__array_interface__["data"][0]
-        place = parts.locate(address, leaf.nbytes)
+        if flags.forc:
+            place = parts.locate(address, leaf.nbytes)
+        elif not has_text(leaf.dtype):
+            strides = _strides(leaf.shape, leaf.strides)
+            lowest = address - first_item_bytes(leaf.shape, strides)
+            place = parts.locate(lowest, span_bytes(leaf.shape, strides, leaf.itemsize))
+            if place is not None:
+                parts.keys.append(("strided array", text, leaf.shape, strides))
+                parts.places.append(place)
+                return
     parts.keys.append(("array", text, leaf.shape, flags.fnc, place is not None))
     if place is None:
         parts.arrays.append(leaf)
     else:
         parts.places.append(place)
+
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return strides without those that mean nothing, so that fewer layouts differ."""
+    return tuple(0 if size == 1 else step for size, step in zip(shape, strides, strict=True))
 
 
 def _take_scalar(leaf: np.generic, parts: Parts) -> None:
@@ -177,9 +193,18 @@ def _take_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
 def _take_host_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
     name, shape = tensors.dtype_name(leaf), tuple(leaf.shape)
     place, nbytes = None, leaf.numel() * tensors.ITEM_BYTES[name]
-    if parts.locate is not None and nbytes:
-        address = tensors.address(leaf)
-        place = None if address is None else parts.locate(address, nbytes)
+    if parts.locate is not None and nbytes >= parts.least_located_bytes and tensors.is_plain(leaf):
+        if leaf.is_contiguous():
+            place = parts.locate(leaf.data_ptr(), nbytes)
+        else:
+            item_bytes = tensors.ITEM_BYTES[name]
+            strides = _strides(shape, leaf.stride())
+            span = span_bytes(shape, tuple(step * item_bytes for step in strides), item_bytes)
+            place = parts.locate(leaf.data_ptr(), span)
+            if place is not None:
+                parts.keys.append(("strided tensor", name, shape, strides))
+                parts.places.append(place)
+                return
     parts.keys.append(("tensor", name, shape, place is not None))
     if place is None:
         parts.arrays.append(tensors.tensor_bytes(leaf))

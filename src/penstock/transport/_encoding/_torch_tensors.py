@@ -90,10 +90,9 @@ def on_host(tensor: "torch.Tensor") -> bool:
     return tensor.device.type == "cpu"
 
 
-def address(tensor: "torch.Tensor") -> int | None:
-    """Return where a tensor's bytes start, or None if they don't lie in C order as they are."""
-    plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-    return tensor.data_ptr() if plain else None
+def is_plain(tensor: "torch.Tensor") -> bool:
+    """Return whether a tensor's values are those in its memory, and not their conjugates or negatives."""
+    return not tensor.is_conj() and not tensor.is_neg()
 
 
 def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
@@ -114,6 +113,26 @@ def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
     if count == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+
+
+def strided_tensor_over(
+    memory: memoryview, name: str, shape: tuple[int, ...], strides: tuple[int, ...], *, private: bool
+) -> object:
+    """Return a tensor with strides over memory that starts with its first item.
+
+    Args:
+        memory: all that the tensor spans, and no more.
+        name: of its dtype.
+        shape: its shape.
+        strides: in items, none negative.
+        private: copy it, to memory of its own: as it lies there, or in C order, whichever is smaller.
+    """
+    torch = _torch()
+    dtype, item_bytes = getattr(torch, name), ITEM_BYTES[name]
+    is_copied = private and (memory.readonly or math.prod(shape) * item_bytes > memory.nbytes)
+    whole = torch.frombuffer(bytearray(memory) if is_copied else memory, dtype=dtype, count=memory.nbytes // item_bytes)
+    tensor = whole.as_strided(shape, strides)
+    return tensor.clone(memory_format=torch.contiguous_format) if private and not is_copied else tensor
 
 
 def share_cuda(tensor: "torch.Tensor") -> dict[str, object]:

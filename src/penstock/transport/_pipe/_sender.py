@@ -38,7 +38,7 @@ class WriterCounters:
     Attributes:
         messages: elements sent.
         copied_bytes: what was copied for that, into shared memory or, if small, into the socket.
-        shared_bytes: what was sent by reference, because it lay in the arena.
+        shared_bytes: what was sent by reference, because it is in the arena; for a strided view, all that it spans.
         pickled: leaves that had to be pickled.
         waits: how often `send` had to wait for the reader.
 
@@ -87,9 +87,8 @@ class Sender:
         self._messages = self._copied_bytes = self._shared_bytes = self._waits = 0
         self._capacity = capacity
         self._owns_arena = owns_arena
-        self._least_shared_bytes = least_shared_bytes
         self._told_regions: set[int] = set()
-        self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate)
+        self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate, least_located_bytes=least_shared_bytes)
         self._last_word: Frame | None = None
         self._bell = Bell()
         self._outbox = Outbox(address, allow_pickle=allow_pickle)
@@ -213,7 +212,7 @@ class Sender:
             os.close(own)
 
     def _locate(self, address: int, size_bytes: int) -> SlotPlace | None:
-        found = self.arena.locate(address, size_bytes) if size_bytes >= self._least_shared_bytes else None
+        found = self.arena.locate(address, size_bytes)
         if found is None:
             return None
         slot = self.arena.place_of(found.slot)

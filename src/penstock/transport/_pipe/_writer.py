@@ -30,10 +30,10 @@ class TensorPipeWriter:
     """Sends nested elements to the reader at an address, through shared memory; a context manager.
 
     Elements are dicts, lists, tuples, named tuples and dataclasses of NumPy arrays, torch tensors on the CPU, Python
-    and NumPy scalars, str, bytes and `Bytes`. For each array and `Bytes` the cheapest way is taken: what lies in the
-    arena already (see `empty`) is sent by reference, all else is copied once into a slot that was used before, or into
-    a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where they are
-    and go by CUDA IPC; that needs `allow_pickle=True`, and the sender must keep them until they were received.
+    and NumPy scalars, str, bytes and `Bytes`. For each array and `Bytes` the cheapest way is taken: memory of the arena
+    (see `empty`), and any view of it, is sent by reference, all else is copied once into a slot that was used before,
+    or into a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where
+    they are and go by CUDA IPC; that needs `allow_pickle=True`, and the sender must keep them until they were received.
 
     Args:
         address: the reader's `address`.
@@ -115,8 +115,9 @@ class TensorPipeWriter:
     def empty(self, like: ElementT, *, timeout_seconds: float | None = None) -> ElementT:
         """Return an element of the same structure whose arrays lie in shared memory, for `send` to send without a copy.
 
-        Their contents are arbitrary. The memory is used again when every view of it, here and at the reader, was
-        dropped. Writing into it after `send` changes what the reader sees.
+        Their contents are arbitrary. Views of them (slices, transposes, broadcasts, windows) are sent without a copy,
+        too. The memory is used again when every view of it, here and at the reader, was dropped. Writing into it after
+        `send` changes what the reader sees.
 
         Args:
             like: an element of NumPy arrays or torch tensors on the CPU, or anything else with `shape` and `dtype`;
