@@ -301,7 +301,8 @@ class _Branch:
     def push(self, item: Any) -> Iterator[Any]:
         """Send an item along its path."""
         try:
-            path: list[_Stage] = self._paths[next(self._route(item))]
+            number: int = next(self._route(item))
+            path = self._paths[number]
         except Exception as error:  # noqa: BLE001 - whatever the router raises
             try:
                 self._run.drop(Failure(self._name, item, error), self._run.budget)

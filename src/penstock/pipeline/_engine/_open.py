@@ -1,5 +1,6 @@
 """From a described pipeline to the nodes that run it: a stage for each step, a channel between each two."""
 
+import concurrent.futures
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,11 +17,12 @@ from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._operations._async_stage import AsyncGeneratorStage, AsyncStage
 from penstock.pipeline._operations._executor_stage import ExecutorStage
-from penstock.pipeline._operations._folding import AggregateStage, DisaggregateStage
-from penstock.pipeline._operations._pulling import GeneratorStage, Source
+from penstock.pipeline._operations._folding import AggregateStage
+from penstock.pipeline._operations._pulling import DisaggregateStage, GeneratorStage, Source
 from penstock.pipeline._operations._router import AsyncRouter, Router
 from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._sync_stage import SyncStage
+from penstock.pipeline._operations._threads import PoolThreads
 from penstock.pipeline._ops import kind_of
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
 from penstock.pipeline._stages import Stage as Step
@@ -150,7 +152,7 @@ class Opening:
             case Aggregate():
                 return AggregateStage(site, step)
             case Disaggregate():
-                return DisaggregateStage(site)
+                return DisaggregateStage(site, self._resources.threads)
             case Pipe():
                 return self._pipe(step, site)
             case _:
@@ -161,6 +163,9 @@ class Opening:
         op = cast("Any", pipe.op)
         if pipe.kind == "lookup":
             op = op.__getitem__
+        if pipe.kind == "generator" and _is_of_threads(pipe.executor):
+            pool = cast("concurrent.futures.Executor", pipe.executor)
+            return GeneratorStage(site, op, PoolThreads(pool), ordered=ordered)
         if pipe.executor is not None:
             remote = self._resources.remote(pipe, site.name)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
@@ -199,6 +204,12 @@ class Opening:
         node = Node(name, run, failure, ends, above)
         self.nodes.append(node)
         return node
+
+
+def _is_of_threads(executor: object) -> bool:
+    """Return whether an executor calls functions in this interpreter, so that a generator can be pulled in steps."""
+    others: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())  # its workers are threads, too
+    return isinstance(executor, concurrent.futures.ThreadPoolExecutor) and not isinstance(executor, others)
 
 
 def _channel_before(step: Step) -> Channel:

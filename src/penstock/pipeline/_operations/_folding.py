@@ -1,10 +1,10 @@
-"""Stages that put items together or take them apart: they run on the loop itself, chunk by chunk."""
+"""Stages that put items together: they run on the loop itself, chunk by chunk."""
 
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from penstock._caught import Caught
 from penstock.pipeline._channels._channel import MOST_ITEMS
@@ -77,13 +77,6 @@ class AggregateStage(FoldStage):
         if self._aggregator is None:
             self._aggregator = self._aggregate.open()
         return self._aggregator
-
-
-class DisaggregateStage(FoldStage):
-    """The items of each item."""
-
-    def _add(self, item: Item) -> Iterable[object]:
-        return cast("Iterable[object]", item)  # says whoever builds the pipeline; else it fails
 
 
 def _attempt(step: Callable[[object], Iterable[object]], item: object, values: list[object]) -> Failed | None:

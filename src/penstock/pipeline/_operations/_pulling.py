@@ -1,26 +1,32 @@
-"""Stages that pull items out of iterators: sources, and functions that are generators.
+"""Stages that pull items out of iterators: sources, functions that are generators, and items that are taken apart.
 
-An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens.
+An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens. So one without an
+end gives its first value at once, and is never ahead by more than there is room.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from time import perf_counter
-from typing import TypeGuard, cast
+from types import GeneratorType
+from typing import Final, TypeGuard, cast
 
 from penstock.concurrency._worker import is_cancelled
-from penstock.pipeline._channels._channel import GATHER_SECONDS, Output
+from penstock.pipeline._channels._channel import GATHER_SECONDS, MOST_ITEMS, Output
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._config import Source as Described
-from penstock.pipeline._failures import source_failure
+from penstock.pipeline._failures import FatalError, source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Pulled
 from penstock.pipeline._operations._stage import Site, Stage
-from penstock.pipeline._operations._threads import Halt, Put, Threads
+from penstock.pipeline._operations._threads import Halt, Put, Starts, Threads
 from penstock.pipeline._statistics._probe import Probe
 
+_AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
+"""Types whose items are there, or made in no time, and whose iteration runs no code of the user's."""
 
-async def pull(iterator: Iterator[object], output: Output, threads: Threads, halt: Halt, put: Put) -> Pulled:
+
+async def pull(iterator: Iterator[object], output: Output, threads: Starts, halt: Halt, put: Put) -> Pulled:
     """Return what came of pulling as many items out of an iterator as there is room for; they are put out at once."""
     pulled = Pulled(iterator, await output.room())
     call = threads.start(pulled, halt)
@@ -128,9 +134,7 @@ class Source:
 class GeneratorStage(Stage):
     """A generator function for each item, whose values are put out in turn."""
 
-    def __init__(
-        self, site: Site, op: Callable[[object], Iterable[object]], threads: Threads, *, ordered: bool
-    ) -> None:
+    def __init__(self, site: Site, op: Callable[[object], Iterable[object]], threads: Starts, *, ordered: bool) -> None:
         super().__init__(site)
         self._op = op
         self._threads = threads
@@ -139,13 +143,20 @@ class GeneratorStage(Stage):
     async def _work(self) -> None:
         while items := await self._take(1):
             number = 0 if self._order is None else self._order.number()
-            failed = await self._run_one(items[0], number)
-            if failed is not None:
-                self.tolerance.judge(self.name, failed.item, failed.error)
+            await self._run_one(items[0], number)
             if self._order is not None:
                 await self._order.advance()
 
-    async def _run_one(self, item: object, number: int) -> Failed | None:
+    async def _run_one(self, item: object, number: int = 0) -> None:
+        failed: Failed | None
+        try:
+            failed = await self._pull_all(item, number)
+        except FatalError as error:  # of the threads
+            failed = Failed(0, item, error)
+        if failed is not None:
+            self.tolerance.judge(self.name, failed.item, failed.error)
+
+    async def _pull_all(self, item: object, number: int) -> Failed | None:
         opened: list[Iterator[object]] = []
         call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self._halt)
         await call.wait(until_done=True)
@@ -170,12 +181,47 @@ class GeneratorStage(Stage):
                     self.count(1, count, int(pulled.error is not None), seconds)
                     return None if pulled.error is None else Failed(0, item, pulled.error)
         finally:
-            await _close(iterator, self._threads)
+            if iterator is not item or isinstance(iterator, GeneratorType):
+                await _close(iterator, self._threads)
         return None
 
     async def _turn(self, number: int) -> None:
         if self._order is not None:
             await self._order.turn(number)
+
+
+class DisaggregateStage(GeneratorStage):
+    """The items of each item: of lists and the like on the loop itself, of everything else as a thread pulls them."""
+
+    def __init__(self, site: Site, threads: Starts) -> None:
+        super().__init__(site, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)
+
+    async def _work(self) -> None:
+        most = MOST_ITEMS
+        while items := await self._take(most):
+            most = MOST_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # what is slow isn't hoarded
+            held: list[list[object]] = []
+            for item in items:
+                if type(item) in _AT_HAND:
+                    held.append(cast("list[object]", item))
+                else:
+                    await self._put_held(held)
+                    held = []
+                    await self._run_one(item)
+            await self._put_held(held)
+            await asyncio.sleep(0)
+
+    async def _put_held(self, held: Sequence[Sequence[object]]) -> None:
+        """Put out the items of lists, so many at a time."""
+        started = perf_counter()
+        count = 0
+        values = (value for each in held for value in each if value is not SKIP)
+        while chunk := [*islice(values, MOST_ITEMS)]:
+            count += len(chunk)
+            await self._put(chunk)
+        if held:
+            self.learn(len(held), perf_counter() - started)
+            self.count(len(held), count, 0, perf_counter() - started)
 
 
 def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
@@ -191,7 +237,7 @@ async def _opened(open_: Callable[[], Iterator[object]], threads: Threads, halt:
     return found.pop()
 
 
-async def _close(iterator: Iterator[object], threads: Threads) -> None:
+async def _close(iterator: Iterator[object], threads: Starts) -> None:
     """Let a generator's `finally` run, in a thread; what it raises then is not the pipeline's."""
     close = getattr(iterator, "close", None)
     if callable(close):

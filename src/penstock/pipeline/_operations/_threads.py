@@ -14,10 +14,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock._caught import Caught
+from penstock.pipeline._failures import FatalError
 from penstock.transport._daemon_thread import DaemonThread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 SLOW_SECONDS: Final = 0.002
 
@@ -71,6 +75,12 @@ class Call:
         """Say that there is a new value; needed only where the call is slow."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
+
+    def fail(self, error: BaseException) -> None:
+        """End the call, which never began, with an error."""
+        self.error = error
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._finish)
 
     # -- in the loop
 
@@ -133,6 +143,44 @@ class Call:
     def _finish(self) -> None:
         self.done = True
         self._wake()
+
+
+class Starts(Protocol):
+    """Threads that calls run on."""
+
+    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
+        """Return a call that starts as soon as a thread is free, as `Threads` does."""
+        ...
+
+
+class PoolThreads:
+    """The threads of a pool of the user's, which stays the user's to shut down.
+
+    What the pool itself fails with is the `FatalError` of the call.
+    """
+
+    def __init__(self, pool: "Executor") -> None:
+        self._pool = pool
+
+    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
+        """Return a call that starts as soon as a thread of the pool is free."""
+        call = Call(function, halt)
+
+        def settle(submitted: "Future[None]") -> None:
+            if submitted.cancelled():
+                call.fail(_fatal(RuntimeError("the executor cancelled a call that had been sent to it")))
+
+        with Caught() as submitting:
+            self._pool.submit(call.run).add_done_callback(settle)
+        if submitting.error is not None:
+            call.fail(_fatal(submitting.taken()))
+        return call
+
+
+def _fatal(error: BaseException) -> FatalError:
+    fatal = FatalError()
+    fatal.__cause__ = error
+    return fatal
 
 
 class Threads:

@@ -1,0 +1,152 @@
+"""Stages that give several values for an item give them as they come: bounded, without an end, and until a stop."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+import pytest
+
+from penstock.errors import PipelineFailure
+from penstock.pipeline import SKIP, PipelineBuilder
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate
+
+Where = Literal["threads", "pool", "disaggregate"]
+MOST_AHEAD = 2 * 1024 + 8  # values that cost nothing: those that wait in a channel, and those on their way to it
+
+
+def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadPoolExecutor) -> PipelineBuilder:
+    """Return a pipeline whose one stage gives what a generator yields, for each of its three items."""
+    if where == "disaggregate":
+        return PipelineBuilder().add_source(Again(lambda: (generate() for _ in range(3)))).disaggregate()
+
+    def op(_: int) -> Iterator[Any]:
+        yield from generate()
+
+    executor = pool if where == "pool" else None
+    return PipelineBuilder().add_source(range(3)).pipe(op, executor=executor, name="op")
+
+
+@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
+def test_values_without_end(where: Where) -> None:
+    """An endless generator gives values as they are read, no further ahead than there is room, until a stop."""
+    made = [0]
+    closed = threading.Event()
+
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                made[0] += 1
+                yield made[0]
+        finally:
+            closed.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        pipeline = streaming(where, endless, pool).add_sink(2).build(num_threads=1)
+        read = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5000)]
+        pipeline.stop(timeout=PATIENCE_SECONDS)
+        after = made[0]
+    assert read == [*range(1, 5001)]
+    assert after - 5000 <= MOST_AHEAD
+    assert closed.is_set()  # nothing of it runs any more
+    assert made[0] == after
+
+
+@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
+def test_a_value_is_given_before_the_next_is_made(where: Where) -> None:
+    """The first value comes while the second is still being computed."""
+    with gate() as second:
+
+        def generate() -> Iterator[int]:
+            yield 1
+            second.pass_through()
+            yield 2
+
+        with ThreadPoolExecutor(1) as pool:
+            pipeline = streaming(where, generate, pool).add_sink().build(num_threads=1)
+            assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 1
+            second.open()
+            rest = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5)]
+            pipeline.stop()
+    assert rest == [2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
+def test_what_came_before_a_failure_is_given(where: Where) -> None:
+    """Values that were yielded before the generator raised are read before the failure."""
+
+    def generate() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise ValueError("no third")
+
+    with ThreadPoolExecutor(1) as pool:
+        pipeline = streaming(where, generate, pool).add_sink().build(num_threads=1)
+        iterator = iter(pipeline)
+        assert [next(iterator), next(iterator)] == [1, 2]
+        with pytest.raises(PipelineFailure, match="no third"):
+            next(iterator)
+        pipeline.stop()
+
+
+def test_what_is_taken_apart() -> None:
+    """Lists, texts, ranges, sets, dicts and iterators give their items in order; what has none fails."""
+    items: list[Any] = [[1, SKIP, 2], "ab", (), range(3), {5}, {6: "six"}, iter([7, SKIP]), 8, [[9]], b"\x0a"]
+    builder = PipelineBuilder().add_source(items).disaggregate().add_sink()
+    with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
+        assert list(pipeline) == [1, 2, "a", "b", 0, 1, 2, 5, 6, 7, [9], 10]
+        assert [(each.stage, each.item, type(each.error)) for each in pipeline.dropped()] == [
+            ("disaggregate", "8", TypeError)
+        ]
+
+
+def test_a_pool_that_is_shut_down() -> None:
+    """A pool that takes no more calls ends the pipeline, however many items may be dropped."""
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+
+    def double(item: int) -> Iterator[int]:
+        yield item
+        yield item
+
+    builder = PipelineBuilder().add_source([1, 2]).pipe(double, executor=pool, name="double").add_sink()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        with pytest.raises(PipelineFailure, match="shutdown") as failed:
+            list(pipeline)
+        assert failed.value.stage == "double"
+
+
+class SayingPool(ThreadPoolExecutor):
+    """A pool that says when a call was sent to it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.sent = threading.Event()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Send a call."""
+        submitted = super().submit(fn, *args, **kwargs)
+        self.sent.set()
+        return submitted
+
+
+def test_a_pool_that_is_shut_down_before_a_call_begins() -> None:
+    """A call that the pool drops because it is shut down ends the pipeline, too."""
+    with gate() as busy:
+        pool = SayingPool(1)
+        pool.submit(busy.pass_through)
+        busy.wait_until(lambda now: now.inside == 1)
+        pool.sent.clear()
+        builder = PipelineBuilder().add_source([1]).pipe(generated, executor=pool).add_sink()
+        with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+            assert pool.sent.wait(PATIENCE_SECONDS)
+            pool.shutdown(wait=False, cancel_futures=True)
+            busy.open()
+            with pytest.raises(PipelineFailure, match="cancelled"):
+                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        pool.shutdown()
+
+
+def generated(item: int) -> Iterator[int]:
+    """Yield the item."""
+    yield item
