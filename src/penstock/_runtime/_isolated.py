@@ -46,6 +46,7 @@ from penstock._runtime._threads import SMALL_LEAF_BYTES
 from penstock._tree import flatten
 from penstock.batching._layout import cut
 from penstock.concurrency._children._packed_error import unpack_error
+from penstock.concurrency._children._seeding import observe_seeds
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
 from penstock.transport._daemon_thread import DaemonThread
@@ -83,8 +84,10 @@ class Helper:
             copy=plan.copy,
             start_method=plan.limits.start_method,
         )
-        self._lock = threading.RLock()  # over the three below; the collector may close this wherever it is held
+        self._seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
+        self._lock = threading.RLock()  # over the four below; the collector may close this wherever it is held
         self._lives: list[Life] = []  # all that were not ended
+        self._started = 0
         self._current: Life | None = None
         self._closed = False
         self._telling = threading.Lock()
@@ -162,7 +165,10 @@ class Helper:
             return self._current
 
     def _start(self) -> Life:
-        life = self._make()
+        with self._lock:
+            seeds = self._seeds.child(self._started)
+            self._started += 1
+        life = self._make(seeds)
         with self._lock:
             closed = self._closed
             if not closed:

@@ -37,6 +37,7 @@ from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import pack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PenstockError
 from penstock.transport._arena import Arena
 from penstock.transport._arena._table import open_region
@@ -87,9 +88,9 @@ class Starved(NamedTuple):
     messages: int
 
 
-def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
+def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited, seeds: GlobalSeeds) -> None:
     """Run a loader for the trainer's process until that says the end, or is gone."""
-    begin_process()
+    begin_process(seeds)
     leave_accelerators()
     (descriptor,) = plan.taken
     region = open_region(descriptor)

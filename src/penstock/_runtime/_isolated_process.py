@@ -9,6 +9,7 @@ from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._main_module import is_imported
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.transport._bell import Bell
 from penstock.transport._memory import Region
 from penstock.transport._pipe import TensorPipeReader
@@ -58,7 +59,9 @@ class Life:
         is_hopeless: whether it failed by itself before it had started, as any other would.
     """
 
-    def __init__(self, setup: Setup, plan: Region, *, copy: bool, start_method: StartMethod | None) -> None:
+    def __init__(
+        self, setup: Setup, plan: Region, seeds: GlobalSeeds, *, copy: bool, start_method: StartMethod | None
+    ) -> None:
         self.over = Bell()
         self.death: WorkerError | None = None
         self.successor: Life | None = None
@@ -71,7 +74,7 @@ class Life:
             setup = setup._replace(address=self.reader.address)
             self.process = ChildProcess(
                 serve,
-                (setup, Inherited((plan.descriptor,))),
+                (setup, Inherited((plan.descriptor,)), seeds),
                 name="helper process",
                 start_method=start_method,
                 imports_main=is_imported(),

@@ -30,6 +30,7 @@ from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._workers._processes import Starting, Work, WorkerProcesses
+from penstock.concurrency._children._seeding import observe_seeds
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 from penstock.transport._arena._table import create_region
@@ -75,13 +76,15 @@ class ProcessCrew(Crew):
 
     def _start(self) -> None:
         descriptors = (*self._ring.descriptors(), self._board.region.descriptor, self._owners_plan.descriptor)
-        limits = self._owner.plan.limits
+        limits, shard = self._owner.plan.limits, self._owner.plan.shard
+        # Ranks are often seeded alike.
+        seeds = observe_seeds().child(shard.rank, shard.count)
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
             Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
             self,
-            Starting(limits.start_method, limits.worker_threads),
+            Starting(seeds, limits.start_method, limits.worker_threads),
         )
 
     def _stop(self) -> None:

@@ -36,6 +36,7 @@ from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import error_text, pack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import open_region
 from penstock.transport._memory import Region, aligned
@@ -82,17 +83,20 @@ class _ElsewhereError(Exception):
     """Only the consumer can compute this."""
 
 
-def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
+def work(
+    pipe: "Connection[Any, Any]", number: int, seeds: GlobalSeeds, descriptors: Inherited, *, needs: bytes = b""
+) -> None:
     """Run tasks until the ring is stopped.
 
     Args:
         pipe: to the crew.
         number: of this worker.
+        seeds: of this process's global random generators.
         descriptors: of the crew's memory.
         needs: names the modules that whoever starts this process loads before; not used here.
     """
     del needs
-    begin_process()
+    begin_process(seeds)
     leave_accelerators()
     memory, bell, board_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)

@@ -12,6 +12,7 @@ Guarantees:
 """
 
 import errno
+import itertools
 import logging
 import pickle
 import resource
@@ -29,6 +30,7 @@ from penstock._workers._stack import STACK_SIGNAL, StackFile
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare, uses_server
 from penstock.concurrency._children._main_module import check_guard, is_imported
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._ring import SlotRing
@@ -72,7 +74,7 @@ class Work:
     """What runs in each process.
 
     Attributes:
-        target: called with the process's pipe, its number, and `Inherited` descriptors.
+        target: called with the process's pipe, its number, the seeds of its generators, and `Inherited` descriptors.
         descriptors: that it inherits.
         timeout: how many seconds it may be at the same thing; None for any time. Its last descriptor is a `StackFile`'s
             where this is given.
@@ -88,10 +90,12 @@ class Starting:
     """How the processes are started.
 
     Attributes:
+        seeds: of the global random generators of all; each process derives its own from them.
         method: "forkserver", "spawn", or None for the first where there is one.
         threads: how many threads BLAS, OpenCV and torch have in each; None leaves them alone.
     """
 
+    seeds: GlobalSeeds
     method: StartMethod | None = None
     threads: int | None = 1
 
@@ -177,8 +181,8 @@ class WorkerProcesses:
 
     def _employ(self, number: int, stack: StackFile | None) -> None:
         trouble = fruitless = 0
-        while True:
-            child = self._start(number, stack, fruitless)
+        for life in itertools.count():
+            child = self._start(number, life, stack, fruitless)
             if child is None:
                 return
             if not self._adopt(number, child):
@@ -214,14 +218,14 @@ class WorkerProcesses:
             exit_code=death.exit_code,
         )
 
-    def _start(self, number: int, stack: StackFile | None, fruitless: int) -> ChildProcess | None:
+    def _start(self, number: int, life: int, stack: StackFile | None, fruitless: int) -> ChildProcess | None:
         if self._closing.wait(waited_seconds(fruitless)):
             return None
         descriptors = self._work.descriptors if stack is None else (*self._work.descriptors, stack.fileno())
         with Caught() as caught:
             return ChildProcess(
                 self._work.target,
-                (number, Inherited(descriptors)),
+                (number, self._starting.seeds.child(number, life), Inherited(descriptors)),
                 name=f"process of worker {number}",
                 start_method=self._starting.method,
                 threads=self._starting.threads,

@@ -3,6 +3,7 @@
 Guarantees:
   - Every request is answered, by a value or by what the worker raised, also where one of them can't be pickled.
   - When the parent has gone, however it went, the process ends at once, in the middle of a job too.
+  - The global random generators are seeded before the worker is made.
   - Ctrl-C is the parent's to handle: it reaches all processes of a terminal, and the workers ignore it. One that is
     spawned starts with it blocked, and never notices it. One that is forked by Python's fork server may end by it
     until it has imported what it runs, in silence; from then on it ignores it.
@@ -24,6 +25,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
+from penstock.concurrency._children._seeding import GlobalSeeds, seed_process
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -67,26 +69,29 @@ class Service:
     Attributes:
         requests: the process's end of the pipe.
         factory: what makes the worker, pickled.
+        seeds: of the process's global random generators.
     """
 
     requests: "Connection[Any, Any]"
     factory: bytes
+    seeds: GlobalSeeds
 
-    def __reduce__(self) -> "tuple[Callable[[Connection[Any, Any], bytes], Service], tuple[object, ...]]":
-        return _arrived, (self.requests, self.factory)
+    def __reduce__(self) -> "tuple[Callable[[Connection[Any, Any], bytes, GlobalSeeds], Service], tuple[object, ...]]":
+        return _arrived, (self.requests, self.factory, self.seeds)
 
     def __call__(self) -> None:
         """Answer all requests."""
+        seed_process(self.seeds)
         threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
         with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
             _answer_all(self.requests, self.factory, runner)
 
 
-def _arrived(requests: "Connection[Any, Any]", factory: bytes) -> Service:
+def _arrived(requests: "Connection[Any, Any]", factory: bytes, seeds: GlobalSeeds) -> Service:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that was blocked
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # as everything that a job starts expects it
-    return Service(requests, factory)
+    return Service(requests, factory, seeds)
 
 
 def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asyncio.Runner) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, ParamSpec, 
 
 from penstock._caught import Caught
 from penstock.concurrency._child_ends import death_of, interrupts_blocked
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Worker
@@ -47,13 +48,20 @@ class ProcessPlace(Generic[Job, Result]):
         factory: what makes the worker, pickled.
         name: of the process and of the thread: which worker it is.
         start_method: how the process is started.
+        seeds: of the process's global random generators.
         on_death: called in the loop's thread with a WorkerError when the process ends before it was told to.
     """
 
     def __init__(
-        self, factory: bytes, name: str, *, start_method: StartMethod, on_death: Callable[[BaseException], None]
+        self,
+        factory: bytes,
+        name: str,
+        *,
+        start_method: StartMethod,
+        seeds: GlobalSeeds,
+        on_death: Callable[[BaseException], None],
     ) -> None:
-        self._process = _Process[Job, Result](factory, name, start_method)
+        self._process = _Process[Job, Result](factory, name, start_method, seeds)
         self._thread = ThreadPlace[Job, Result](
             lambda: self._process, name, interrupt=self._process.kill, finish=self._process.finish
         )
@@ -99,8 +107,9 @@ class ProcessPlace(Generic[Job, Result]):
 class _Process(Generic[Job, Result]):
     """The worker as the thread sees it: its methods ask the process and wait for the answer."""
 
-    def __init__(self, factory: bytes, name: str, start_method: StartMethod) -> None:
+    def __init__(self, factory: bytes, name: str, start_method: StartMethod, seeds: GlobalSeeds) -> None:
         self._factory = factory
+        self._seeds = seeds
         self._name = name
         self._context = get_context("spawn") if start_method == "spawn" else get_context("forkserver")
         # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
@@ -122,7 +131,9 @@ class _Process(Generic[Job, Result]):
         )
         self._requests = ours
         # A daemon, so that a pool whose loop was dropped never keeps Python from ending.
-        process = self._context.Process(target=Service(theirs, self._factory), name=self._name, daemon=True)
+        process = self._context.Process(
+            target=Service(theirs, self._factory, self._seeds), name=self._name, daemon=True
+        )
         try:
             with self._starting():
                 process.start()

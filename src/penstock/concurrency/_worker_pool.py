@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
 from penstock._caught import Caught
+from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds
 from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
 from penstock.concurrency._task_place import TaskPlace
 from penstock.concurrency._thread_place import ThreadPlace
@@ -71,7 +72,9 @@ class WorkerPool(Generic[Job, Result]):
         num_workers: how many workers; at least 1.
         place: where each worker lives. "task": in a task of this event loop, for workers that await. "thread": in a
             thread of its own, with an event loop of its own if its methods are async. "process": in a process of its
-            own; then `make_worker`, jobs, results and exceptions are pickled, and the process ends with its parent.
+            own; then `make_worker`, jobs, results and exceptions are pickled, and the process ends with its parent. It
+            seeds its global generators of `random`, NumPy and torch, from numbers that entering the pool draws from
+            this process's, and from the worker's number.
         start_method: how processes are started: "spawn" (the default) or "forkserver". Both import the main module.
 
     Raises:
@@ -137,6 +140,7 @@ class WorkerPool(Generic[Job, Result]):
         self._start_method: StartMethod = start_method
         self._seats: list[_Seat[Job, Result]] = [_Seat(number) for number in range(num_workers)]
         self._tasks = asyncio.TaskGroup()
+        self._seeds: GlobalSeeds | None = None  # of processes
         self._entered = False
         self._left = False
         self._closed = False  # nobody gets a worker any more
@@ -158,6 +162,7 @@ class WorkerPool(Generic[Job, Result]):
         if self._entered:
             raise UsageError("a pool is entered once; make another one")
         self._entered = True
+        self._seeds = draw_seeds() if self._place == "process" else None
         await self._tasks.__aenter__()
         for seat in self._seats:
             self._tasks.create_task(self._serve(seat))
@@ -370,10 +375,12 @@ class WorkerPool(Generic[Job, Result]):
             case "thread":
                 return ThreadPlace(self._make_worker, f"penstock {name}")
             case "process":
+                assert self._seeds is not None
                 return ProcessPlace(
                     self._factory,
                     name,
                     start_method=self._start_method,
+                    seeds=self._seeds.child(seat.number),
                     on_death=lambda error: self._on_death(seat, error),
                 )
             case _:

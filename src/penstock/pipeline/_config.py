@@ -6,6 +6,7 @@ a merged pipeline has the place before its name, as in `router[0]/resize` and `m
 """
 
 from collections.abc import AsyncIterable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY
 from fractions import Fraction
 from typing import Generic, Literal, TypeAlias, assert_never, cast
@@ -187,6 +188,24 @@ class Merge(Generic[OutT_co]):
     def continuous(self) -> bool:
         """Whether the merged pipelines are continuous."""
         return self.pipelines[0].continuous
+
+
+def has_processes(config: PipelineConfig) -> bool:
+    """Return whether a stage of the pipeline, of its paths or of merged ones may run in other processes."""
+    merged = config.source.pipelines if isinstance(config.source, Merge) else ()
+    return any(map(has_processes, merged)) or any(map(_has_processes, config.pipes))
+
+
+def _has_processes(stage: Stage) -> bool:
+    match stage:
+        case Pipe(executor=executor):
+            return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+        case PathVariants(paths=paths):
+            return any(_has_processes(inner) for path in paths for inner in path)
+        case Aggregate() | Disaggregate():
+            return False
+        case _:
+            assert_never(stage)
 
 
 def stage_names(stages: tuple[Stage, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._seeding import GlobalSeeds
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ VARIABLES = ("OMP_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "PENSTOCK_TEST")
 
 def report(pipe: "Connection[Any, Any]", *_: object) -> None:
     """Send what this process is like, and end when the parent says so."""
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     pipe.send(
         {
             "pid": os.getpid(),
@@ -38,7 +39,7 @@ def report(pipe: "Connection[Any, Any]", *_: object) -> None:
 
 def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
     """End in one of several ways."""
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     if how == "raise":
         raise SystemExit(5)
     if how == "exit":
@@ -50,7 +51,7 @@ def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
 
 def say(pipe: "Connection[Any, Any]", text: str) -> None:
     """Print a text."""
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     sys.stdout.write(text)
     sys.stdout.flush()
     pipe.send(None)
@@ -58,7 +59,7 @@ def say(pipe: "Connection[Any, Any]", text: str) -> None:
 
 def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
     """Send what the descriptors of this process are."""
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     folder = Path("/proc/self/fd")
     pipe.send([os.readlink(folder / entry) for entry in os.listdir(folder) if (folder / entry).exists()])
     del given
@@ -66,7 +67,7 @@ def list_descriptors(pipe: "Connection[Any, Any]", given: object) -> None:
 
 def count_faults(pipe: "Connection[Any, Any]") -> None:
     """Send how many pages this process is given while blocks of the size of images come and go."""
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     counts: list[int] = []
     for _ in range(2):
         for number in range(ROUNDS):

@@ -12,10 +12,11 @@ from tests.concurrency.children.helping import SECONDS, program, watched
 BEGINNING = """
 import os, sys, threading
 from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.concurrency._children._child_process import ChildProcess, open_spare
 
 def answer(pipe, *_):
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     pipe.send((os.getpid(), __name__))
     pipe.poll(None)
 

@@ -22,6 +22,7 @@ MakeFunction = Callable[[str, str], Callable[..., None]]
 MODULE = """
 import os, pathlib
 from penstock.concurrency._children._begin import begin_process
+from penstock.concurrency._children._seeding import GlobalSeeds
 
 with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
     counting.write("x")
@@ -29,7 +30,7 @@ with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
 imported_by = os.getpid()
 
 def run(pipe, *_):
-    begin_process()
+    begin_process(GlobalSeeds(1, 2, 3))
     pipe.send((os.getpid(), imported_by))
     pipe.poll(None)
 

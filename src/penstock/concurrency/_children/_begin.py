@@ -19,13 +19,17 @@ from typing import Final
 from penstock._decisions import follow_environment
 from penstock._native import end_when_readable
 from penstock.concurrency._children._freed_memory import keep_freed_memory
-from penstock.concurrency._children._seeding import seed_process
+from penstock.concurrency._children._seeding import GlobalSeeds, seed_process
 
 _watching: Final[set[int]] = set()  # by process: what is forked has another number
 
 
-def begin_process() -> None:
-    """Make this process, which `ChildProcess` has started, what the module says."""
+def begin_process(seeds: GlobalSeeds) -> None:
+    """Make this process, which `ChildProcess` has started, what the module says.
+
+    Args:
+        seeds: of the global random generators.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
@@ -40,7 +44,7 @@ def begin_process() -> None:
     # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
     multiprocessing.current_process().daemon = False
     follow_environment()
-    seed_process()
+    seed_process(seeds)
     keep_freed_memory()
 
 

@@ -1,36 +1,165 @@
-"""Each process draws other numbers: its global random generators are seeded once, by entropy and its own number.
+"""Seeds for the global random generators of worker processes.
 
-A forked process continues the generators of the one that it was forked from, and torch starts every process with one
-and the same seed. So workers that augment by `random`, NumPy's or torch's global functions would all do the same.
+A forked process continues the generators of the process that it was forked from, so workers that augment through
+`random`, NumPy's or torch's global functions would all draw the same numbers. Therefore each process seeds all three.
+
+Guarantees:
+  - Each generator's seed derives from the parent's generator of the same name and from the process's number. So a
+    program that seeds its generators gets the same draws in its processes from run to run, and a replaced process draws
+    other numbers than the process before it.
+  - Processes that are alive together draw differently, also where the parent has drawn nothing between their starts.
+  - torch is seeded where it is loaded, and otherwise as soon as it is imported, before any code can draw from it. A
+    process that never imports torch never pays for it. Where the parent hasn't loaded torch, its seed derives from
+    `random`.
+
+There are two ways to take seeds from the parent. `draw_seeds` draws from its generators, as torch's DataLoader does: a
+program that seeds them a second time gets the same draws a second time. That moves the generators that training may
+draw from, so a loader, which promises that workers change nothing, uses `observe_seeds`: the generators' states, which
+it leaves as they are, and how many times the program has asked.
 """
 
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import itertools
+import multiprocessing
 import os
+import pickle
 import random
 import sys
-from typing import Any, Final
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock._seeds import derive
 
-_TORCH_DEFAULT: Final = 67280421310721  # the seed of a torch generator that nobody has seeded
 _WORDS: Final = 4  # of NumPy's seed, 32 bits each
+_SIGNED: Final = 0x7FFFFFFFFFFFFFFF
+_TORCH: Final = "torch"
 
-_seeds: Final[dict[int, int]] = {}  # by process: what is forked has another number
+_observed: Final = itertools.count()
+_seeded: Final[set[int]] = set()  # by process: a fork has another number
 
 
-def seed_process() -> None:
-    """Seed the global generators of `random` and NumPy, once in a process, and torch's where nobody has.
+class GlobalSeeds(NamedTuple):
+    """The seeds of a process's global generators, or of a group of processes.
 
-    It is called again before each piece of work, since torch may be loaded at any time; then it takes a microsecond.
+    Attributes:
+        python: of `random`.
+        numpy: of NumPy's legacy generator.
+        torch: of torch's default generators.
     """
-    pid = os.getpid()
-    if pid not in _seeds:
-        _seeds.clear()
-        _seeds[pid] = seed = derive(int.from_bytes(os.urandom(8), "little"), "process", pid)
-        random.seed(derive(seed, "random"))
-        np.random.seed([derive(seed, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
-    torch: Any = sys.modules.get("torch")
-    generator = getattr(torch, "default_generator", None)  # missing while torch is being imported
-    if generator is not None and generator.initial_seed() == _TORCH_DEFAULT:
-        torch.manual_seed(derive(_seeds[pid], "torch") & 0x7FFFFFFFFFFFFFFF)
+
+    python: int
+    numpy: int
+    torch: int
+
+    def child(self, *path: int | str) -> "GlobalSeeds":
+        """Return the seeds of one of the group: by its number, and by how many had that number before it."""
+        return GlobalSeeds(*(derive(seed, *path) for seed in self))
+
+
+def draw_seeds() -> GlobalSeeds:
+    """Return seeds for a group of processes, drawn from this process's global generators."""
+    python = random.getrandbits(64)
+    numpy = int.from_bytes(np.random.bytes(8), "little")
+    torch: Any = _loaded_torch()
+    if torch is None:
+        return GlobalSeeds(python, numpy, python)
+    return GlobalSeeds(python, numpy, int(torch.empty((), dtype=torch.int64).random_()))
+
+
+def observe_seeds() -> GlobalSeeds:
+    """Return seeds for a group of processes, from this process's global generators, which stay as they are."""
+    python = _digest(random.getstate())
+    numpy = _digest(np.random.get_state(legacy=False))
+    torch: Any = _loaded_torch()
+    loaded = python if torch is None else _digest(torch.get_rng_state().numpy().tobytes())
+    return GlobalSeeds(python, numpy, loaded).child(next(_observed))
+
+
+def seed_process(seeds: GlobalSeeds) -> None:
+    """Seed this process's global generators."""
+    _seeded.add(os.getpid())
+    random.seed(derive(seeds.python, "random"))
+    np.random.seed([derive(seeds.numpy, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
+    seed = derive(seeds.torch, "torch") & _SIGNED
+    torch: Any = _loaded_torch()
+    if torch is not None:
+        torch.manual_seed(seed)
+    elif _TORCH not in sys.modules:
+        sys.meta_path.insert(0, _TorchFinder(seed))
+
+
+def seed_pool_process(seeds: GlobalSeeds) -> None:
+    """Seed the global generators of a process of the user's own pool, at the first call; later calls change nothing.
+
+    Such a process has no number of ours; its name is unique among its parent's.
+    """
+    if os.getpid() not in _seeded:
+        seed_process(seeds.child(multiprocessing.current_process().name))
+
+
+def _loaded_torch() -> ModuleType | None:
+    torch = sys.modules.get(_TORCH)
+    return torch if hasattr(torch, "default_generator") else None  # missing while torch is being imported
+
+
+def _digest(state: object) -> int:
+    return int.from_bytes(hashlib.blake2b(pickle.dumps(state), digest_size=8).digest(), "little")
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Finds torch as the other finders do, and has it seeded when it is first imported.
+
+    To look again before each piece of work would be too late for a function that imports torch and draws at once.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if fullname != _TORCH:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _SeedingLoader(spec, spec.loader, self)
+        return spec
+
+    def seed(self, module: ModuleType) -> None:
+        """Seed torch, which was just imported."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        torch: Any = module
+        torch.manual_seed(self._seed)
+
+
+class _SeedingLoader(importlib.abc.Loader):
+    """Loads a module by its own loader, which the module is then left with, and seeds it."""
+
+    def __init__(
+        self, spec: importlib.machinery.ModuleSpec, loader: importlib.abc.Loader, finder: _TorchFinder
+    ) -> None:
+        self._spec = spec
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._finder.seed(module)

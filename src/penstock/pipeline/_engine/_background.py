@@ -14,16 +14,23 @@ from contextlib import suppress
 from time import monotonic
 from traceback import clear_frames
 
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import UsageError
 from penstock.pipeline._engine._resources import Resources
 from penstock.transport._daemon_thread import DaemonThread
 
 
 class Background:
-    """Owns the thread, its loop, and the resources that live on it."""
+    """Owns the thread, its loop, and the resources that live on it.
 
-    def __init__(self, num_threads: int) -> None:
+    Args:
+        num_threads: as in `Resources`.
+        seeds: as in `Resources`.
+    """
+
+    def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
         self._num_threads = num_threads
+        self._seeds = seeds
         self._thread: DaemonThread | None = None
         self._ready = threading.Event()
         self._stopped: asyncio.Event | None = None
@@ -104,7 +111,7 @@ class Background:
 
     async def _main(self) -> None:
         self._stopped = asyncio.Event()
-        self._resources = Resources(self._num_threads)
+        self._resources = Resources(self._num_threads, self._seeds)
         self._loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as self._runs:

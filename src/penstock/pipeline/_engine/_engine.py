@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from penstock.concurrency._children._seeding import draw_seeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._channels._outlet import Outlet
-from penstock.pipeline._config import Merge, PipelineConfig
+from penstock.pipeline._config import Merge, PipelineConfig, has_processes
 from penstock.pipeline._engine._background import Background
 from penstock.pipeline._engine._open import Opening
 from penstock.pipeline._engine._probes import Probes
@@ -69,7 +70,9 @@ class Engine:
             _need_iterable_again(self.config)
         if self._background is None:
             with HeldInterrupts():  # else nobody knows of its thread, and nobody ends it
-                background = Background(self.num_threads)
+                # Drawn here, in the caller's thread: the loop's would race with what the program draws meanwhile.
+                seeds = draw_seeds() if has_processes(self.config) else None
+                background = Background(self.num_threads, seeds)
                 background.start(timeout)
                 self._background = background
         if self.is_running:

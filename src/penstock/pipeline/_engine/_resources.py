@@ -1,5 +1,6 @@
 """What a pipeline keeps from pass to pass while its loop runs: threads for functions, and what sends to executors."""
 
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.pipeline._operations._executor_stage import Remote
 from penstock.pipeline._operations._threads import Threads
 from penstock.pipeline._processes import Executors
@@ -9,14 +10,18 @@ from penstock.pipeline._stages import Pipe
 class Resources:
     """Owns the threads and processes of a pipeline. Made, used and closed on its loop.
 
+    Args:
+        num_threads: for plain functions.
+        seeds: of the global random generators in processes; None where no stage has an executor with processes.
+
     Attributes:
         threads: what plain functions run on.
     """
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
         self.threads = Threads(num_threads, "penstock-stage")
         self._sources: dict[str, Threads] = {}
-        self._executors = Executors()
+        self._executors = Executors(seeds)
 
     def remote(self, pipe: Pipe, name: str) -> Remote:
         """Return what sends the items of a stage to its executor."""

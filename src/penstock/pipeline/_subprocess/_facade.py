@@ -46,8 +46,9 @@ def run_in_subprocess(
     """Make a pipeline that runs in one process of its own, so that this one only receives. Nothing starts yet.
 
     Large arrays and tensors arrive as views of shared memory, which is used again when they are dropped; copy what you
-    keep. The config is pickled at each start of the process. The global generators of `random`, NumPy and torch are
-    seeded differently in each process, before the initializer.
+    keep. The config is pickled at each start of the process. Before the initializer, each process seeds its global
+    generators of `random`, NumPy and torch, from numbers that this process draws from its own when it starts it. So
+    each process draws other numbers, and the same ones from run to run where the program seeds its generators.
 
     Args:
         config: what it does: from `PipelineBuilder.get_config`. Its source and ops are pickled; a stage that needs

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._caught import Caught
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import PackedError, pack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._pipeline import Pipeline, build_pipeline
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Word
@@ -27,9 +28,9 @@ _TURN_ITEMS: Final = 64  # so many are sent before commands are looked for
 _ITEM_CHARACTERS: Final = 200
 
 
-def serve(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes) -> None:
+def serve(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, seeds: GlobalSeeds) -> None:
     """Run a pipeline for the parent until that says the end, or is gone."""
-    begin_process()
+    begin_process(seeds)
     with suppress(BrokenPipeError), ExitStack() as resources:
         helper: Helper | None = None
         with Caught() as caught:

@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 from penstock._caught import Caught
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
+from penstock.concurrency._children._seeding import draw_seeds
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
 from penstock.pipeline._subprocess._helper import serve
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Word
@@ -52,7 +53,10 @@ class Link:
         self.reader: TensorPipeReader = TensorPipeReader(allow_pickle=True)
         try:
             self.process: ChildProcess = ChildProcess(
-                serve, make_setup(self.reader.address), name="pipeline's process", start_method=start_method
+                serve,
+                (*make_setup(self.reader.address), draw_seeds()),
+                name="pipeline's process",
+                start_method=start_method,
             )
         except BaseException:
             self.reader.close()

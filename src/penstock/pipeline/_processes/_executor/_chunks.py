@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_error
-from penstock.concurrency._children._seeding import seed_process
 from penstock.errors import UsageError, WorkerError
 
 Outcome: TypeAlias = tuple[bool, object]
@@ -47,7 +46,7 @@ class ChunkCall:
     """A stage's function as processes call it: with a list of items, for packed outcomes.
 
     It is made once for a stage. The function is pickled once, when it is first sent, and unpickled in each process when
-    it is first called there, after the process's global generators were seeded.
+    it is first called there.
 
     Args:
         op: the stage's function.
@@ -65,7 +64,6 @@ class ChunkCall:
         """Return the outcomes; call `begin` before each item."""
         if self._op is None:
             self._op = cast("Op", load(self._pickled, f"the function of stage {self._name!r}"))
-            seed_process()  # what has loaded it may have loaded torch
         return PackedOutcomes.of(run_chunk(self._op, items, flatten=self._flatten, begin=begin))
 
     def __getstate__(self) -> dict[str, object]:

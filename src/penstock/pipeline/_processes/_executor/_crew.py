@@ -15,7 +15,7 @@ A thread for each process sends calls to it, pickles and unpickles. Any thread m
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
@@ -24,6 +24,7 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
 from penstock.pipeline._processes._executor._serve import keep
@@ -76,9 +77,11 @@ class Call:
 class Crew:
     """What the threads share; they keep it, and not the `RunningProcesses`, whose end ends them."""
 
-    def __init__(self, setup: bytes, start_method: StartMethod | None, name: str) -> None:
+    def __init__(self, setup: bytes, seeds: GlobalSeeds, start_method: StartMethod | None, name: str) -> None:
         self.pid: Final = os.getpid()
         self._setup = setup
+        self._seeds = seeds
+        self._started: Counter[int] = Counter()  # processes, by their number; under the lock
         self._start_method: StartMethod | None = start_method
         self._name = name
         self._changed = threading.Condition()
@@ -153,7 +156,10 @@ class Crew:
         for attempt in range(_MOST_ATTEMPTS):
             if self._killed or self._broken is not None:
                 return None
-            worker = Worker(f"process {number} of {self._name}", self._setup, self._start_method)
+            with self._changed:
+                seeds = self._seeds.child(number, self._started[number])
+                self._started[number] += 1
+            worker = Worker(f"process {number} of {self._name}", self._setup, seeds, self._start_method)
             self._enlist(worker.process)
             with Caught() as caught:
                 worker.wait_until_ready()

@@ -3,19 +3,19 @@
 Guarantees:
   - Each item has an outcome of its own, whatever becomes of the processes. An item that had not been begun when its
     process died is done by another one.
-  - In each process that is not this one, global generators are seeded by the first call, each process's differently.
+  - In each process of a pool of the user's, the first call seeds the global random generators.
   - Nothing that can't be pickled breaks a pool: it is an error of the call that it belongs to.
   - A pool of the user's whose process died is a WorkerError that names the stage.
 """
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._seeding import seed_process
+from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds, seed_pool_process
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import (
     ChunkCall,
@@ -35,9 +35,13 @@ class Executors:
     """Owns the processes that the stages of a pipeline run in: those of one `ProcessExecutor` are shared by its stages.
 
     Its methods are called by one thread.
+
+    Args:
+        seeds: of the global random generators of all processes; None draws them when the first executor is needed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seeds: GlobalSeeds | None = None) -> None:
+        self._seeds = seeds
         self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
 
     def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
@@ -54,10 +58,16 @@ class Executors:
         Raises:
             UsageError: an initializer can't be pickled.
         """
+        if isinstance(executor, ThreadPoolExecutor):
+            return RemoteStage(executor, name)
+        if self._seeds is None:
+            self._seeds = draw_seeds()
         if not isinstance(executor, ProcessExecutor):
-            return RemoteStage(cast("Submits", executor), name)
+            return RemoteStage(cast("Submits", executor), name, seeds=self._seeds)
         if id(executor) not in self._running:
-            self._running[id(executor)] = executor, open_processes(executor, f"executor of stage {name!r}")
+            seeds = self._seeds.child(len(self._running))
+            running = open_processes(executor, f"executor of stage {name!r}", seeds=seeds)
+            self._running[id(executor)] = executor, running
         return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
 
     def close(self) -> None:
@@ -74,12 +84,21 @@ class RemoteStage:
         executor: processes of ours, or a pool of the user's.
         name: of the stage, for errors.
         repeatable: whether items may be done again where a process of ours died.
+        seeds: of the global random generators in processes of the user's pool; None where it has none.
     """
 
-    def __init__(self, executor: RunningProcesses | Submits, name: str, *, repeatable: bool = False) -> None:
+    def __init__(
+        self,
+        executor: RunningProcesses | Submits,
+        name: str,
+        *,
+        repeatable: bool = False,
+        seeds: GlobalSeeds | None = None,
+    ) -> None:
         self._executor = executor
         self._name = name
         self._repeatable = repeatable
+        self._seeds = seeds
         self._call: ChunkCall | None = None
 
     def send(self, op: Op, items: Sequence[object], *, flatten: bool) -> Future[list[Outcome]]:
@@ -109,9 +128,10 @@ class RemoteStage:
         if isinstance(self._executor, RunningProcesses):
             return self._executor.submit(call, items, repeatable=self._repeatable)
         if isinstance(self._executor, ProcessPoolExecutor):
-            return self._executor.submit(run_in_process, call, cast("bytes", PackedItems(items, self._name)))
+            packed = cast("bytes", PackedItems(items, self._name))
+            return self._executor.submit(run_in_process, call, packed, self._seeds)
         # On threads nothing is pickled, and pools of others' have ways of their own to do that.
-        return self._executor.submit(partial(run_in_pool, flatten=flatten), op, items, os.getpid())
+        return self._executor.submit(partial(run_in_pool, flatten=flatten, seeds=self._seeds), op, items, os.getpid())
 
 
 class PackedItems:
@@ -125,18 +145,22 @@ class PackedItems:
         return bytes, (dump(self._items, f"the items of stage {self._name!r}"),)
 
 
-def run_in_process(call: ChunkCall, items: bytes) -> PackedOutcomes:
+def run_in_process(call: ChunkCall, items: bytes, seeds: GlobalSeeds | None) -> PackedOutcomes:
     """Return the outcomes of a chunk in a process of a `ProcessPoolExecutor`.
 
     Args:
         call: the stage's function.
         items: the `PackedItems`, as they arrive.
+        seeds: of the pool's processes.
     """
-    seed_process()
+    if seeds is not None:
+        seed_pool_process(seeds)
     return call(cast("Sequence[object]", load(items, "the items of a stage")))
 
 
-def run_in_pool(op: Op, items: Sequence[object], home: int, *, flatten: bool) -> list[Outcome]:
+def run_in_pool(
+    op: Op, items: Sequence[object], home: int, *, flatten: bool, seeds: GlobalSeeds | None
+) -> list[Outcome]:
     """Return the outcomes of a chunk in a pool of any kind.
 
     Args:
@@ -144,9 +168,10 @@ def run_in_pool(op: Op, items: Sequence[object], home: int, *, flatten: bool) ->
         items: what to call it with.
         home: the process that sent this; there, nothing is seeded.
         flatten: whether it returns generators.
+        seeds: of the pool's processes.
     """
-    if os.getpid() != home:
-        seed_process()
+    if seeds is not None and os.getpid() != home:
+        seed_pool_process(seeds)
     return run_chunk(op, items, flatten=flatten)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from penstock._frozen import frozen
 from penstock.concurrency._children._child_process import StartMethod, check_start_method
+from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds
 from penstock.errors import UsageError
 from penstock.pipeline._processes._executor._chunks import dump
 from penstock.pipeline._processes._executor._crew import Call, Crew
@@ -22,8 +23,12 @@ class ProcessExecutor:
     items and results are pickled. An `op` is sent once to each process, and keeps there what it changes in itself.
 
     A process that dies is replaced; the item that it worked on is a failure with a WorkerError, or is tried again on a
-    stage with `repeatable=True`. The global generators of `random`, NumPy and torch are seeded differently in each
-    process, before the initializer. For reproducible draws take seeds from the items instead.
+    stage with `repeatable=True`.
+
+    Before the initializer, each process seeds its global generators of `random`, NumPy and torch: from one number that
+    the pipeline draws from each of this process's generators when it starts, and from the process's number. So
+    processes draw differently, and a program that seeds its generators gets the same draws in each process from run to
+    run. Which process takes which item depends on time; for draws that don't depend on it, take seeds from the items.
 
     Args:
         max_workers: how many processes; at least 1. The stage's `concurrency` should be as large.
@@ -59,12 +64,15 @@ class ProcessExecutor:
         check_start_method(self.start_method)
 
 
-def open_processes(executor: ProcessExecutor, name: str = "executor") -> "RunningProcesses":
+def open_processes(
+    executor: ProcessExecutor, name: str = "executor", *, seeds: GlobalSeeds | None = None
+) -> "RunningProcesses":
     """Start an executor's processes.
 
     Args:
         executor: how many, and how.
         name: what they are called in messages.
+        seeds: of their global random generators; None draws them here.
 
     Returns:
         The processes, to be closed.
@@ -73,7 +81,8 @@ def open_processes(executor: ProcessExecutor, name: str = "executor") -> "Runnin
         UsageError: the initializer or its arguments can't be pickled.
     """
     setup = dump((executor.initializer, executor.initargs), "the initializer of a ProcessExecutor")
-    return RunningProcesses(Crew(setup, executor.start_method, name), executor.max_workers)
+    crew = Crew(setup, draw_seeds() if seeds is None else seeds, executor.start_method, name)
+    return RunningProcesses(crew, executor.max_workers)
 
 
 class RunningProcesses:

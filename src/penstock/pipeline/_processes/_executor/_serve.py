@@ -10,6 +10,7 @@ from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import PackedError, pack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, load
 
@@ -47,15 +48,16 @@ class Answer:
     packed: bool = False
 
 
-def serve(requests: "Connection[Any, Any]", setup: bytes, progress: "Connection[Any, Any]") -> None:
+def serve(requests: "Connection[Any, Any]", setup: bytes, progress: "Connection[Any, Any]", seeds: GlobalSeeds) -> None:
     """Answer the parent's requests until it sends an empty one, or is gone.
 
     Args:
         requests: this process's side of the pipe.
         setup: the initializer and its arguments.
         progress: gets a byte for each item of a chunk, before it is begun.
+        seeds: of this process's global random generators.
     """
-    begin_process()
+    begin_process(seeds)
     descriptor = progress.fileno()
     functions: dict[int, Function] = {}
     with suppress(EOFError, OSError):

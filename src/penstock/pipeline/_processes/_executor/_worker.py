@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._packed_error import unpack_error
+from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import PackedOutcomes, load
 from penstock.pipeline._processes._executor._serve import Answer, Request, keep, serve
@@ -35,16 +36,17 @@ class Worker:
     Args:
         name: of the process, in messages.
         setup: its initializer, pickled with the arguments.
+        seeds: of its global random generators.
         start_method: how it is started.
 
     Attributes:
         process: the process.
     """
 
-    def __init__(self, name: str, setup: bytes, start_method: StartMethod | None) -> None:
+    def __init__(self, name: str, setup: bytes, seeds: GlobalSeeds, start_method: StartMethod | None) -> None:
         self._progress, theirs = multiprocessing.Pipe(duplex=False)
         try:
-            self.process = ChildProcess(serve, (setup, theirs), name=name, start_method=start_method)
+            self.process = ChildProcess(serve, (setup, theirs, seeds), name=name, start_method=start_method)
         except BaseException:
             self._progress.close()
             raise
