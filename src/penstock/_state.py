@@ -1,7 +1,8 @@
 """A loader's state: which dataset, and where in it; a small JSON value, the same for any number of workers.
 
     {"penstock": 1,                                   the version of this form
-     "fingerprint": {"source": …, "order": …, "functions": …},
+     "fingerprint": {"source": …, "order": …, "functions": …,
+                     "details": {"order": …}},        for each part that has more to tell, a further digest
      "numpy": "2.4.6",                                distributions follow it
      "shape": {"batch": 256, "remainder": "keep", "ranks": 8},
      "step": 5000, "epoch": 3, "position": 290816,    the next batch: its step, epoch, and first element's position
@@ -55,6 +56,7 @@ class LoaderState:
     """The state as a value; `to_json` and `from_json` are its outer form."""
 
     fingerprint: Mapping[str, str]
+    details: Mapping[str, str]
     numpy: str
     shape: Shape
     step: int
@@ -73,7 +75,7 @@ class LoaderState:
         """Return the state as fresh plain values."""
         state: State = {
             "penstock": VERSION,
-            "fingerprint": dict(self.fingerprint),
+            "fingerprint": {**self.fingerprint, **({"details": dict(self.details)} if self.details else {})},
             "numpy": self.numpy,
             "shape": {"batch": self.shape.batch, "remainder": self.shape.remainder, "ranks": self.shape.ranks},
             "step": self.step,
@@ -110,6 +112,7 @@ def from_json(state: object) -> LoaderState:
 
 def _parse(state: Mapping[str, Any]) -> LoaderState:
     fingerprint = {name: str(state["fingerprint"][name]) for name in ("source", "order", "functions")}
+    details = {name: str(digest) for name, digest in state["fingerprint"].get("details", _NOTHING).items()}
     shape = state["shape"]
     segments = tuple(Segment(*map(_count, segment)) for segment in state["segments"])
     step, epoch, position = (_count(state[name]) for name in ("step", "epoch", "position"))
@@ -119,6 +122,7 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
         raise ValueError("segments must follow each other")
     return LoaderState(
         fingerprint,
+        details,
         str(state["numpy"]),
         Shape(_count(shape["batch"]), str(shape["remainder"]), _count(shape["ranks"])),
         step,

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ def nested(words: Iterable[str]) -> Any:
     return [word for word in words if word in {"a", "b", "c", "d"}]
 
 
+TABLE = {1: {"apple", "pear"}, 2: frozenset("abc"), 3: np.arange(3)}
+KINDS = [{"fruit", "tree", "shrub"}, ["a", TABLE]]
+
+
+def isin(kinds: Any, number: object) -> bool:
+    """Return whether a number is in one of the kinds."""
+    return any(number in kind for kind in kinds)
+
+
 DATASETS: dict[str, ps.Dataset] = {
     "range": ps.range(10, seed=3).shuffle().batch(3),
     "sets": ps.read(["apple", "axe"]).map(classify).map(nested, name="nested"),
@@ -30,6 +40,9 @@ DATASETS: dict[str, ps.Dataset] = {
     "long selection": ps.range(5000).select(range(0, 5000, 2)),
     "filter": ps.range(9).shuffle().filter(is_odd).map(double, on_error="skip").padded_batch(2).unbatch(),
     "split": ps.range(9).shuffle().split({"a": 0.5, "b": 0.5})["b"].repeat(2).epoch(1),
+    "held values": ps.range(9).map(Scale(3)).map(TABLE.get).map(partial(isin, KINDS), name="isin"),
+    "inner batches": ps.zip([ps.range(9).batch(4), ps.read([{"a": "b"}] * 3)]).unbatch(),
+    "opened": ps.stream(lambda: [TABLE]),
     "arrays": ps.read({"x": np.arange(6), "y": np.zeros((6, 2))}).subset(3),
 }
 

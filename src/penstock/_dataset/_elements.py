@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock import _dataset, _storage
 from penstock._dataset._order import chosen
 from penstock._dataset._verbs import T_co, Verbs
-from penstock._graph._cache import cache_identity
+from penstock._graph._cache_identity import cache_identity
 from penstock._graph._describe import function_name
 from penstock._graph._jax_keys import need_jax
 from penstock._graph._nodes import Cache, Filter, FlatMap, Map, OnError, Origin, RandomForm, Windows

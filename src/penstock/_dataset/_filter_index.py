@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from penstock._dataset._index_file import Found, alone, read_index
 from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._cache import code_identities
+from penstock._graph._cache_identity import code_identities
 from penstock._graph._describe import chain_text
-from penstock._graph._fingerprint import Fingerprint, fingerprint
+from penstock._graph._fingerprint import Fingerprint, all_details, fingerprint
 from penstock._graph._nodes import Filter, Map, Node, Substitute, walk
 from penstock._graph._rewrite import hold_order
 from penstock._graph._verify import need_finite
@@ -86,9 +86,10 @@ def _need_lasting_elements(node: Node) -> None:
 
 def _identity(step: Filter) -> Fingerprint:
     """Return what determines the verdicts: as for a state, but for functions all that they depend on."""
-    below = fingerprint(step.parent)
-    functions = hashlib.blake2b(" ".join(code_identities(step)).encode(), digest_size=8)
-    return Fingerprint(below.source, below.order, functions.hexdigest())
+    below, details = fingerprint(step.parent), all_details(step.parent)
+    texts = [*code_identities(step), *details["source"], *details["order"]]
+    functions = hashlib.blake2b(" ".join(texts).encode(), digest_size=8)
+    return Fingerprint(below.source, below.order, functions.hexdigest(), {})
 
 
 def _warn(path: str, found: Found) -> None:

@@ -70,10 +70,10 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
     size = len(content) - _CHECK_BYTES
     if size < _HEAD.size or _digest(content[:size].data) != bytes(content[size:]):
         return Found(None, "it is damaged")
-    _, version, elements, kept, *parts = _HEAD.unpack(bytes(content[: _HEAD.size]))
+    _, version, elements, kept, source, order, functions = _HEAD.unpack(bytes(content[: _HEAD.size]))
     if version != _VERSION:
         return Found(None, f"it is of version {version} of the format, and this is version {_VERSION}")
-    known = Fingerprint(*(part.hex() for part in parts))
+    known = Fingerprint(source.hex(), order.hex(), functions.hex(), {})
     differing = [part for part in ("source", "order", "functions") if getattr(known, part) != getattr(identity, part)]
     if differing or elements != length:
         what = " and ".join(differing) or "length"

@@ -11,6 +11,7 @@ from penstock._graph._nodes import Read, Stream
 from penstock._graph._verify import need_integer
 from penstock.errors import UsageError
 from penstock.sources._as_source import as_source, source_length
+from penstock.sources._content import content_digest
 from penstock.sources._range import Range
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,7 +72,7 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
     """
     seed = need_integer("seed", seed)
     opened = as_source(source)
-    return Dataset(Read(opened, source_length(opened), seed))
+    return Dataset(Read(opened, source_length(opened), seed, content_digest(opened)))
 
 
 def integers(*bounds: int, seed: int = 0) -> Dataset[int]:

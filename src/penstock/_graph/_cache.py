@@ -5,15 +5,11 @@ random: the verbs see to that.
 """
 
 import contextlib
-import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from penstock._graph._code import code_identity
-from penstock._graph._fingerprint import fingerprint
-from penstock._graph._nodes import Batch, Cache, Element, Filter, FlatMap, Map, Node, walk
+from penstock._graph._nodes import Cache, Element
 from penstock._storage._cache import MISSING, Missing
 from penstock._storage._cache import Cache as ElementStore
 
@@ -49,31 +45,3 @@ def _tell(step: Cache, error: Exception) -> None:
     """Warn that the store failed, which may slow everything down; Python shows a text once for each place."""
     with contextlib.suppress(Warning):  # raised where warnings are errors, and would lose the element
         warnings.warn(f"{step.verb} can't use its store: {type(error).__name__}", RuntimeWarning, stacklevel=2)
-
-
-def cache_identity(node: Node, version: str | None) -> str:
-    """Return hexadecimal digits that stand for all that determines a node's elements.
-
-    Args:
-        node: what is kept.
-        version: stands for the code of its functions; None reads the code itself.
-    """
-    parts = fingerprint(node)
-    hasher = hashlib.blake2b(digest_size=16)
-    codes = [f"version {version}"] if version is not None else code_identities(node)
-    for text in (parts.source, parts.order, *codes):
-        hasher.update(f"{len(text)}:{text}".encode())
-    return hasher.hexdigest()
-
-
-def code_identities(node: Node) -> list[str]:
-    """Return the identity of each function that determines a node's elements."""
-    return [code_identity(function) for step in walk(node) for function in _functions(step)]
-
-
-def _functions(step: Node) -> list[Callable[..., Any]]:
-    match step:
-        case Map(function=function) | FlatMap(function=function) | Filter(predicate=function) | Batch(merge=function):
-            return [function]
-        case _:
-            return []

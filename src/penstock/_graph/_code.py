@@ -12,6 +12,8 @@ computes may differ: so it is what a cache is kept under. Part of it are
 Numbers, strings, enums, arrays, dtypes, containers of these and objects with such attributes count by value, a large
 array by a sample; what has a method `fingerprint()` counts by what it returns; the rest by the name of its type. What
 isn't part of it, because no code shows it: files that the function reads, and what it calls through a module's name.
+
+`held_values` is about what a function holds that may change while a program runs, in bounded time.
 """
 
 import contextlib
@@ -19,11 +21,13 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import itertools
 import re
 import sys
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -33,6 +37,10 @@ _DEEPEST: Final = 32
 _MOST_FOLLOWED: Final = 4096
 _WHOLE_BYTES: Final = 1 << 20
 _SAMPLED_VALUES: Final = 1024
+_MOST_HELD: Final = 1 << 15  # values that are looked at, of all that a function holds
+_MOST_HELD_BY_ONE: Final = 64  # of them, by one value of a set
+_HELD_BYTES: Final = 1 << 16  # of an array or a text, before a sample of it counts
+_GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})
 _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
@@ -54,6 +62,55 @@ def code_identity(function: Callable[..., Any], *, with_state: bool = True) -> s
     """
     text = _Walk(_package(_innermost(function)), with_state=with_state).text(function)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def held_values(function: Callable[..., Any]) -> str:
+    """Return what identifies the values that a function holds and that may change while a program runs.
+
+    That is the content of lists, dicts, sets and arrays in closures, defaults, arguments of partials and globals that
+    its code names, and the attributes of objects there and of the object that is called. Of an object whose class is
+    of the function's own package, and of a namespace, the attributes count that code names. Long containers and large
+    arrays count by a sample, and at most 32,768 values are looked at. A function that changes what it holds keeps the
+    digits that it had when it was first asked for here.
+
+    Args:
+        function: any callable.
+
+    Returns:
+        16 hexadecimal digits, the same in every process; "" for a function that holds nothing of the kind.
+
+    Example:
+        >>> import functools
+        >>> held_values(functools.partial(sorted, [1, 2])) == held_values(functools.partial(sorted, [1, 3]))
+        False
+        >>> held_values(len)
+        ''
+    """
+    known = _held_values.get(id(function))
+    if known is not None and known[0]() is function:
+        return known[1]
+    digits = _held_digits(function)
+    with contextlib.suppress(TypeError):  # some objects can't be referenced weakly
+        _held_values[id(function)] = weakref.ref(function, functools.partial(_drop_held, id(function))), digits
+    return digits
+
+
+_held_values: Final[dict[int, tuple["weakref.ref[Callable[..., Any]]", str]]] = {}
+
+
+def _drop_held(number: int, ended: object) -> None:
+    if number in _held_values and _held_values[number][0] is ended:
+        del _held_values[number]
+
+
+def _held_digits(function: Callable[..., Any]) -> str:
+    package = _package(_innermost(function))
+    first = _Held(package)
+    first.text(function)
+    text = _Held(package, first.named).text(function)
+    if text == _Held(package, first.named, with_state=False).text(function):
+        return ""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def is_lambda_or_local(function: Callable[..., Any]) -> bool:
@@ -92,10 +149,12 @@ def _name(thing: object) -> str:
 class _Walk:
     """One walk from a function to all it depends on; it goes nowhere twice."""
 
-    def __init__(self, package: str, *, with_state: bool) -> None:
+    whole_bytes: int = _WHOLE_BYTES  # of an array; of a larger one a sample counts
+
+    def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
         self.package = package
         self.with_state = with_state
-        self._depth = 0
+        self._depth = depth
         # By identity, with their numbers; the things are held, so that no identity is used again.
         self._met: dict[int, tuple[int, object]] = {}
 
@@ -118,9 +177,29 @@ class _Walk:
 
     def alone(self, value: object) -> str:
         """Return what tells a value from others, whatever else was met: for values whose order isn't known."""
-        walk = _Walk(self.package, with_state=self.with_state)
-        walk._depth = self._depth
-        return walk.text(value)
+        return self._sibling().text(value)
+
+    def _sibling(self) -> "_Walk":
+        return _Walk(self.package, with_state=self.with_state, depth=self._depth)
+
+    def sample(self, values: Sequence[object]) -> Sequence[object]:
+        """Return which of some values count; all but where time is bounded."""
+        return values
+
+    def names(self, code: types.CodeType) -> None:
+        """Take note of the names in a function's code."""
+
+    def counts(self, owner: type, name: str) -> bool:
+        """Return whether an attribute of an object of some class counts."""
+        del owner, name
+        return True
+
+    def content(self, thing: object) -> str:
+        """Return what tells an object from others by what it holds: by what a copy would have."""
+        state: object = thing.__getstate__()
+        if isinstance(state, dict):
+            return _of_members(cast("dict[str, object]", state), self, type(thing))
+        return self.text(state)
 
     def again(self, thing: object) -> str | None:
         """Return which of the things met before this is; None for a new one."""
@@ -134,12 +213,73 @@ class _Walk:
         return _package(thing) == self.package != "penstock" and len(self._met) < _MOST_FOLLOWED
 
 
+class _Held(_Walk):
+    """A walk in bounded time, in which of objects with many attributes those count that code names.
+
+    Args:
+        package: of the function.
+        counted: the names that code names; None counts all.
+        with_state: as for `code_identity`.
+
+    Attributes:
+        named: the names in the code of all functions that were met.
+    """
+
+    whole_bytes = _HELD_BYTES
+
+    def __init__(
+        self, package: str, counted: set[str] | None = None, *, with_state: bool = True, depth: int = 0
+    ) -> None:
+        super().__init__(package, with_state=with_state, depth=depth)
+        self.named: set[str] = set()
+        self._counted = counted
+        self._left = _MOST_HELD
+
+    def text(self, value: object) -> str:
+        self._left -= 1
+        if self._left < 0 or type(value).__name__ in _GENERATORS:
+            return _name(type(value))
+        if isinstance(value, (str, bytes, bytearray)) and len(value) > _HELD_BYTES:
+            half = _HELD_BYTES // 2
+            return f"{type(value).__name__} {len(value)} {value[:half]!r} {value[-half:]!r}"
+        return super().text(value)
+
+    def _sibling(self) -> _Walk:
+        walk = _Held(self.package, self._counted, with_state=self.with_state, depth=self._depth)
+        walk._left = min(self._left, _MOST_HELD_BY_ONE)
+        return walk
+
+    def sample(self, values: Sequence[object]) -> Sequence[object]:
+        if len(values) <= _SAMPLED_VALUES:
+            return values
+        chosen = np.linspace(0, len(values) - 1, _SAMPLED_VALUES).astype(np.int64).tolist()
+        return [len(values), *(values[number] for number in chosen)]
+
+    def names(self, code: types.CodeType) -> None:
+        self.named.update(_names(code))
+
+    def counts(self, owner: type, name: str) -> bool:
+        return self._counted is None or name in self._counted or not self._is_partly_used(owner)
+
+    def follows(self, thing: object) -> bool:
+        return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
+
+    def content(self, thing: object) -> str:
+        # Nothing that runs code of the object's class.
+        members: dict[str, object] = getattr(thing, "__dict__", {})
+        return _of_members(members, self, type(thing)) if members else ""
+
+    def _is_partly_used(self, owner: type) -> bool:
+        return _package(owner) in _NAMESPACES or self.follows(owner)
+
+
 def _of_function(function: types.FunctionType, walk: _Walk) -> str:
     if _package(function) == "penstock":
         return f"function {_name(function)}"
     again = walk.again(function)
     if again is not None:
         return again
+    walk.names(function.__code__)
     parts = [
         _of_code(function.__code__, walk),
         walk.text(function.__defaults__),
@@ -221,25 +361,34 @@ def _of_builtin(function: types.BuiltinFunctionType, walk: _Walk) -> str:
 
 
 def _of_tuple(values: tuple[object, ...], walk: _Walk) -> str:
-    return f"{type(values).__qualname__} {walk.texts(values)}"
+    return f"{type(values).__qualname__} {walk.texts(walk.sample(values))}"
 
 
 def _of_set(values: "frozenset[object] | set[object]", walk: _Walk) -> str:
     if isinstance(values, set) and not walk.with_state:
         return _name(type(values))
+    if len(walk.sample(range(len(values)))) < len(values):  # which of them are met first depends on the process
+        return f"{type(values).__qualname__} {len(values)}"
     return f"{type(values).__qualname__} {sorted(map(walk.alone, values))}"  # their order depends on the process
 
 
-def _of_list(values: list[object], walk: _Walk) -> str:
+def _of_list(values: "list[object] | deque[object]", walk: _Walk) -> str:
     if not walk.with_state:
         return _name(type(values))
-    return walk.again(values) or f"{type(values).__qualname__} {walk.texts(values)}"
+    return walk.again(values) or f"{type(values).__qualname__} {walk.texts(walk.sample(values))}"
 
 
 def _of_dict(values: dict[object, object], walk: _Walk) -> str:
     if not walk.with_state:
         return _name(type(values))
-    return walk.again(values) or f"{type(values).__qualname__} {walk.texts(values.items())}"
+    again = walk.again(values)
+    if again is not None:
+        return again
+    chosen = walk.sample(range(len(values)))
+    items: Iterable[object] = values.items()
+    if len(chosen) < len(values):  # the first ones: the others are met by going through all
+        items = [len(values), *itertools.islice(values.items(), len(chosen))]
+    return f"{type(values).__qualname__} {walk.texts(items)}"
 
 
 def _of_array(array: NDArray[Any], walk: _Walk) -> str:
@@ -248,7 +397,7 @@ def _of_array(array: NDArray[Any], walk: _Walk) -> str:
     described = f"{_name(type(array))} {array.dtype} {array.shape}"
     if array.dtype.hasobject:
         return f"{described} {walk.text(array.tolist())}"
-    if array.nbytes > _WHOLE_BYTES:
+    if array.nbytes > walk.whole_bytes:
         array = array.flat[np.linspace(0, array.size - 1, _SAMPLED_VALUES).astype(np.int64)]
     return f"{described} {hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()}"
 
@@ -295,7 +444,7 @@ def _of_content(value: object, walk: _Walk) -> str:
     thing: Any = value
     if dataclasses.is_dataclass(kind) and (walk.with_state or thing.__dataclass_params__.frozen):
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
-        return _of_members({name: getattr(value, name) for name in fields}, walk)
+        return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
     if not walk.with_state:
         return ""
     if hasattr(kind, "__dlpack__"):  # a tensor of another package, in the memory of the processor
@@ -304,14 +453,11 @@ def _of_content(value: object, walk: _Walk) -> str:
         # Locks, threads and files have nothing that lasts; what has a value of its own says how it is pickled.
         has_value = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
         return walk.text(thing.__reduce_ex__(4)) if has_value else ""
-    state: object = thing.__getstate__()  # what a copy would have
-    if isinstance(state, dict):
-        return _of_members(cast("dict[str, object]", state), walk)
-    return walk.text(state)
+    return walk.content(thing)
 
 
-def _of_members(members: Mapping[str, object], walk: _Walk) -> str:
-    return walk.texts((name, members[name]) for name in sorted(members))
+def _of_members(members: Mapping[str, object], walk: _Walk, owner: type = object) -> str:
+    return walk.texts((name, members[name]) for name in sorted(members) if walk.counts(owner, name))
 
 
 _DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (

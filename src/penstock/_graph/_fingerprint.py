@@ -9,7 +9,7 @@ So a run may go on with another schedule from then on, or with one more componen
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, assert_never
 
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._graph._code import code_identity
+from penstock._graph._code import code_identity, held_values
+from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -42,7 +43,9 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
     chain,
+    walk,
 )
+from penstock._graph._ordered._build import outermost_batch
 from penstock.errors import InternalError
 from penstock.sampling import (
     CheckedSampler,
@@ -63,10 +66,21 @@ class Fingerprint:
     source: str
     order: str
     functions: str
+    details: Mapping[str, str]
+    """A further digest for each part that has more to tell; states of earlier versions don't have them.
+
+    Of the source the content of records that are Python objects, of the order how batches below are cut and what a zip
+    makes, of the functions what they hold that may change, and those that open streams. The first and the last are
+    soft: a difference is worth a warning.
+    """
+
+    def parts(self) -> dict[str, str]:
+        """Return the three digests by name."""
+        return {"source": self.source, "order": self.order, "functions": self.functions}
 
 
-_Known: TypeAlias = dict[int, tuple[Callable[..., Any], str]]
-"""Each function met, by its id, and what identifies it: hundreds of parts mostly have the same ones."""
+_Known: TypeAlias = dict[int, tuple[Callable[..., Any], str, str]]
+"""Each function met, by its id, what identifies it, and what it holds: hundreds of parts mostly have the same ones."""
 
 
 class _Seen(NamedTuple):
@@ -78,17 +92,22 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Texts:
-    """What goes into the three digests."""
+    """What goes into the three digests, and into their details."""
 
     source: list[str] = field(default_factory=list[str])
     order: list[str] = field(default_factory=list[str])
     functions: list[str] = field(default_factory=list[str])
+    details: Mapping[str, list[str]] = field(default_factory=lambda: {"source": [], "order": [], "functions": []})
 
     def add(self, name: str, part: "_Texts") -> None:
         """Add a part of a joint, with how many texts it has, so that no two joints have the same."""
         for own, others in ((self.source, part.source), (self.order, part.order), (self.functions, part.functions)):
             own.append(f"part {name} {len(others)}")
             own += others
+        for kind, others in part.details.items():
+            if others:
+                self.details[kind].append(f"part {name} {len(others)}")
+                self.details[kind].extend(others)
 
 
 def fingerprint(node: Node, epoch: int | None = None, position: int | None = None) -> Fingerprint:
@@ -99,8 +118,24 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
         epoch: the epoch that was reached; after the first everything counts.
         position: how many elements of it were seen, counted below the outermost batch; None counts everything.
     """
-    texts = _texts(node, None if epoch or position is None else _seen(node, position), {})
-    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions))
+    texts = _texts(node, None if epoch or position is None else _seen(node, position), {}, _own_batch(node))
+    details = {kind: _digest(parts) for kind, parts in texts.details.items() if parts}
+    return Fingerprint(_digest(texts.source), _digest(texts.order), _digest(texts.functions), details)
+
+
+def all_details(node: Node) -> Mapping[str, Sequence[str]]:
+    """Return what goes into the details of a node's fingerprint, where the size of every batch counts."""
+    return _texts(node, None, {}).details
+
+
+def _own_batch(node: Node) -> Batch | None:
+    """Return the batch that a loader of a dataset cuts, whose size and remainder are part of a state's shape."""
+    if not is_indexable(node):
+        batch = outermost_batch(node)
+        return batch if isinstance(batch, Batch) else None
+    while isinstance(node, Map | Reindex):
+        node = node.parent
+    return node if isinstance(node, Batch) else None
 
 
 def seen_past(node: Node, epoch: int, position: int) -> object:
@@ -111,10 +146,10 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
     return seen.mix.rule.past(min(seen.elements, len(seen.mix.rule)))
 
 
-def _texts(node: Node, seen: _Seen | None, known: _Known) -> _Texts:
+def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | None = None) -> _Texts:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
-        texts = _leaf_texts(base)
+        texts = _leaf_texts(base, known)
     elif isinstance(base, Mix | OrderedMix | Chain | Zip):
         texts = _joint_texts(base, seen, known)
     else:
@@ -122,6 +157,9 @@ def _texts(node: Node, seen: _Seen | None, known: _Known) -> _Texts:
     for step in steps:
         texts.order += _order_parts(step)
         texts.functions += _function_parts(step, known)
+        if isinstance(step, Batch) and step is not own_batch:
+            texts.details["order"].append(f"batch {step.size} {step.remainder} {step.mask}")
+        texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(step))))
     return texts
 
 
@@ -143,14 +181,20 @@ def _seen(node: Node, position: int) -> _Seen | None:
     return _Seen(node, position)
 
 
-def _leaf_texts(leaf: Leaf) -> _Texts:
+def _leaf_texts(leaf: Leaf, known: _Known) -> _Texts:
     match leaf:
-        case Read(source=source, length=length, seed=seed):
-            return _Texts([f"{length}:{source_fingerprint(source)}"], [f"seed {seed}"])
+        case Read(source=source, length=length, seed=seed, content=content):
+            texts = _Texts([f"{length}:{source_fingerprint(source)}"], [f"seed {seed}"])
+            texts.details["source"].extend([content] if content else [])
+            return texts
         case Stream(iterable=iterable, seed=seed, times=times):
             kind = f"{type(iterable).__module__}.{type(iterable).__qualname__}"
             own = callable(getattr(iterable, "fingerprint", None))
-            return _Texts([f"stream {source_fingerprint(iterable) if own else kind}"], [f"stream {seed} {times}"])
+            texts = _Texts([f"stream {source_fingerprint(iterable) if own else kind}"], [f"stream {seed} {times}"])
+            if callable(iterable) and not own:
+                opener = f"stream {_function_text(iterable, known)} {_held_text(iterable, known)}"
+                texts.details["functions"].append(opener)
+            return texts
         case _:
             assert_never(leaf)
 
@@ -178,6 +222,9 @@ def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
         case _:
             assert_never(joint)
     texts = _Texts([], [how], functions)
+    if isinstance(joint, Zip):
+        texts.details["order"].append(f"zip {'dict' if joint.as_dict else 'tuple'}")
+    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(joint))))
     for name, part in parts:
         texts.add(name, _texts(part, None, known))
     return texts
@@ -280,8 +327,39 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             assert_never(step)
 
 
+def note_held_values(node: Node) -> None:
+    """Have a dataset's functions keep, in its fingerprints, the values that they hold now."""
+    for step in walk(node):
+        for function in functions_of(step):
+            held_values(function)
+
+
+def functions_of(node: Node) -> list[Callable[..., Any]]:
+    """Return the user's functions that a node calls."""
+    match node:
+        case Map(function=function) | FlatMap(function=function) | Filter(predicate=function) | Batch(merge=function):
+            return [function]
+        case Bucket(bucketing=bucketing):
+            return [bucketing.size, *bucketing.merge]
+        case OrderedMix(measure=measure) if measure is not None:
+            return [measure]
+        case Stream(iterable=iterable) if callable(iterable):
+            return [iterable]
+        case _:
+            return []
+
+
 def _function_text(function: Callable[..., Any], known: _Known) -> str:
     """Return what identifies a function, but for what may change while it is used."""
+    return _known(function, known)[1]
+
+
+def _held_text(function: Callable[..., Any], known: _Known) -> str:
+    """Return what identifies the values that a function holds and that may change while it is used; "" for none."""
+    return _known(function, known)[2]
+
+
+def _known(function: Callable[..., Any], known: _Known) -> tuple[Callable[..., Any], str, str]:
     if id(function) not in known:
-        known[id(function)] = function, code_identity(function, with_state=False)
-    return known[id(function)][1]
+        known[id(function)] = function, code_identity(function, with_state=False), held_values(function)
+    return known[id(function)]

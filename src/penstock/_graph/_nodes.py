@@ -52,11 +52,15 @@ OnError: TypeAlias = Literal["raise", "skip"] | Substitute
 
 @frozen
 class Read:
-    """The element at position i is record i of the source; `length` is what the source had when it was described."""
+    """The element at position i is record i of the source; `length` is what the source had when it was described.
+
+    So is `content`: what a sample of its records contained, where its fingerprint doesn't cover them.
+    """
 
     source: Any
     length: int
     seed: int
+    content: str = ""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Read):

@@ -12,7 +12,7 @@ import numpy as np
 from penstock import _runtime
 from penstock._dataset import Dataset
 from penstock._dataset._verbs import T_co
-from penstock._graph._fingerprint import fingerprint, seen_past
+from penstock._graph._fingerprint import Fingerprint, fingerprint, note_held_values, seen_past
 from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._iterator import Clock, LoaderIterator
@@ -118,6 +118,7 @@ class Loader(Generic[T_co]):
         else:
             place, count = share_place(owner.plan, num_workers, limits, isolated=isolated)
         self._dataset = dataset
+        note_held_values(dataset.node)  # before a function is called, which may change what it holds
         plan = lower(
             dataset.node,
             place=place,
@@ -141,7 +142,7 @@ class Loader(Generic[T_co]):
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
-        self._fingerprints: dict[object, dict[str, str]] = {}
+        self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
         self._workers = owner or SharedWorkers(self._plan, self._runtime, self._closer)
 
@@ -217,8 +218,10 @@ class Loader(Generic[T_co]):
         """
         point = self._progress.point(self._progress.next_step if step is None else need_count("step", step))
         shard = self._plan.shard
+        own = self._fingerprint_at(point.epoch, point.position)
         return LoaderState(
-            self._fingerprint_at(point.epoch, point.position),
+            own.parts(),
+            own.details,
             np.__version__,
             Shape(self._plan.batch_size, self._plan.remainder, shard.count),
             point.step,
@@ -235,7 +238,8 @@ class Loader(Generic[T_co]):
         """Go to where a state was saved, in constant time; the next `iter` gives the rest of that epoch.
 
         The batch size and the number of ranks may differ from those of the state: batches are then cut anew from
-        where it stands. Differing functions or NumPy versions give a warning.
+        where it stands. Differing functions, values that they hold, records that are Python objects and NumPy versions
+        give a warning.
 
         Args:
             state: what `state_dict` returned, or its JSON text. For a dataset that is read in order, and another
@@ -360,27 +364,38 @@ class Loader(Generic[T_co]):
         if self._iterator is not None and (iterator := self._iterator()) is not None:
             iterator.retire(why)
 
-    def _fingerprint_at(self, epoch: int, position: int) -> dict[str, str]:
+    def _fingerprint_at(self, epoch: int, position: int) -> Fingerprint:
         """Return the fingerprint of what was seen before a position of an epoch."""
         node = self._plan.node
         past = seen_past(node, epoch, position)
         known = self._fingerprints.get(past)
         if known is None:
-            parts = fingerprint(node) if past is None else fingerprint(node, epoch, position)
-            known = {"source": parts.source, "order": parts.order, "functions": parts.functions}
+            known = fingerprint(node) if past is None else fingerprint(node, epoch, position)
             self._fingerprints[past] = known
         return known
 
     def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
         own = self._fingerprint_at(state.epoch, state.position)
-        differing = [part for part in ("source", "order") if state.fingerprint[part] != own[part] and part not in allow]
+        same = {part: state.fingerprint[part] == digest for part, digest in own.parts().items()}
+        # Earlier versions have saved no details, and a part without any has none.
+        alike = {part: state.details.get(part, digest) == digest for part, digest in own.details.items()}
+        same["order"] = same["order"] and alike.get("order", True)
+        differing = [part for part in ("source", "order") if not same[part] and part not in allow]
         if differing:
             raise StateError(
                 f"this state belongs to a dataset with another {' and '.join(differing)}. Load it into the dataset it "
                 f"was saved from, or accept the difference with allow={set(differing)!r}."
             )
-        if state.fingerprint["functions"] != own["functions"]:
+        if not same["functions"]:
             warnings.warn("the dataset's functions differ from those of the state", stacklevel=3)
+        elif not alike.get("functions", True):
+            warnings.warn(
+                "the dataset's functions hold other values than those of the state: in closures, defaults, attributes "
+                "or globals, or in what opens a stream",
+                stacklevel=3,
+            )
+        if same["source"] and not alike.get("source", True):
+            warnings.warn("the records of the dataset's source differ from those of the state", stacklevel=3)
         steps = walk(self._plan.node)
         if state.numpy != np.__version__ and any(isinstance(s, Map) and s.form == "generator" for s in steps):
             warnings.warn(

@@ -1,0 +1,313 @@
+"""A state that is loaded into an edited dataset: refused, warned of, or not seen, as the how-to on resuming says."""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from tests.graph.fingerprinted import DATASETS
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def is_even(number: int) -> bool:
+    """Return whether a number is even."""
+    return number % 2 == 0
+
+
+def numbers(count: int = 100) -> ps.Dataset[int]:
+    """Return some integers."""
+    return ps.range(count, seed=1)
+
+
+def state_of(dataset: ps.Dataset[Any]) -> str:
+    """Return the state after two batches."""
+    loader = ps.Loader(dataset)
+    batches: Iterator[Any] = iter(loader)
+    assert len(list(itertools.islice(batches, 2))) == 2
+    return json.dumps(loader.state_dict())
+
+
+def without_details(state: str) -> str:
+    """Return a state as earlier versions have saved it."""
+    plain = json.loads(state)
+    plain["fingerprint"].pop("details", None)
+    return json.dumps(plain)
+
+
+def load(dataset: ps.Dataset[Any], state: str, allow: tuple[str, ...] = ()) -> str:
+    """Load a state; return what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ps.Loader(dataset).load_state_dict(state, allow=allow)
+    return " ".join(str(each.message) for each in caught)
+
+
+ORDERS: dict[str, Callable[[], tuple[ps.Dataset[Any], ps.Dataset[Any]]]] = {
+    "size of an inner batch": lambda: (
+        numbers().batch(34).shuffle().unbatch().batch(8),
+        numbers().batch(40).shuffle().unbatch().batch(8),
+    ),
+    "size of an inner batch, in order": lambda: (
+        numbers().filter(is_even).batch(5).unbatch().batch(4),
+        numbers().filter(is_even).batch(6).unbatch().batch(4),
+    ),
+    "an inner batch that drops": lambda: (
+        numbers().batch(30).unbatch().batch(8),
+        numbers().batch(30, remainder="drop").unbatch().batch(8),
+    ),
+    "an inner batch that pads": lambda: (
+        numbers().batch(30).unbatch().batch(8),
+        numbers().batch(30, remainder="pad").unbatch().batch(8),
+    ),
+    "a mask": lambda: (
+        numbers().map(in_dict).batch(30, remainder="pad").unbatch().batch(8),
+        numbers().map(in_dict).batch(30, remainder="pad", mask="mask").unbatch().batch(8),
+    ),
+    "a batch in a mixture": lambda: (
+        ps.mix({"a": numbers().batch(4), "b": numbers().batch(4)}),
+        ps.mix({"a": numbers().batch(4), "b": numbers().batch(5)}),
+    ),
+    "zip of tuples and of dicts": lambda: (
+        ps.zip([numbers(), numbers()]).batch(8),
+        ps.zip({"0": numbers(), "1": numbers()}).batch(8),
+    ),
+}
+
+
+def in_dict(number: int) -> dict[str, int]:
+    """Return a record of a number."""
+    return {"x": number}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_another_order_is_refused(name: str) -> None:
+    """How batches are cut below another step, and what a zip makes, are part of the order."""
+    before, after = ORDERS[name]()
+    state = state_of(before)
+    assert load(before, state) == ""
+    with pytest.raises(ps.errors.StateError, match=r"another order.*allow=\{'order'\}"):
+        load(after, state)
+    assert load(after, state, ("order",)) == ""
+    assert load(after, without_details(state)) == ""  # as it was when that state was saved
+
+
+def test_the_loaders_own_batch_may_change() -> None:
+    """The size and the remainder of the batch that the loader cuts are no part of the order."""
+    state = state_of(numbers().batch(30).unbatch().map(float).batch(8))
+    assert load(numbers().batch(30).unbatch().map(float).batch(12, remainder="drop"), state) == ""
+    state = state_of(numbers().filter(is_even).map(float).batch(8))
+    assert load(numbers().filter(is_even).map(float).batch(12, remainder="drop"), state) == ""
+
+
+def times(factor: Any) -> Callable[[Any], Any]:
+    """Return a function that multiplies by the first of some factors."""
+
+    def multiplied(number: Any) -> Any:
+        return number * factor[0]
+
+    return multiplied
+
+
+def by_name(factors: dict[str, int]) -> Callable[[Any], Any]:
+    """Return a function that multiplies by the factor of a name."""
+
+    def multiplied(number: Any) -> Any:
+        return number * factors["a"]
+
+    return multiplied
+
+
+def by_option(options: Any) -> Callable[[Any], Any]:
+    """Return a function that multiplies by an option."""
+
+    def multiplied(number: Any) -> Any:
+        return number * options.factor
+
+    return multiplied
+
+
+def of_first(functions: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Return a function that calls the first of some functions."""
+
+    def called(number: Any) -> Any:
+        return functions[0](number)
+
+    return called
+
+
+class Scaled:
+    """Multiplies by its factors."""
+
+    def __init__(self, *factors: int) -> None:
+        self.factors = list(factors)
+        self.unused = factors
+
+    def __call__(self, number: Any) -> Any:
+        """Return a multiple of a number."""
+        return number * self.factors[0]
+
+    def method(self, number: Any) -> Any:
+        """Return a multiple of a number."""
+        return number * self.factors[0]
+
+
+def scaled_by_default(factor: int) -> Callable[[Any], Any]:
+    """Return a function whose default argument is a list."""
+
+    def multiplied(number: Any, factors: Any = [factor]) -> Any:  # noqa: B006 - which is what is tested
+        return number * factors[0]
+
+    return multiplied
+
+
+def opener(step: int) -> Callable[[], Iterator[int]]:
+    """Return a function that opens a stream."""
+    return lambda: iter(range(0, 100 * step, step))
+
+
+FUNCTIONS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "a list in a closure": lambda factor: times([factor]),
+    "an array in a closure": lambda factor: times(np.full(3, factor)),
+    "a large array in a closure": lambda factor: times(np.full(1_000_000, factor)),
+    "a dict in a closure": lambda factor: by_name({"a": factor}),
+    "a nested list": lambda factor: times([factor, [{"b": [factor]}]]),
+    "a deque": lambda factor: times(deque([factor])),
+    "an argument of a partial": lambda factor: functools.partial(np.multiply, np.full(1, factor)),
+    "a default argument": scaled_by_default,
+    "an attribute": Scaled,
+    "an attribute of a bound method's object": lambda factor: Scaled(factor).method,
+    "an attribute of an object in a list": lambda factor: of_first([Scaled(factor)]),
+    "an option": lambda factor: by_option(argparse.Namespace(factor=factor)),
+    "a name in a namespace": lambda factor: by_option(SimpleNamespace(factor=factor)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_values_in_a_function_are_warned_of(name: str) -> None:
+    """The values that a function holds count, and a state of an earlier version knows none."""
+
+    def dataset(factor: int) -> ps.Dataset[Any]:
+        return numbers().map(FUNCTIONS[name](factor), name="f").batch(8)
+
+    state = state_of(dataset(2))
+    assert load(dataset(2), state) == ""
+    assert "functions hold other values" in load(dataset(3), state)
+    assert load(dataset(3), without_details(state)) == ""
+
+
+def test_what_opens_a_stream_is_warned_of() -> None:
+    """So are the code of a stream's opener, and what it holds."""
+    state = state_of(ps.stream(opener(1)).batch(8))
+    assert load(ps.stream(opener(1)).batch(8), state) == ""
+    assert "what opens a stream" in load(ps.stream(opener(2)).batch(8), state)
+    assert "what opens a stream" in load(ps.stream(lambda: [1, 2, 3]).batch(8), state)
+
+
+RECORDS: dict[str, tuple[Any, Any]] = {
+    "a list": (list(range(100)), list(range(100, 200))),
+    "a tuple of texts": (tuple(map(str, range(100))), tuple(map(str, range(1, 101)))),
+    "dicts": ([{"a": [k]} for k in range(100)], [{"a": [-k]} for k in range(100)]),
+    "arrays": ([np.full(9, k) for k in range(100)], [np.full(9, k + 1) for k in range(100)]),
+    "an array of objects": ({"x": np.array(["a"] * 100, object)}, {"x": np.array(["b"] * 100, object)}),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_other_records_are_warned_of(name: str) -> None:
+    """Of lists, tuples and arrays of objects a sample of the content counts; it may hold paths, so it is soft."""
+    before, after = RECORDS[name]
+    state = state_of(ps.read(before).shuffle().batch(8))
+    assert load(ps.read(before).shuffle().batch(8), state) == ""
+    assert "records of the dataset's source differ" in load(ps.read(after).shuffle().batch(8), state)
+    assert load(ps.read(after).shuffle().batch(8), without_details(state)) == ""
+
+
+class Counting:
+    """Counts its calls, and keeps what it has computed."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.known: dict[int, int] = {}
+
+    def __call__(self, number: int) -> int:
+        """Return twice a number."""
+        self.calls += 1
+        return self.known.setdefault(number, number * 2)
+
+
+def test_a_function_that_changes_what_it_holds_stays_itself() -> None:
+    """What counts is what a function held when the first loader of it was made, here as in another process."""
+    dataset = numbers().map(Counting()).batch(8)
+    state = state_of(dataset)
+    assert load(dataset, state) == ""
+    assert load(numbers().map(Counting()).batch(8), state) == ""
+    assert state_of(dataset) == state
+
+
+def test_what_no_code_names_does_not_count() -> None:
+    """Of options those count that the code names: another folder for results is no other function."""
+    state = state_of(numbers().map(by_option(argparse.Namespace(factor=2, out="a"))).batch(8))
+    assert load(numbers().map(by_option(argparse.Namespace(factor=2, out="b"))).batch(8), state) == ""
+
+
+def test_functions_without_values_add_nothing() -> None:
+    """A state of a dataset without any of this is as it was."""
+    assert "details" not in json.loads(state_of(numbers().shuffle().map(float).batch(8)))["fingerprint"]
+
+
+def test_large_values_take_no_time() -> None:
+    """What a function holds is looked at in bounded time, however large it is."""
+    many = list(range(3_000_000))
+    large = np.zeros(1 << 27)
+    nested = [[[[k] * 100 for k in range(100)] for _ in range(100)] for _ in range(10)]
+    texts = {str(k): k for k in range(300_000)}
+    words = set(texts)
+
+    def function(number: int) -> Any:
+        return number, many[0], large[0], nested[0], texts["0"], "0" in words
+
+    began = time.process_time()
+    state = state_of(numbers().map(function).map(len).batch(8))
+    assert "functions" in json.loads(state)["fingerprint"]["details"]
+    assert time.process_time() - began < 1.5
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_processes_agree(hash_seed: str) -> None:
+    """Another process, with another seed for its hashes, finds the same details."""
+    script = (
+        "import json, penstock as ps; from tests.graph.fingerprinted import DATASETS;"
+        "print(json.dumps({n: ps.Loader(d).state_dict()['fingerprint'] for n, d in DATASETS.items()}))"
+    )
+    path = os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", script]
+    answer = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    own = {name: ps.Loader(dataset).state_dict()["fingerprint"] for name, dataset in DATASETS.items()}
+    assert json.loads(answer.stdout) == own
+    assert any("details" in each for each in own.values())
+
+
+def test_caches_tell_such_datasets_apart(tmp_path: Path) -> None:
+    """A cache on disk doesn't give a dataset the elements of another."""
+    for size in (3, 4):
+        assert len(ps.range(12).batch(size).cache(tmp_path)[0]) == size
+    assert list(ps.read([1, 2]).map(str).cache(tmp_path)) == ["1", "2"]
+    assert list(ps.read([3, 4]).map(str).cache(tmp_path)) == ["3", "4"]
+    assert ps.zip([ps.range(2), ps.range(2)]).cache(tmp_path)[1] == (1, 1)
+    assert ps.zip({"0": ps.range(2), "1": ps.range(2)}).cache(tmp_path)[1] == {"0": 1, "1": 1}
