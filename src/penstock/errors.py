@@ -4,7 +4,8 @@
     ├── UsageError (ValueError)        the call was wrong; nothing has started
     │   ├── GraphError                 this dataset cannot be built or run
     │   │   └── NoLengthError (TypeError)      only evaluating tells its length, or it has no end
-    │   └── StateError                 this state belongs to another dataset or version
+    │   ├── StateError                 this state belongs to another dataset or version
+    │   └── AlreadyRunningError (RuntimeError)   start() of a pipeline that runs
     ├── SourceError (OSError)          reading failed; carries the source and the keys
     │   └── CorruptRecordError         the bytes were read but are not a record
     ├── WorkerError                    a worker could not start, or died; carries exit code or signal
@@ -45,6 +46,10 @@ class NoLengthError(GraphError, TypeError):
 
 class StateError(UsageError):
     """This state belongs to another dataset or version, or is no state at all."""
+
+
+class AlreadyRunningError(UsageError, RuntimeError):
+    """`start()` was called on a pipeline that runs. Stop it before you start it again."""
 
 
 class SourceError(PenstockError, OSError):

@@ -66,14 +66,11 @@ class Tolerance:
         self._last = failure
         self._drop(DroppedItem(stage=stage, item=failure.item, error=error))
 
-    def finish(self) -> None:
-        """Look at the rate at the end of everything.
-
-        Raises:
-            PipelineFailure: of fewer items than the probation too many have failed; of them it is the last.
-        """
+    def verdict(self) -> PipelineFailure | None:
+        """Return the last failure if, at the end of everything, the rate of failures is too high; else None."""
         if isinstance(self._most, Fraction) and self._last is not None and self.failures > self._most * self.items:
-            raise self._last
+            return self._last
+        return None
 
     def _is_too_many(self) -> bool:
         if isinstance(self._most, Fraction):

@@ -2,20 +2,25 @@
 
 Its states, and what each call does in them ("run" is the task that moves items; the loop outlives it):
 
-    state     is                                      start()      a read                    stop()    a new `for`
-    new       no thread, nothing runs                 → running    → running, then reads     -         → running
-    running   the loop and a run; items come          UsageError   the next item             → new     (*)
-    done      the loop, no run; items may be left     → running    the rest, then EOFError   → new     → running
+    state     is                                  start()               get_item()               stop()      a new `for`
+    new       no thread, nothing runs             → running             → running, then reads    → stopped   → running
+    running   the loop and a run; items come      AlreadyRunningError   the next item            → stopped   (*)
+    done      the loop, no run; items are left    → running             the rest, then EOFError  → stopped   (*)
+    stopped   nothing, or what is ending          → running             ClosedError              -           → running
 
-    (*) adopts the pass if nothing of it was read yet; else ends it, and begins a new one on the same loop.
+    (*) adopts the pass if nothing of it was read yet, and, where the source is continuous or an iterator, if its end
+    was not; else ends it, and begins a new one on the same loop.
 
 running becomes done when the last stage has put out its last item, or a failure. From every state the end of the
 program and a garbage collection lead to nothing that waits or remains; in a forked child every call is an error.
 
 Guarantees:
   - `start` returns when the loop runs; `stop` when nothing of the pipeline runs any more: no stage, thread or process.
-  - A read takes the next item, whatever thread or loop it comes from; one that times out has taken nothing.
-  - Everything that was computed before a failure is read before it. The failure is raised once.
+  - A read takes the next item, whatever thread or loop it comes from; one that times out, or out of which a signal
+    handler's exception comes, has taken nothing.
+  - Everything that was computed before a failure is read before it. The failure is raised once. A run that can't be
+    opened has failed.
+  - A read that ends without an exception has read the whole pass: a stop, and another reader, are ClosedErrors.
 """
 
 import logging
@@ -27,7 +32,7 @@ from typing import Final, Generic, cast
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
 from penstock.pipeline._config import PipelineConfig
-from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._engine._engine import Engine, State
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, Reading
 from penstock.pipeline._events import Observer
@@ -42,8 +47,9 @@ _logger = logging.getLogger("penstock")
 class Pipeline(Generic[OutT_co]):
     """Stages in a background thread, whose items are read here: by `for`, `async for`, or one by one.
 
-    One `for` is one pass over the source. Leaving it early ends that pass, and the next `for` begins a new one; an
-    iterator that is kept goes on. With a continuous source the next pass is being computed while this one ends.
+    One `for` is one pass over the source. After one that was left early, the next `for` begins a new pass; where the
+    source is continuous or an iterator, it continues with the rest of that one. An iterator that is kept continues,
+    too. With a continuous source the next pass is computed while this one is read, and no further one.
 
     It is made by `PipelineBuilder.build` or `build_pipeline`, and may be started again after each end, stop or failure.
     A failure of a stage arrives at the read, behind everything that was computed before it.
@@ -70,8 +76,10 @@ class Pipeline(Generic[OutT_co]):
             timeout: how many seconds the thread may take to start; None, the default, means any time.
 
         Raises:
-            UsageError: the pipeline is running; or its source is an iterator that an earlier pass has used up.
-            TimeoutError: the thread didn't start in time.
+            AlreadyRunningError: the pipeline is running. It is a UsageError and a RuntimeError.
+            UsageError: its source is an iterator that an earlier pass has used up.
+            PipelineFailure: the thread or its event loop can't be started.
+            TimeoutError: the thread didn't start in time, or a function of a run that was stopped still runs.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -83,18 +91,21 @@ class Pipeline(Generic[OutT_co]):
         """
         self._reading.start(timeout)
 
-    def stop(self, *, timeout: float | None = None) -> None:
+    def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
         """Stop the pipeline, in whatever state it is: async calls are cancelled, others waited for.
 
-        What was not read is dropped. A pipeline that doesn't run stays as it is.
+        Items that were not read are discarded. A reader whose pass was open, also one that waits in another thread,
+        gets a ClosedError. Only `start` or a new `for` starts the pipeline again; `get_item` doesn't.
 
         Args:
             timeout: how many seconds to wait for functions that run in threads, which nothing can interrupt; None, the
                 default, means as long as they take.
+            wait: whether to wait until nothing of the pipeline runs any more. Default True. With False `stop` returns
+                at once, and may be called by the pipeline's own functions; the next start waits in its place.
 
         Raises:
             TimeoutError: a function still runs; `stop` may be called again.
-            UsageError: called by one of the pipeline's own async functions, for which it would have to wait.
+            UsageError: one of the pipeline's own functions called it, for which it would have to wait.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -103,7 +114,7 @@ class Pipeline(Generic[OutT_co]):
             0
             >>> pipeline.stop()
         """
-        self._reading.stop(timeout)
+        self._reading.stop(timeout, wait=wait)
 
     def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
@@ -127,7 +138,7 @@ class Pipeline(Generic[OutT_co]):
     # -- reading
 
     def get_item(self, *, timeout: float | None = None) -> OutT_co:
-        """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
+        """Return the next item of the pass; starts the pipeline if it is new: never started, and not stopped.
 
         Args:
             timeout: how many seconds to wait for it; None, the default, means any time.
@@ -139,6 +150,7 @@ class Pipeline(Generic[OutT_co]):
             EOFError: the pass is over. If the source is continuous, the next call gives the next pass's first item.
             TimeoutError: no item came in time. None is lost.
             PipelineFailure: a stage failed; what it raised is the cause.
+            ClosedError: the pipeline was stopped, before or during the call.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -159,7 +171,9 @@ class Pipeline(Generic[OutT_co]):
             timeout: how many seconds to wait for each item; None, the default, means any time.
 
         Returns:
-            The iterator: over a new pass, unless nothing was read of the one that runs.
+            The iterator: over a new pass, unless nothing was read of the one that runs; over the rest of that one,
+            where the source is continuous or an iterator, which doesn't begin again. Iterators that were made before
+            are over: their next read is a ClosedError, as it is after a `stop`.
 
         Raises:
             UsageError: the source is an iterator that an earlier pass has used up.
@@ -217,8 +231,27 @@ class Pipeline(Generic[OutT_co]):
         return self._engine.probes.report(self._engine.names, self._engine.num_threads)
 
     def __repr__(self) -> str:
-        state = "running" if self._engine.is_running else "not running"
-        return f"<Pipeline {' > '.join(self._engine.names)}, {state}>"
+        return f"<Pipeline {' > '.join(self._engine.names)}, {self._engine.state}>"
+
+    @property
+    def state(self) -> State:
+        """What the pipeline does: "new", "running", "done" or "stopped".
+
+        "new" means that it was never started, nor stopped; "running", that items are made; "done", that the last stage
+        has put out its last item, or failed, so that items and a failure may be left to read; "stopped", that `stop`
+        was called since the last start, whatever of it still runs. A pipeline of the process that this one was forked
+        from is "stopped" here.
+
+        Example:
+            >>> from penstock.pipeline import PipelineBuilder
+            >>> pipeline = PipelineBuilder().add_source("a").add_sink().build(num_threads=1)
+            >>> pipeline.state
+            'new'
+            >>> pipeline.stop()
+            >>> pipeline.state
+            'stopped'
+        """
+        return self._engine.state
 
     @property
     def failure(self) -> PipelineFailure | None:
@@ -230,7 +263,7 @@ class Pipeline(Generic[OutT_co]):
             >>> pipeline.failure is None
             True
         """
-        return None if self._engine.outlet is None else self._engine.outlet.failure
+        return None if self._engine.outlet is None else self._engine.outlet.unread_failure
 
 
 class AutoStop(Generic[OutT_co]):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.pipeline._checks import check_choice, check_count, check_max_failures, check_name, is_tuple_of
-from penstock.pipeline._ops import InT, Kind, Op, OutT, kind_of, name_of
+from penstock.pipeline._ops import InT, Kind, Op, OutT, check_takes, kind_of, name_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -73,7 +73,8 @@ class Pipe(Generic[InT, OutT]):
         max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
 
     Raises:
-        UsageError: for a wrong argument, and for an async op with an executor or, if it is a generator, in input order.
+        UsageError: for a wrong argument, and for an async op with an executor or, if it is a generator, in input order;
+            for an op that can't be called with one argument, as far as its signature is known.
 
     Example:
         >>> from penstock.pipeline import Pipe
@@ -94,6 +95,8 @@ class Pipe(Generic[InT, OutT]):
 
     def __post_init__(self) -> None:
         asynchronous = self.kind in {"async", "async generator"}
+        if self.kind != "lookup":
+            check_takes(self.op, 1, "an op")
         check_count("concurrency", self.concurrency)
         check_name(self.name)
         check_choice("output_order", self.output_order, ("completion", "input"))
@@ -197,6 +200,12 @@ class Aggregate(Generic[InT]):
                 f"aggregate takes a number of items, or what has accumulate(item) and flush(); got {given!r:.200}. "
                 "Give an int, an aggregator, or its class"
             )
+        elif _is_aggregator(given):
+            aggregator = cast("Aggregator[Any]", given)
+            check_takes(aggregator.accumulate, 1, "accumulate")
+            check_takes(aggregator.flush, 0, "flush")
+        else:
+            check_takes(given, 0, "what makes an aggregator")
 
     def open(self) -> Aggregator[Any]:
         """Make an aggregator that holds nothing and that nobody else has.
@@ -280,6 +289,7 @@ class PathVariants(Generic[InT]):
                 f"a router is a function, plain or async, from an item to a path's number; got {router!r:.200}. "
                 "Return the number, and don't yield it"
             )
+        check_takes(router, 1, "a router")
         check_name(self.name)
         if not self.paths or not is_tuple_of(self.paths, tuple):
             raise UsageError(

@@ -329,7 +329,7 @@ _FUNCTIONS: dict[Kind, Callable[[Step], Any]] = {
     "async generator": _async_generator,
     "lookup": _Lookup,
 }
-KINDS = [*_FUNCTIONS]
+KINDS: list[Kind] = [*_FUNCTIONS]
 
 
 def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:

@@ -13,9 +13,9 @@ from penstock.pipeline import Pipeline, PipelineBuilder
 PATIENCE_SECONDS = 20.0  # a safety net, where a test would otherwise hang for ever
 
 
-def build(source: Any = range(10), op: Any = abs, **how: Any) -> Pipeline:
+def build(source: Any = range(10), op: Any = abs, *, continuous: bool = False, **how: Any) -> Pipeline:
     """Return a pipeline of one stage and two threads."""
-    return PipelineBuilder().add_source(source).pipe(op, **how).add_sink(2).build(num_threads=2)
+    return PipelineBuilder().add_source(source, continuous=continuous).pipe(op, **how).add_sink(2).build(num_threads=2)
 
 
 class Again:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import ItemDropped, Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import ItemDropped, Merge, PathVariants, Pipe, Pipeline, PipelineBuilder, StageEnded
 from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Again, Pass, read_by_for
 
@@ -421,6 +421,112 @@ def test_a_coroutine_that_hands_its_exception_on_goes_on() -> None:
         assert list(pipeline.get_iterator(timeout=PATIENCE_SECONDS)) == [2, 1, 0]
         assert len(pipeline.dropped()) == 2
     assert served == [1, 0, 2, 0, 4]
+
+
+def refuse_thirds(item: int) -> int:
+    """Raise for each third item."""
+    if item % 3 == 0:
+        raise BrokenError(item)
+    return item
+
+
+def refusing(count: int = 30) -> PipelineBuilder:
+    """Return a pipeline of which a third fails, up to its stages."""
+    return PipelineBuilder().add_source(range(count)).pipe(refuse_thirds, name="refuse", concurrency=2)
+
+
+def merged(order: Literal["arrival", "turns"]) -> Merge:
+    """Return two of them, merged."""
+    return Merge((refusing(10).add_sink().get_config(), refusing(9).add_sink().get_config()), order=order)
+
+
+def nested() -> PipelineBuilder:
+    """Return a branch inside a branch."""
+    inner = PathVariants(lambda item: item % 2, ((Pipe(abs),), ()))
+    return refusing().path_variants(lambda item: item % 2, [[inner], [Pipe(refuse_thirds)]])
+
+
+SHAPES: dict[str, Callable[[], PipelineBuilder]] = {
+    "a pipe": refusing,
+    "pipes": lambda: refusing().pipe(abs).pipe(abs),
+    "an aggregate": lambda: refusing().aggregate(4),
+    "taken apart": lambda: refusing().aggregate(4).disaggregate(),
+    "a generator": lambda: refusing().pipe(of_kind("generator", abs)),
+    "paths": lambda: refusing().path_variants(lambda item: item % 2, [[Pipe(abs)], [Pipe(abs), Pipe(abs)]]),
+    "one empty path": lambda: refusing().path_variants(lambda _: 0, [[]]),
+    "failing paths": lambda: (
+        PipelineBuilder().add_source(range(30)).path_variants(lambda item: item % 2, [[Pipe(refuse_thirds)], []])
+    ),
+    "a failing router": lambda: (
+        PipelineBuilder().add_source(range(30)).path_variants(_route(BrokenError("mine")), [[], []])
+    ),
+    "paths inside": nested,
+    "as they arrive": lambda: PipelineBuilder().add_source(merged("arrival")),
+    "in turns": lambda: PipelineBuilder().add_source(merged("turns")),
+    "merged, and a pipe": lambda: PipelineBuilder().add_source(merged("turns")).pipe(abs),
+    "merged, and paths": lambda: (
+        PipelineBuilder().add_source(merged("arrival")).path_variants(lambda item: item % 2, [[Pipe(abs)], []])
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_share_is_judged_at_the_end_of_every_shape(shape: str) -> None:
+    """Too high a share of failures ends the pass behind all items, whatever its last stage is; enough room doesn't."""
+    spared = run(SHAPES[shape](), max_failures=Fraction(1))
+    assert spared.failure is None
+    found = run(SHAPES[shape](), max_failures=Fraction(1, 100))
+    assert found.failure is not None
+    assert isinstance(found.failure.__cause__, BrokenError)
+    assert sorted(map(repr, found.items)) == sorted(map(repr, spared.items)) or "aggregate" in shape
+
+
+@pytest.mark.parametrize("of_the_stage", [False, True])
+@pytest.mark.parametrize("read", READINGS)
+def test_each_pass_is_judged_by_itself(read: Callable[[Pipeline], Pass], *, of_the_stage: bool) -> None:
+    """What failed in one pass doesn't count in the next one, whatever the pipeline ends with."""
+    broken = [True]
+
+    def refuse(item: int) -> int:
+        return refuse_thirds(item) if broken[0] else item
+
+    share = Fraction(1, 10)
+    builder = PipelineBuilder().add_source(range(30)).pipe(refuse, max_failures=share if of_the_stage else None)
+    builder.path_variants(lambda item: item % 2, [[], []])
+    pipeline = builder.add_sink().build(num_threads=2, max_failures=0 if of_the_stage else share)
+    with pipeline.auto_stop():
+        assert read(pipeline).failure is not None
+        broken[0] = False
+        assert read(pipeline).failure is None
+
+
+@pytest.mark.parametrize("path", [2, -1, "0", None])
+@pytest.mark.parametrize("allowed", [-1, 100, Fraction(1)])
+def test_a_wrong_path_is_never_dropped(path: Any, allowed: int | Fraction) -> None:
+    """A router that gives what is no path's number ends the pass, however many items may be dropped."""
+    builder = (
+        PipelineBuilder().add_source([7, 8]).path_variants(lambda item: path if item == 8 else 0, [[], []], name="fork")
+    )
+    found = run(builder, max_failures=allowed)
+    assert found.items == [7]
+    assert found.failure is not None
+    assert (found.failure.stage, found.failure.item) == ("fork", "8")
+    assert isinstance(found.failure.__cause__, UsageError)
+
+
+def no_aggregator() -> Any:
+    """Fail to make one."""
+    raise BrokenError("mine")
+
+
+@pytest.mark.parametrize("made", [no_aggregator, dict])
+@pytest.mark.parametrize("allowed", [0, -1])
+@pytest.mark.parametrize("count", [0, 3])
+def test_no_aggregator_can_be_made(made: Any, allowed: int, count: int) -> None:
+    """What fails to make an aggregator ends the pass: no item is at fault, so none is dropped for it."""
+    found = run(PipelineBuilder().add_source(range(count)).aggregate(made), max_failures=allowed)
+    assert found.failure is not None
+    assert isinstance(found.failure.__cause__, BrokenError if made is no_aggregator else UsageError)
 
 
 def test_what_was_dropped_is_listed_up_to_a_thousand() -> None:

@@ -1,5 +1,6 @@
 """From start to stop and again: what each call does in each state, and what becomes of items meanwhile."""
 
+import asyncio
 import gc
 import itertools
 import threading
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError, UsageError
-from penstock.pipeline import Pipeline, PipelineBuilder
+from penstock.errors import AlreadyRunningError, ClosedError, UsageError
+from penstock.pipeline import Pipeline, PipelineBuilder, StageEnded
+from tests.pipeline.meaning.graphs import KINDS, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Again, Gate, Pass, build, gate, read_by_for
 
 ON_EACH_READ = pytest.mark.parametrize("read", READINGS)
@@ -56,8 +58,9 @@ def test_started_by_hand() -> None:
     pipeline = build(op=note)
     pipeline.start(timeout=PATIENCE_SECONDS)
     calls.wait_until(lambda now: now.entered > 0)
-    with pytest.raises(UsageError, match="stop"):
-        pipeline.start()
+    for kind in (UsageError, RuntimeError, AlreadyRunningError):
+        with pytest.raises(kind, match="stop"):
+            pipeline.start()
     assert [*pipeline] == [*range(10)]
     pipeline.stop()
 
@@ -125,8 +128,62 @@ def test_stopped_in_each_state(state: str) -> None:
     assert threading.active_count() == before
 
 
-def test_stopped_from_another_thread() -> None:
-    """A read that waits while somebody stops the pipeline comes back, without an item that doesn't exist."""
+Add = Callable[[Any], None]
+
+
+def by_for(pipeline: Pipeline, add: Add) -> None:
+    """Read by a `for`."""
+    for item in pipeline:
+        add(item)
+
+
+def by_async_for(pipeline: Pipeline, add: Add) -> None:
+    """Read by an `async for`."""
+
+    async def read() -> None:
+        async for item in pipeline:
+            add(item)
+
+    asyncio.run(read())
+
+
+def by_get_item(pipeline: Pipeline, add: Add) -> None:
+    """Read item by item."""
+    while True:
+        add(pipeline.get_item())
+
+
+def stop_with_a_timeout(pipeline: Pipeline) -> None:
+    """Stop it, and give up on a function that can't be ended."""
+    with pytest.raises(TimeoutError):
+        pipeline.stop(timeout=0.01)
+
+
+def stop_without_waiting(pipeline: Pipeline) -> None:
+    """Stop it, and return at once."""
+    pipeline.stop(wait=False)
+
+
+def read_another_pass(pipeline: Pipeline) -> None:
+    """Begin another pass in its place."""
+    iter(pipeline)
+
+
+@pytest.mark.parametrize("read", [by_for, by_async_for, by_get_item])
+@pytest.mark.parametrize(
+    ("end", "why", "continuous"),
+    [
+        (stop_with_a_timeout, "the pipeline was stopped", False),
+        (stop_with_a_timeout, "the pipeline was stopped", True),
+        (stop_without_waiting, "the pipeline was stopped", False),
+        (stop_without_waiting, "the pipeline was stopped", True),
+        (read_another_pass, "this pass has ended for this reader", False),
+    ],
+)
+def test_ended_from_another_thread(
+    read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], None], why: str, *, continuous: bool
+) -> None:
+    """A read that waits while another thread ends its pass is a ClosedError at once, however it reads."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -134,23 +191,162 @@ def test_stopped_from_another_thread() -> None:
                 calls.pass_through()
             return item
 
-        pipeline = build(op=wait)
-        items = iter(pipeline)
-        assert [next(items) for _ in range(3)] == [0, 1, 2]
+        pipeline = build(op=wait, continuous=continuous)
+        found: list[Any] = []
+        three = threading.Event()
+        ended: list[Exception] = []
 
-        def stop() -> None:
-            calls.wait_until(lambda now: now.inside == 1)
-            with pytest.raises(TimeoutError):  # the op can't be ended, only waited for
-                pipeline.stop(timeout=0.01)
-            calls.open()
-            pipeline.stop(timeout=PATIENCE_SECONDS)
+        def add(item: Any) -> None:
+            found.append(item)
+            if len(found) == 3:
+                three.set()
 
-        thread = in_thread(stop)
-        with pytest.raises((PenstockError, EOFError, StopIteration)):
-            next(items)
-        joined(thread)
+        def read_all() -> None:
+            try:
+                read(pipeline, add)
+            except (ClosedError, EOFError) as error:
+                ended.append(error)
+
+        reader = in_thread(read_all)
+        calls.wait_until(lambda now: now.inside == 1)
+        assert three.wait(PATIENCE_SECONDS)
+        end(pipeline)
+        joined(reader)
+        assert found == [0, 1, 2]
+        assert isinstance(ended[0], ClosedError)
+        assert str(ended[0]).startswith(why)
+        calls.open()
     assert [*pipeline] == [*range(10)]
+    pipeline.stop(timeout=PATIENCE_SECONDS)
+
+
+def test_stopped_between_two_reads() -> None:
+    """An iterator whose pass was open is a ClosedError from the stop on; one whose pass was over stays over."""
+    pipeline = build(range(100))
+    over = iter(pipeline)
+    assert len([*over]) == 100
+    still_open = iter(pipeline)
+    assert next(still_open) == 0
     pipeline.stop()
+    for _ in range(3):
+        assert next(over, None) is None
+        with pytest.raises(ClosedError, match="the pipeline was stopped"):
+            next(still_open)
+    assert [*pipeline] == [*range(100)]
+    with pytest.raises(ClosedError, match="this pass has ended"):
+        next(still_open)
+    pipeline.stop()
+
+
+def test_stopped_when_only_the_end_was_left() -> None:
+    """A pass of which every item was read ends as such, though the pipeline is stopped before its end is met."""
+    ended = threading.Event()
+
+    def observe(event: object) -> None:
+        if isinstance(event, StageEnded) and event.stage == "sink":
+            ended.set()  # behind the end itself
+
+    builder = PipelineBuilder().add_source(range(3))
+    pipeline = builder.add_sink(5).build(num_threads=1, observer=observe)
+    items = iter(pipeline)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    assert ended.wait(PATIENCE_SECONDS)
+    pipeline.stop()
+    assert [*items] == []
+
+
+def test_stopped_by_its_own_functions() -> None:
+    """A function of the pipeline's can't wait for the end of itself; it stops it without waiting, whatever its kind."""
+    for kind in KINDS:
+        refusals: list[str] = []
+
+        stopped: list[Pipeline] = []
+
+        def stop(item: int, stopped: list[Pipeline] = stopped, refusals: list[str] = refusals) -> int:
+            try:
+                stopped[0].stop()
+            except UsageError as error:
+                refusals.append(str(error))
+            stopped[0].stop(wait=False)
+            return item
+
+        pipeline = build(range(100), of_kind(kind, stop))
+        stopped.append(pipeline)
+        with pytest.raises(ClosedError, match="the pipeline was stopped"):
+            for _ in pipeline:
+                pass
+        assert pipeline.state == "stopped"
+        pipeline.stop()
+        stopped.clear()
+        assert "wait=False" in refusals[0]
+
+
+def test_started_after_a_stop_that_did_not_wait() -> None:
+    """The next start waits for what still runs, so that no function runs for two runs at once; it may give up on it."""
+    with gate() as calls:
+
+        def wait(item: int) -> int:
+            calls.pass_through()
+            return item
+
+        pipeline = build(op=wait)
+        pipeline.start()
+        calls.wait_until(lambda now: now.inside == 1)
+        pipeline.stop(wait=False)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                pipeline.start(timeout=0.01)
+            assert pipeline.state == "stopped"
+        found: list[Pass] = []
+        reader = in_thread(lambda: found.append(read_by_for(pipeline)))
+        assert calls.most == 1
+        calls.open()
+        joined(reader)
+        assert found == [Pass([*range(10)])]
+        pipeline.stop()
+
+
+def state_of(pipeline: Pipeline) -> str:
+    """Return its state, of which nothing is known before."""
+    return pipeline.state
+
+
+def test_states() -> None:
+    """`state` says what the pipeline does."""
+    ended = threading.Event()
+
+    def observe(event: object) -> None:
+        if isinstance(event, StageEnded) and event.stage == "sink":
+            ended.set()
+
+    def wait_for_end() -> None:
+        assert ended.wait(PATIENCE_SECONDS)
+        while state_of(pipeline) == "running":  # for a moment, since the observer is called by the run
+            pass
+        ended.clear()
+
+    broken = [False]
+    builder = PipelineBuilder().add_source(range(5)).pipe(lambda item: item // (not broken[0]))
+    pipeline = builder.add_sink(3).build(num_threads=1, observer=observe)
+    assert state_of(pipeline) == "new"
+    assert "new" in repr(pipeline)
+    pipeline.start()
+    assert state_of(pipeline) == "running"
+    assert [pipeline.get_item() for _ in range(5)] == [*range(5)]
+    wait_for_end()
+    assert state_of(pipeline) == "done"
+    assert "done" in repr(pipeline)
+    with pytest.raises(EOFError):
+        pipeline.get_item()
+    assert state_of(pipeline) == "done"
+    broken[0] = True
+    pipeline.start()
+    wait_for_end()
+    assert state_of(pipeline) == "done"
+    assert pipeline.failure is not None
+    for _ in range(2):
+        pipeline.stop()
+        assert state_of(pipeline) == "stopped"
 
 
 def test_stopped_by_many_at_once() -> None:
@@ -285,7 +481,9 @@ def test_a_thousand_starts() -> None:
 SOURCE: list[int] = [
     *range(60)
 ]  # more than a pipeline that isn't read takes: it runs until somebody reads it to the end
-ACTIONS = st.lists(st.sampled_from(["start", "stop", "get", "get", "get all", "pass", "leave"]), max_size=25)
+ACTIONS = st.lists(
+    st.sampled_from(["start", "stop", "stop at once", "get", "get", "get all", "pass", "leave"]), max_size=25
+)
 
 
 class Model:
@@ -294,13 +492,20 @@ class Model:
     def __init__(self, *, continuous: bool) -> None:
         self._continuous = continuous
         self.position: int | None = None  # None: it doesn't run
+        self.is_stopped = False
 
     def start(self) -> bool:
         """Begin if it doesn't run; return whether that was allowed."""
         if self.position is not None:
             return False
         self.position = 0
+        self.is_stopped = False
         return True
+
+    def stop(self) -> None:
+        """Stop."""
+        self.position = None
+        self.is_stopped = True
 
     def get(self) -> int | None:
         """Return the next item, or None at the end of a pass, which continuous sources leave by that."""
@@ -311,11 +516,16 @@ class Model:
         self.position = position + 1
         return SOURCE[position]
 
-    def read_pass(self, count: int) -> None:
-        """Read so many items of a new pass, or all and its end."""
-        self.position = count
-        if count == len(SOURCE):
+    def read(self, count: int) -> list[int]:
+        """Return so many items at most of the pass that a new `for` reads, with its end if there are fewer."""
+        self.is_stopped = False
+        position: int = self.position or 0
+        begin = position if self._continuous and position < len(SOURCE) else 0
+        items = SOURCE[begin : begin + count]
+        self.position = begin + len(items)
+        if len(items) < count:
             self.get()
+        return items
 
 
 @given(actions=ACTIONS, continuous=st.booleans(), threads=st.integers(1, 2))
@@ -327,6 +537,7 @@ def test_as_the_model(actions: list[str], threads: int, *, continuous: bool) -> 
     model = Model(continuous=continuous)
     for action in actions:
         act(pipeline, model, action)
+        assert (pipeline.state == "stopped") == model.is_stopped
     pipeline.stop()
 
 
@@ -335,15 +546,13 @@ def act(pipeline: Pipeline, model: Model, action: str) -> None:
     match action:
         case "start":
             _start(pipeline, model)
-        case "stop":
-            pipeline.stop()
-            model.position = None
+        case "stop" | "stop at once":
+            pipeline.stop(wait=action == "stop")
+            model.stop()
         case "pass":
-            assert [*pipeline] == SOURCE
-            model.read_pass(len(SOURCE))
+            assert [*pipeline] == model.read(len(SOURCE) + 1)
         case "leave":
-            assert next(iter(pipeline)) == 0
-            model.read_pass(1)
+            assert [*itertools.islice(pipeline, 7)] == model.read(7)
         case "get":
             _get(pipeline, model)
         case _:
@@ -362,6 +571,10 @@ def _start(pipeline: Pipeline, model: Model) -> None:
 
 
 def _get(pipeline: Pipeline, model: Model) -> bool:
+    if model.is_stopped:
+        with pytest.raises(ClosedError):
+            pipeline.get_item(timeout=PATIENCE_SECONDS)
+        return False
     expected = model.get()
     if expected is not None:
         assert pipeline.get_item(timeout=PATIENCE_SECONDS) == expected

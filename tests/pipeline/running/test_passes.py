@@ -1,15 +1,17 @@
 """Reading: what comes from `get_item`, iterators and time-outs, and which pass it belongs to."""
 
+import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import PipelineBuilder
+from penstock.errors import ClosedError, PipelineFailure, UsageError
+from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate
 
 
@@ -21,7 +23,41 @@ def test_get_item_starts_it() -> None:
         with pytest.raises(EOFError):
             pipeline.get_item(timeout=PATIENCE_SECONDS)
     pipeline.stop()
+
+
+@pytest.mark.parametrize("before", ["nothing", "start", "get", "pass", "failure"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_get_item_never_starts_it_again(before: str, *, wait: bool) -> None:
+    """A pipeline that was stopped, whatever it did before, isn't started by `get_item`, but by `start` or a `for`."""
+    broken = [before == "failure"]
+
+    def divide(item: int) -> int:
+        return item // (not broken[0])
+
+    pipeline = build(range(100), divide)
+    match before:
+        case "nothing":
+            pass
+        case "start":
+            pipeline.start()
+        case "get":
+            assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
+        case "pass":
+            assert [*pipeline] == [*range(100)]
+        case _:
+            with pytest.raises(PipelineFailure):
+                pipeline.get_item(timeout=PATIENCE_SECONDS)
+    broken[0] = False
+    pipeline.stop(wait=wait)
+    assert pipeline.state == "stopped"
+    for _ in range(3):
+        with pytest.raises(ClosedError, match="the pipeline was stopped"):
+            pipeline.get_item(timeout=PATIENCE_SECONDS)
+    assert pipeline.state == "stopped"
+    pipeline.start()
     assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
+    pipeline.stop(wait=wait)
+    assert [*pipeline] == [*range(100)]
     pipeline.stop()
 
 
@@ -90,11 +126,10 @@ def test_an_iterator_with_a_time_out() -> None:
             assert found == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("count", [1, 4, 10])
-def test_leaving_a_for_early(count: int, *, continuous: bool) -> None:
-    """Leaving a `for` early ends its pass: the next `for` begins a new one, never with the rest of the old."""
-    pipeline = PipelineBuilder().add_source(range(10), continuous=continuous).pipe(abs).add_sink(2).build(num_threads=2)
+def test_leaving_a_for_early(count: int) -> None:
+    """Where the source begins again, leaving a `for` early ends its pass: the next `for` begins a new one."""
+    pipeline = build(range(10))
     with pipeline.auto_stop():
         for _ in range(5):
             found: list[int] = []
@@ -104,6 +139,178 @@ def test_leaving_a_for_early(count: int, *, continuous: bool) -> None:
                     break
             assert found == [*range(count)]
         assert [*pipeline] == [*range(10)]
+
+
+def steps(pipeline: Pipeline, count: int) -> list[int]:
+    """Read so many items at most by a `for`."""
+    return list(itertools.islice(pipeline, count))
+
+
+async def async_steps(pipeline: Pipeline, count: int) -> list[int]:
+    """Read so many items at most by an `async for`."""
+    found: list[int] = []
+    async for item in pipeline:
+        found.append(item)
+        if len(found) == count:
+            break
+    return found
+
+
+def run_async_steps(pipeline: Pipeline, count: int) -> list[int]:
+    """Read so many items at most by an `async for`, in a loop of its own."""
+    return asyncio.run(async_steps(pipeline, count))
+
+
+BY_FOR = pytest.mark.parametrize("read", [steps, run_async_steps])
+
+
+@BY_FOR
+@pytest.mark.parametrize("count", range(1, 8))
+def test_leaving_a_for_early_over_a_continuous_source(read: Callable[[Pipeline, int], list[int]], count: int) -> None:
+    """The next `for` continues with the rest of that pass; where nothing is left of it, with the next one."""
+    builder = PipelineBuilder().add_source(range(6), continuous=True).pipe(abs, concurrency=2, output_order="input")
+    with builder.add_sink(2).build(num_threads=2).auto_stop() as pipeline:
+        at = 0
+        for _ in range(20):
+            at %= 6
+            expected = [*range(6)][at : at + count]
+            at += len(expected) if len(expected) == count else 6  # met the end of the pass
+            assert read(pipeline, count) == expected
+            at = at if len(expected) == count else 0
+
+
+@BY_FOR
+def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], list[int]]) -> None:
+    """An iterator is no new pass's source: the next `for` continues, until all is read; after that, it is an error."""
+    numbers = iter(range(10))
+    with build(numbers).auto_stop() as pipeline:
+        assert [read(pipeline, 4) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        with pytest.raises(UsageError, match="once"):
+            read(pipeline, 4)
+
+
+def test_leaving_a_for_early_over_merged_iterators() -> None:
+    """So it is where one of several merged sources is an iterator."""
+    parts = [PipelineBuilder().add_source(given).add_sink().get_config() for given in (range(4), iter(range(10, 14)))]
+    with (
+        PipelineBuilder()
+        .add_source(Merge(tuple(parts), order="turns"))
+        .add_sink()
+        .build(num_threads=1)
+        .auto_stop() as pipeline
+    ):
+        assert [steps(pipeline, 3) for _ in range(3)] == [[0, 10, 1], [11, 2, 12], [3, 13]]
+
+
+def test_get_item_and_a_for_over_a_continuous_source() -> None:
+    """A `for` continues where `get_item` was, and `get_item` where a `for` was left."""
+    builder = PipelineBuilder().add_source(range(5), continuous=True)
+    with builder.add_sink(2).build(num_threads=1).auto_stop() as pipeline:
+        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
+        assert steps(pipeline, 2) == [1, 2]
+        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 3
+        assert [*pipeline] == [4]
+        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.parametrize("source", [range(10), iter(range(10))])
+def test_an_iterator_that_was_made_before(source: Any) -> None:
+    """One iterator reads at a time: one that was made before is an error, also where both would read the same pass."""
+    with build(source).auto_stop() as pipeline:
+        first = iter(pipeline)
+        assert next(first) == 0
+        second = iter(pipeline)
+        assert next(second) == (0 if source == range(10) else 1)
+        for _ in range(2):
+            with pytest.raises(ClosedError, match="another one began to read"):
+                next(first)
+        assert len([*second]) == (9 if source == range(10) else 8)
+
+
+class Begun:
+    """A source of three letters, plain or async, that counts how often it was begun."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.count = 0
+
+    def begin(self) -> Iterator[str]:
+        """Count, and give the letters."""
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+        return iter("abc")
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it was begun so often, which it was no more often than."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, PATIENCE_SECONDS)
+            assert self.count == count
+
+    async def begin_async(self) -> AsyncIterator[str]:
+        """Count, and give the letters."""
+        for letter in self.begin():
+            yield letter
+
+
+class AsyncAgain:
+    """A source that begins anew in each pass, asynchronously."""
+
+    def __init__(self, letters: Callable[[], AsyncIterator[str]]) -> None:
+        self._letters = letters
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """Begin."""
+        return self._letters()
+
+
+def merged(begun: Begun) -> PipelineBuilder:
+    """Return two continuous sources, merged."""
+    part = PipelineBuilder().add_source(Again(begun.begin), continuous=True).add_sink().get_config()
+    return PipelineBuilder().add_source(Merge((part, part)))
+
+
+CONTINUOUS: dict[str, Callable[[Begun], PipelineBuilder]] = {
+    "plain": lambda begun: PipelineBuilder().add_source(Again(begun.begin), continuous=True),
+    "async": lambda begun: PipelineBuilder().add_source(AsyncAgain(begun.begin_async), continuous=True),
+    "paths": lambda begun: (
+        PipelineBuilder()
+        .add_source(Again(begun.begin), continuous=True)
+        .path_variants(lambda letter: letter == "a", [[Pipe(str.upper)], []])
+    ),
+    "merged": merged,
+}
+
+
+@pytest.mark.parametrize("shape", CONTINUOUS)
+def test_a_continuous_source_is_begun_one_pass_ahead(shape: str) -> None:
+    """However few and cheap its items are, a pass is begun when the one before it is read, and no earlier."""
+    begun = Begun()
+    sources = 2 if shape == "merged" else 1
+    pipeline = CONTINUOUS[shape](begun).pipe(str.lower, max_items=100).add_sink(100).build(num_threads=1)
+    with pipeline.auto_stop():
+        for passes in range(1, 4):
+            begun.wait_for(passes * sources)
+            items = iter(pipeline)
+            next(items)
+            begun.wait_for((passes + 1) * sources)
+            assert len([*items]) == 3 * sources - 1
+    assert begun.count == 4 * sources
+
+
+def test_empty_passes_of_a_continuous_source() -> None:
+    """Each `for` over a continuous source that gives nothing ends, and begins it once more."""
+    begun: list[int] = []
+
+    def nothing() -> Iterator[int]:
+        begun.append(1)
+        return iter(())
+
+    builder = PipelineBuilder().add_source(Again(nothing), continuous=True)
+    with builder.add_sink(10).build(num_threads=1).auto_stop() as pipeline:
+        for passes in range(1, 6):
+            assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == []
+            assert len(begun) <= passes + 1
 
 
 @pytest.mark.parametrize("continuous", [False, True])

@@ -92,6 +92,13 @@ class Sums:
         return total or None
 
 
+class Total:
+    """Objects of it are made of an item."""
+
+    def __init__(self, item: int) -> None:
+        self.item = item
+
+
 class Workers:
     """An executor that is a value: it says how many processes it means."""
 

@@ -18,6 +18,7 @@ from tests.pipeline.values.ops import (
     Called,
     CalledAsync,
     Sums,
+    Total,
     Workers,
     awaited,
     config,
@@ -177,11 +178,11 @@ def test_the_picture_of_a_pipeline() -> None:
     ("op", "function"),
     [
         (plain, plain),
-        (functools.partial(awaited, 1), awaited),
+        (functools.partial(awaited), awaited),
         (wrapped, plain),
         (Called(), Called.__call__),
         (CalledAsync().method, CalledAsync.method),
-        (Sums, Sums.__init__),
+        (Total, Total.__init__),
     ],
 )
 def test_the_place_of_an_op(op: Any, function: Any) -> None:

@@ -2,22 +2,26 @@
 
 Guarantees:
   - `start` returns when the loop runs. `close` has it stop, and returns when its thread and the threads of its stages
-    have ended.
+    have ended. A start that fails, or out of which a signal handler's exception comes, leaves nothing running.
   - The thread is a daemon, so that a pipeline that nobody stops doesn't keep Python from ending.
 """
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
 from traceback import clear_frames
+from typing import TYPE_CHECKING
 
+from penstock._caught import Caught
 from penstock.concurrency._children._seeding import GlobalSeeds
-from penstock.errors import UsageError
+from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._engine._resources import Resources
 from penstock.transport._daemon_thread import DaemonThread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class Background:
@@ -38,6 +42,7 @@ class Background:
         self._resources: Resources | None = None
         self._runs = asyncio.TaskGroup()
         self._current: asyncio.Task[None] | None = None  # the run; the loop's own
+        self._error: BaseException | None = None  # why the loop did not start
         self._is_unwanted = False  # it is over before it began
 
     @property
@@ -52,33 +57,52 @@ class Background:
         assert self._resources is not None
         return self._resources
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the loop has started, and ended."""
+        return self._thread is not None and self._thread.has_ended
+
     def start(self, timeout: float | None) -> None:
         """Start the thread; return when the loop runs.
 
         Raises:
+            PipelineFailure: it can't be started.
             TimeoutError: it did not within so many seconds.
         """
-        self._thread = DaemonThread(self._serve, "penstock-loop")
-        if not self._ready.wait(timeout):
+        ready = True
+        with Caught() as caught:
+            self._thread = DaemonThread(self._serve, "penstock-loop")
+            ready = self._ready.wait(timeout)
+        if caught.error is not None or not ready:
             self._is_unwanted = True
             self.abandon()
+        if not ready:
             raise TimeoutError(f"the pipeline's event loop did not start within {timeout} s")
+        error = self._error
+        if self._thread is None and isinstance(caught.error, OSError | RuntimeError):
+            error = caught.taken()
+        if caught.error is not None:
+            raise caught.taken()  # of a signal handler
+        if error is not None:
+            raise PipelineFailure(
+                f"the pipeline's event loop can't be started: {type(error).__name__}: {error}. Close files, or raise "
+                "the limits of open files and of processes (ulimit -n, ulimit -u), and start the pipeline again"
+            ) from error
 
-    def begin(self, main: Coroutine[object, object, None]) -> "Future[None]":
-        """Return what is done when `main` has run on the loop, after what ran there before has ended."""
-        ended: Future[None] = Future()
+    def begin(self, main: Coroutine[object, object, None], ended: "Future[None]") -> None:
+        """Cancel what runs on the loop, then run `main`, after which `ended` is done; returns at once."""
         self.loop.call_soon_threadsafe(self._begin, main, ended)
-        return ended
 
-    def cancel(self) -> None:
-        """Cancel what runs; returns at once."""
-        with suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self._cancel)
+    def abandon(self, first: Callable[[], None] | None = None) -> None:
+        """Ask for everything to end; returns at once, from any thread.
 
-    def abandon(self) -> None:
-        """Ask for everything to end; returns at once, from any thread."""
+        Args:
+            first: what to call on the loop before that.
+        """
         if self._loop is not None:
             with suppress(RuntimeError):
+                if first is not None:
+                    self._loop.call_soon_threadsafe(first)
                 self._loop.call_soon_threadsafe(self._end)
 
     def close(self, timeout: float | None) -> None:
@@ -91,11 +115,7 @@ class Background:
         thread = self._thread
         if thread is None:
             return
-        if thread.is_current:
-            raise UsageError(
-                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from "
-                "the event loop's thread. Raise an exception in the stage, or stop the pipeline from elsewhere"
-            )
+        self.check_waiting()
         self.abandon()
         until = None if timeout is None else monotonic() + timeout
         if not thread.wait(timeout):
@@ -103,11 +123,29 @@ class Background:
         if self._resources is not None:
             self._resources.join(None if until is None else max(until - monotonic(), 0.0))
 
+    def check_waiting(self) -> None:
+        """Check that this thread may wait for the end.
+
+        Raises:
+            UsageError: it is one of the pipeline's own, which would wait for itself.
+        """
+        if (self._thread is not None and self._thread.is_current) or (
+            self._resources is not None and self._resources.is_current
+        ):
+            raise UsageError(
+                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from "
+                "one of its threads. Raise an exception in the stage, or call stop(wait=False)"
+            )
+
     # -- in the thread
 
     def _serve(self) -> None:
-        with asyncio.Runner() as runner:
+        with Caught() as caught, asyncio.Runner() as runner:
             runner.run(self._main())
+        if caught.error is not None and self._ready.is_set():
+            raise caught.taken()
+        self._error = caught.error
+        self._ready.set()
 
     async def _main(self) -> None:
         self._stopped = asyncio.Event()
@@ -132,6 +170,7 @@ class Background:
             main.close()  # if it never began
             ended.set_result(None)
 
+        self._cancel()
         self._current = self._runs.create_task(_after(self._current, main))
         self._current.add_done_callback(end)
 

@@ -7,16 +7,18 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Protocol, assert_never, cast
 
+from penstock._caught import Caught
 from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._branching import Fork, Inlet, Junction, Turns
 from penstock.pipeline._channels._channel import Channel, Output
+from penstock.pipeline._channels._outlet import Outlet
 from penstock.pipeline._config import Merge, PipelineConfig, place_inside, stage_names
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._resources import Resources
-from penstock.pipeline._failures import Tolerance
+from penstock.pipeline._failures import Tolerance, source_failure
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._operations._async_stage import AsyncGeneratorStage, AsyncStage
-from penstock.pipeline._operations._executor_stage import ExecutorStage
+from penstock.pipeline._operations._executor_stage import ExecutorStage, Remote
 from penstock.pipeline._operations._folding import AggregateStage
 from penstock.pipeline._operations._pulling import DisaggregateStage, GeneratorStage, Source
 from penstock.pipeline._operations._router import AsyncRouter, Router
@@ -63,19 +65,23 @@ class Opening:
         probes: Probes,
         max_failures: int | Fraction,
         drop: Callable[[DroppedItem], None],
+        outlet: Outlet,
     ) -> None:
         self._resources = resources
         self._probes = probes
         self._drop = drop
         self._tolerance = Tolerance(max_failures, drop, is_shared=True)  # of all stages that have none of their own
+        self._outlet = outlet
         self.nodes: list[Node] = []
 
-    def whole(self, config: PipelineConfig, output: Output) -> list[Node]:
-        """Return the nodes of a pipeline that isn't part of another; its last stage judges the rate of all."""
-        nodes = self.pipeline(config, output)
-        if config.pipes and not isinstance(config.pipes[-1], PathVariants):
-            nodes[-1].run = partial(_run_and_check, nodes[-1], nodes[-1].run, self._tolerance)
-        return nodes
+    def whole(self, config: PipelineConfig) -> list[Node]:
+        """Return the nodes of a pipeline that isn't part of another; its outlet judges the rate of all at the end.
+
+        Raises:
+            PipelineFailure: a stage can't be opened.
+        """
+        self._outlet.judge = self._tolerance.verdict
+        return self.pipeline(config, self._outlet)
 
     def pipeline(self, config: PipelineConfig, output: Output, place: str = "") -> list[Node]:
         """Return the nodes of a pipeline that puts its items into `output`, in the order of the flow."""
@@ -87,7 +93,8 @@ class Opening:
         else:
             name = f"{place}source"
             probe = self._probes.probe(name, "source", 1)
-            source = Source(name, config.source, outputs[0], self._resources.source_threads(name), probe=probe)
+            threads = self._resources.source_threads(name)
+            source = Source(name, config.source, outputs[0], threads, self._outlet.wait_for_reader, probe=probe)
             self._add(name, source.run, _no_failure, [outputs[0]], [])
         self._steps(config.pipes, channels, outputs[1:], place, self.nodes[begun:])
         return self.nodes[begun:]
@@ -167,7 +174,7 @@ class Opening:
             pool = cast("concurrent.futures.Executor", pipe.executor)
             return GeneratorStage(site, op, PoolThreads(pool), ordered=ordered)
         if pipe.executor is not None:
-            remote = self._resources.remote(pipe, site.name)
+            remote = self._remote(pipe, site.name)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
         match pipe.kind:
             case "async":
@@ -180,6 +187,11 @@ class Opening:
                 return SyncStage(site, op, self._resources.threads, ordered=ordered)
             case _:
                 assert_never(pipe.kind)
+
+    def _remote(self, pipe: Pipe, name: str) -> Remote:
+        with Caught() as caught:
+            return self._resources.remote(pipe, name)
+        raise source_failure(name, caught.taken())
 
     def _site(self, step: Pipe | Aggregate | Disaggregate, name: str, channel: Channel, output: Output) -> Site:
         concurrency = step.concurrency if isinstance(step, Pipe) else 1
@@ -216,12 +228,6 @@ def _channel_before(step: Step) -> Channel:
     if isinstance(step, Pipe):
         return Channel(max_items=step.max_items, max_bytes=step.max_bytes)
     return Channel()
-
-
-async def _run_and_check(node: Node, run: Callable[[], Awaitable[None]], tolerance: Tolerance) -> None:
-    await run()
-    if node.failure() is None:
-        tolerance.finish()
 
 
 def _failure_of(channel: Channel) -> PipelineFailure | None:

@@ -1,6 +1,10 @@
 """Reading a pipeline pass by pass, whatever thread or loop the reader is in.
 
-A pass is adopted by the first reader while nothing of it was read; a further one begins another.
+A pass is adopted by the next reader while nothing of it was read, and where the source doesn't begin again; else a
+further reader begins another. One iterator reads at a time: the one that was made last.
+
+What a reader removes from the outlet reaches the user, or goes back, wherever a signal handler raises: see the outlet.
+So nothing is called here between that and the return.
 """
 
 import asyncio
@@ -10,96 +14,129 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Self
 
-from penstock.errors import ClosedError, PipelineFailure, UsageError
+from penstock.errors import AlreadyRunningError, ClosedError
 from penstock.pipeline._channels._outlet import Mark, Outlet
-from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._engine._engine import REPLACED, STOPPED, Engine
 from penstock.pipeline._ops import Item
 from penstock.transport._closer import Closer
 
+_END: Final = Mark.END
+_END_OF_PASS: Final = Mark.END_OF_PASS
+_CLOSED: Final = Mark.CLOSED
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for stages to end
 
 
 class Reading:
-    """Knows which pass of an engine is read, and whether anything of it was."""
+    """Knows which pass of an engine is read, and whether anything of it was.
+
+    Attributes:
+        reader: the number of the iterator that reads; others that were made before are over.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._closer = Closer(partial(_end_dropped, engine))
         self._lock = threading.RLock()  # over starting and stopping
-        self._pass = 0
-        self._fresh = False  # nothing of it was read yet
+        self.reader: int = 0
+        self._fresh = False  # nothing of the pass was read yet
 
     def start(self, timeout: float | None) -> None:
         """Begin a pass, where none runs.
 
         Raises:
-            UsageError: one does.
+            AlreadyRunningError: one does.
         """
         self._engine.check_process()
+        self._engine.join(timeout)
         with self._lock:
-            if self._engine.is_running:
-                raise UsageError("a pipeline is started once at a time; got start() while it runs. Call stop() before")
+            if self._engine.state == "running":
+                raise AlreadyRunningError(
+                    "a pipeline is started once at a time; got start() while it runs. Call stop() before"
+                )
             self._begin(timeout)
 
-    def stop(self, timeout: float | None) -> None:
-        """End everything."""
+    def stop(self, timeout: float | None, *, wait: bool) -> None:
+        """End everything, and wait for it or not."""
         self._engine.check_process()
+        if wait:
+            self._engine.check_waiting()
         with self._lock:
             self._fresh = False
-            self._engine.stop(timeout)
+            self._engine.halt()
+        if wait:
+            self._engine.join(timeout)
 
     def read(self, timeout: float | None) -> object:
-        """Return the next item, of a pass that begins now if nothing was started."""
+        """Return the next item; of a pass that begins now, if the pipeline is new.
+
+        Raises:
+            ClosedError: the pipeline was stopped.
+        """
         self._engine.check_process()
         outlet = self._engine.outlet
-        if outlet is None or not self._engine.is_started:
+        if self._engine.is_stopped:
+            raise ClosedError(STOPPED)
+        if outlet is None:
             with self._lock:
-                outlet = self._engine.outlet if self._engine.is_started else None
-                outlet = self._begin(timeout) if outlet is None else outlet
+                outlet = self._engine.outlet or self._begin(timeout)
         self._fresh = False
-        return self.item_of(outlet.take(timeout), outlet)
+        found = outlet.take(timeout)
+        if found is not _END and found is not _END_OF_PASS and found is not _CLOSED:
+            return found
+        try:
+            over = EOFError("the pass is over")
+            error = self.ended(found, outlet)
+        except BaseException:
+            outlet.put_back(found)
+            raise
+        raise over if error is None else error
 
-    def begin_pass(self) -> int:
-        """Return the number of the pass that is read from now on: the one that runs if it is fresh, else a new one."""
+    def begin_pass(self) -> tuple[int, Outlet, bool]:
+        """Begin to read: the pass of which nothing was read, the rest of one that doesn't begin again, or a new one.
+
+        Returns:
+            The number of the reader, where it reads, and whether it reads a rest: if nothing is left of that, it reads
+            the next pass.
+
+        Raises:
+            UsageError: the source is an iterator that an earlier pass has used up.
+        """
         self._engine.check_process()
         with self._lock:
-            if not self._fresh or self._engine.outlet is None:
-                self._begin(None)
-            return self._pass
+            outlet = self._engine.outlet
+            is_open = self._fresh or (self._engine.goes_on and outlet is not None and not outlet.is_over)
+            if outlet is None or self._engine.is_stopped or not is_open:
+                outlet = self._begin(None)
+            self.reader += 1
+            return self.reader, outlet, not self._fresh
 
-    def outlet_of(self, number: int) -> Outlet | None:
-        """Return what a reader of a pass takes items from; None if the pipeline was stopped.
+    def check_reader(self, number: int) -> None:
+        """Check that this is the reader whose turn it is.
 
         Raises:
-            ClosedError: another pass has begun.
+            ClosedError: another one has begun to read.
         """
         self._engine.check_process()
-        if self._pass != number:
-            raise ClosedError("this pass has ended, for a new one has begun: an iterator is read before the next one")
+        if self.reader != number:
+            raise ClosedError(REPLACED)
         self._fresh = False
-        return self._engine.outlet if self._engine.is_started else None
 
-    def item_of(self, found: object, outlet: Outlet) -> object:
-        """Return an item that was taken.
-
-        Raises:
-            EOFError: it was a mark: the pass is over.
-            PipelineFailure: how it ended, the first time.
-        """
-        if type(found) is not Mark:
-            return found
-        if found is Mark.END_OF_PASS:
-            with self._lock:
-                self._pass += 1
-                self._fresh = True
-        failure = outlet.take_failure() if found is Mark.END else None
-        if failure is not None:
-            raise failure
-        raise EOFError("the pass is over")
+    def ended(self, found: object, outlet: Outlet) -> Exception | None:
+        """Return what a reader raises for a mark, which is read then; None for a plain end."""
+        error: Exception | None = None
+        if found is _CLOSED:
+            error = ClosedError(outlet.closed_because)
+        elif found is _END:
+            error = outlet.unread_failure
+            outlet.unread_failure = None
+        else:
+            self.reader += 1
+            self._fresh = True
+        return error
 
     def _begin(self, timeout: float | None) -> Outlet:
         outlet = self._engine.begin(timeout)
-        self._pass += 1
+        self.reader += 1
         self._fresh = True
         return outlet
 
@@ -109,23 +146,30 @@ class PassIterator(Iterator[Item]):
 
     def __init__(self, reading: Reading, timeout: float | None) -> None:
         self._reading = reading
-        self._number = reading.begin_pass()
+        self._number, self._outlet, self._is_rest = reading.begin_pass()
         self._timeout = timeout
         self._ended = False
 
     def __next__(self) -> Item:
-        outlet = None if self._ended else self._reading.outlet_of(self._number)
-        if outlet is None:
-            raise StopIteration
-        try:
-            found = outlet.take(self._timeout)
-            return found if type(found) is not Mark else self._reading.item_of(found, outlet)
-        except EOFError:
-            self._ended = True
-            raise StopIteration from None
-        except PipelineFailure:
-            self._ended = True
-            raise
+        while not self._ended:
+            self._reading.check_reader(self._number)
+            found = self._outlet.take(self._timeout)
+            if found is not _END and found is not _END_OF_PASS and found is not _CLOSED:
+                self._is_rest = False
+                return found
+            try:
+                error = self._reading.ended(found, self._outlet)
+            except BaseException:
+                self._outlet.put_back(found)
+                raise
+            if self._is_rest and found is _END_OF_PASS:
+                self._is_rest = False
+                self._number = self._reading.reader
+                continue
+            self._ended = found is not _CLOSED
+            if error is not None:
+                raise error
+        raise StopIteration
 
 
 class AsyncPassIterator(AsyncIterator[Item]):
@@ -133,24 +177,32 @@ class AsyncPassIterator(AsyncIterator[Item]):
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._number = reading.begin_pass()
+        self._number, self._outlet, self._is_rest = reading.begin_pass()
         self._ended = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Item:
-        outlet = None if self._ended else self._reading.outlet_of(self._number)
-        if outlet is None:
-            raise StopAsyncIteration
-        try:
-            return self._reading.item_of(await _taken(outlet), outlet)
-        except EOFError:
-            self._ended = True
-            raise StopAsyncIteration from None
-        except PipelineFailure:
-            self._ended = True
-            raise
+        while not self._ended:
+            self._reading.check_reader(self._number)
+            found = await _taken(self._outlet)
+            if found is not _END and found is not _END_OF_PASS and found is not _CLOSED:
+                self._is_rest = False
+                return found
+            try:
+                error = self._reading.ended(found, self._outlet)
+            except BaseException:
+                self._outlet.put_back(found)
+                raise
+            if self._is_rest and found is _END_OF_PASS:
+                self._is_rest = False
+                self._number = self._reading.reader
+                continue
+            self._ended = found is not _CLOSED
+            if error is not None:
+                raise error
+        raise StopAsyncIteration
 
 
 async def _taken(outlet: Outlet) -> object:

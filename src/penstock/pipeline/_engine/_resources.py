@@ -42,6 +42,11 @@ class Resources:
         for threads in (self.threads, *self._sources.values()):
             threads.close()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called in one of the threads."""
+        return any(threads.is_current for threads in (self.threads, *list(self._sources.values())))
+
     def join(self, timeout: float | None) -> None:
         """Wait until the threads have ended, each at most so many seconds."""
         for threads in (self.threads, *self._sources.values()):

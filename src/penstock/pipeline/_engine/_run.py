@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock._caught import Caught
-from penstock.errors import InternalError, PipelineFailure
+from penstock.errors import InternalError, PipelineFailure, WorkerError
 from penstock.pipeline._engine._open import Node
+from penstock.pipeline._failures import source_failure
 
 
 async def run(nodes: Sequence[Node]) -> None:
@@ -35,8 +36,10 @@ async def _drive(node: Node, tasks: dict[int, asyncio.Task[None]]) -> None:
         failure = node.failure()
     if isinstance(caught.error, PipelineFailure):
         failure = caught.error
+    elif isinstance(caught.error, WorkerError):
+        failure = source_failure(node.name, caught.error)  # a thread that could not start
     elif caught.error is not None and not isinstance(caught.error, asyncio.CancelledError):
-        failure = _bug(node.name, caught.error)  # whoever reads the pipeline must hear of it
+        failure = _bug(node.name, caught.error)  # the reader of the pipeline must hear of it
     for end in node.ends:
         end.end(failure)
     for above in node.above:

@@ -23,8 +23,12 @@ class FoldStage(Stage):
     def _add(self, item: Item) -> Iterable[object]:
         """Return the values that are complete with this item."""
 
+    def _prepare(self) -> None:
+        """Make what the pass needs, before its first item; failing at that ends the pipeline."""
+
     async def _work(self) -> None:
         while items := await self._take(MOST_ITEMS):
+            self._prepare()
             while items:
                 items = await self._fold(items)
             await asyncio.sleep(0)
@@ -58,25 +62,30 @@ class AggregateStage(FoldStage):
         self._aggregator: Aggregator[Any] | None = None
 
     def _add(self, item: Item) -> Iterable[object]:
-        batch = self._opened().accumulate(item)
+        assert self._aggregator is not None
+        batch = self._aggregator.accumulate(item)
         return () if batch is None else (batch,)
 
     def _rest(self) -> list[object]:
+        self._prepare()
+        aggregator, self._aggregator = self._aggregator, None
+        assert aggregator is not None
         batch: object = None
         with Caught() as caught:
-            batch = None if self._aggregate.drop_last else self._opened().flush()
+            batch = None if self._aggregate.drop_last else aggregator.flush()
         if caught.error is not None:
             raise source_failure(self.name, caught.error)
-        self._aggregator = None
         if batch is None:
             return []
         self.count(0, 1, 0, 0.0)
         return [batch]
 
-    def _opened(self) -> Aggregator[Any]:
+    def _prepare(self) -> None:
         if self._aggregator is None:
-            self._aggregator = self._aggregate.open()
-        return self._aggregator
+            with Caught() as caught:
+                self._aggregator = self._aggregate.open()
+            if caught.error is not None:
+                raise source_failure(self.name, caught.error)
 
 
 def _attempt(step: Callable[[object], Iterable[object]], item: object, values: list[object]) -> Failed | None:

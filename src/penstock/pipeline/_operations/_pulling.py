@@ -5,7 +5,8 @@ end gives its first value at once, and is never ahead by more than there is room
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter
 from types import GeneratorType
@@ -44,20 +45,32 @@ class Source:
         source: what is iterated over, and whether again and again.
         output: where items are put.
         threads: of which one pulls an iterable that is not async.
+        wait_for_reader: returns once something of so many passes was read.
         probe: counts, if statistics are kept.
     """
 
-    def __init__(self, name: str, source: Described, output: Output, threads: Threads, *, probe: Probe | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Described,
+        output: Output,
+        threads: Threads,
+        wait_for_reader: Callable[[int], Awaitable[None]],
+        *,
+        probe: Probe | None,
+    ) -> None:
         self._name = name
         self._source = source
         self._output = output
         self._threads = threads
+        self._wait_for_reader = wait_for_reader
         self._halt = Halt()
         self._probe = probe
 
     async def run(self) -> None:
-        """Put out the items of one pass, or of one after the other."""
-        while True:
+        """Put out the items of one pass; or of one after the other, each begun when the one before it is being read."""
+        for number in itertools.count():
+            await self._wait_for_reader(number)
             iterable: object = self._source.source
             if _is_async(iterable):
                 await self._pass_async(iterable)

@@ -80,7 +80,9 @@ class Stage(ABC):
                 break
             await self.output.end_pass()
         if self._input.failure is None and not self.tolerance.is_shared:
-            self.tolerance.finish()
+            failure = self.tolerance.verdict()
+            if failure is not None:
+                raise failure
 
     @abstractmethod
     async def _work(self) -> None:

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock._caught import Caught
+from penstock.errors import WorkerError
 from penstock.pipeline._failures import FatalError
 from penstock.transport._daemon_thread import DaemonThread
 
@@ -200,19 +201,37 @@ class Threads:
             function: gets the call; it appends to its `values`, says `tell()` after each if the call is slow, and
                 looks at its `halt`.
             halt: of the stage.
+
+        Raises:
+            WorkerError: a thread can't be started.
         """
         call = Call(function, halt)
         self._running = [other for other in self._running if not other.done]
+        if len(self._threads) < min(len(self._running) + 1, self._count):
+            self._start_thread()
         self._running.append(call)
-        if len(self._threads) < min(len(self._running), self._count):
-            self._threads.append(DaemonThread(partial(_serve, self._calls), f"{self._name}-{len(self._threads)}"))
         self._calls.put(call)
         return call
+
+    def _start_thread(self) -> None:
+        name = f"{self._name}-{len(self._threads)}"
+        with Caught() as caught:
+            self._threads.append(DaemonThread(partial(_serve, self._calls), name))
+        if caught.error is not None:
+            raise WorkerError(
+                f"thread {name} can't be started: {type(caught.error).__name__}: {caught.error}. Raise the limits of "
+                "open files and of processes (ulimit -n, ulimit -u), or lower num_threads"
+            ) from caught.error
 
     def close(self) -> None:
         """Let the threads end when they have nothing to do; does not wait for it."""
         for _ in self._threads:
             self._calls.put(None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called in one of the threads."""
+        return any(thread.is_current for thread in self._threads)
 
     def join(self, timeout: float | None) -> None:
         """Wait until the threads have ended, each at most so many seconds."""

@@ -16,7 +16,9 @@ from penstock.concurrency._children._begin import begin_process
 from penstock.concurrency._children._packed_error import PackedError, pack_error
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PipelineFailure
-from penstock.pipeline._pipeline import Pipeline, build_pipeline
+from penstock.pipeline._engine._engine import Engine
+from penstock.pipeline._engine._probes import Probes
+from penstock.pipeline._pipeline import Pipeline
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Word
 from penstock.transport import TensorPipeWriter
 
@@ -45,12 +47,10 @@ def _helper(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, 
     if initialize is not None:
         initialize()
     described: Setup = pickle.loads(setup)
-    pipeline = build_pipeline(
-        described.config,
-        num_threads=described.num_threads,
-        max_failures=described.max_failures,
-        statistics=described.statistics,
-    )
+    probes = Probes(statistics=described.statistics, observer=None)
+    engine = Engine(described.config, described.num_threads, described.max_failures, probes)
+    engine.goes_on = False  # what was on its way is dropped by the parent, which decides what a `for` reads
+    pipeline = Pipeline(engine)
     writer = TensorPipeWriter(described.address, capacity=described.capacity, allow_pickle=True)
     resources.callback(_close, writer)
     return Helper(requests, described, pipeline, writer)

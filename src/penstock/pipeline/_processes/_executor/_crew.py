@@ -5,7 +5,8 @@ Guarantees:
   - When a process dies, the call that was in it is told within a second, as a WorkerError with pid and exit code; or it
     runs again elsewhere, if it is repeatable, up to three times in all. Of a chunk, those items alone are told that had
     been begun. No other call is touched. A new process takes the place of the dead one.
-  - The first of all processes that dies before it has started, or an initializer that raises, is an error of all calls.
+  - The first of all processes that dies before it has started, one that can't be started, or an initializer that
+    raises, is an error of all calls.
   - Global random generators are seeded before the initializer runs, each process's differently.
   - `close` waits for the calls that were submitted; `kill` doesn't. After either all processes have ended and were
     waited for. Dropped without either, they are killed. They end with their parent, and print nothing on Ctrl-C.
@@ -96,6 +97,11 @@ class Crew:
 
     # -- the owner's side
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether every call fails, since processes can't be started."""
+        return self._broken is not None
+
     def start(self, number: int) -> None:
         """Start a process, and the thread that talks with it."""
         self._threads.append(DaemonThread(partial(_serve_calls, self, number), f"penstock {self._name} {number}"))
@@ -159,13 +165,15 @@ class Crew:
             with self._changed:
                 seeds = self._seeds.child(number, self._started[number])
                 self._started[number] += 1
-            worker = Worker(f"process {number} of {self._name}", self._setup, seeds, self._start_method)
-            self._enlist(worker.process)
+            worker: Worker | None = None
             with Caught() as caught:
+                worker = Worker(f"process {number} of {self._name}", self._setup, seeds, self._start_method)
+                self._enlist(worker.process)
                 worker.wait_until_ready()
                 self._proven = True
                 return worker
-            self.close_worker(worker)
+            if worker is not None:
+                self.close_worker(worker)
             if attempt == _MOST_ATTEMPTS - 1 or not self._proven or not isinstance(caught.error, WorkerError):
                 self._break(caught.error)
         return None

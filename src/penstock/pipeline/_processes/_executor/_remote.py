@@ -64,9 +64,12 @@ class Executors:
             self._seeds = draw_seeds()
         if not isinstance(executor, ProcessExecutor):
             return RemoteStage(cast("Submits", executor), name, seeds=self._seeds)
-        if id(executor) not in self._running:
-            seeds = self._seeds.child(len(self._running))
-            running = open_processes(executor, f"executor of stage {name!r}", seeds=seeds)
+        known = self._running.get(id(executor))
+        if known is not None and known[1].is_broken:  # in an earlier pass; this one tries again
+            known[1].kill()
+        if known is None or known[1].is_broken:
+            number = len(self._running) if known is None else [*self._running].index(id(executor))
+            running = open_processes(executor, f"executor of stage {name!r}", seeds=self._seeds.child(number))
             self._running[id(executor)] = executor, running
         return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
 

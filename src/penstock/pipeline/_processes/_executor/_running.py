@@ -92,8 +92,17 @@ class RunningProcesses:
         self._crew = crew
         # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for its processes.
         self._finalizer = Finalize(self, crew.abandon, exitpriority=0)
-        for number in range(max_workers):
-            crew.start(number)
+        try:
+            for number in range(max_workers):
+                crew.start(number)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether every call fails, since processes can't be started."""
+        return self._crew.is_broken
 
     def submit(self, function: Callable[..., object], /, *args: object, repeatable: bool = False) -> Future[object]:
         """Have a function called in one of the processes, as soon as one is free.
