@@ -17,6 +17,7 @@ TREE: dict[str, list[type]] = {
     "GraphError": [errors.UsageError],
     "NoLengthError": [errors.GraphError, TypeError],
     "StateError": [errors.UsageError],
+    "AlreadyRunningError": [errors.UsageError, RuntimeError],
     "SourceError": [errors.PenstockError, OSError],
     "CorruptRecordError": [errors.SourceError],
     "WorkerError": [errors.PenstockError, RuntimeError],
