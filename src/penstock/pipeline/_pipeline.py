@@ -27,7 +27,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Generic, cast
+from typing import Final, Generic
 
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
@@ -162,7 +162,8 @@ class Pipeline(Generic[OutT_co]):
             EOFError: the pass is over
             >>> pipeline.stop()
         """
-        return cast("OutT_co", self._reading.read(timeout))
+        item: OutT_co = self._reading.read(timeout)
+        return item  # with no call between, after which a signal handler might raise
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
         """Return an iterator over one pass, as `iter` does.

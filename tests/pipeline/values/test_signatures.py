@@ -285,18 +285,15 @@ class AccumulatesTwo(Collector):
         return item + other
 
 
-@pytest.mark.parametrize(
-    ("given", "what"),
-    cast(
-        "list[Any]",
-        [
-            (NeedsSize, "what makes an aggregator is called with no argument"),
-            (collecting, "what makes an aggregator is called with no argument"),
-            (FlushesFor(), "flush is called with no argument"),
-            (AccumulatesTwo(), "accumulate is called with one argument"),
-        ],
-    ),
-)
+UNFIT: list[tuple[Any, str]] = [
+    (NeedsSize, "what makes an aggregator is called with no argument"),
+    (collecting, "what makes an aggregator is called with no argument"),
+    (FlushesFor(), "flush is called with no argument"),
+    (AccumulatesTwo(), "accumulate is called with one argument"),
+]
+
+
+@pytest.mark.parametrize(("given", "what"), UNFIT)
 def test_aggregators(given: Any, what: str) -> None:
     """An aggregator whose methods, or whose maker, can't be called as a stage calls them is refused."""
     with pytest.raises(UsageError, match=what):

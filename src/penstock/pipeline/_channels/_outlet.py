@@ -246,14 +246,12 @@ class Outlet:
         return failure
 
     def close(self, why: str) -> None:
-        """Discard what waits, and have readers meet that, and why; a second time changes nothing. From any thread.
+        """Discard what waits, and have readers meet that, and the first reason given. From any thread, and again.
 
         Where the next that a reader would meet is an end, it meets that first: nothing is discarded of that pass.
         """
         with self._lock:
-            if self.closed_because:
-                return
-            self.closed_because = why
+            self.closed_because = self.closed_because or why
             self._ended = True
             self._bell = None
         kept: list[object] = []
@@ -265,6 +263,11 @@ class Outlet:
         self._items.clear()
         self._items.extendleft([_CLOSED, *kept])
         self._wake()
+
+    def close_unended(self, why: str) -> None:
+        """Close it, unless it has ended or was closed."""
+        if not self._ended:
+            self.close(why)
 
     # -- both
 
@@ -292,6 +295,9 @@ class Outlet:
                 self._wants_room = False
                 self._call_loop(self._putters.wake_one)
         except BaseException:
+            self._wants_room = self._wants_reader = (
+                True  # the loop may not have been woken; it is when this is taken again
+            )
             if freed:
                 with self._lock:
                     self._bytes += freed

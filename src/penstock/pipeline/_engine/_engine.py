@@ -107,6 +107,7 @@ class Engine:
         sink = self.config.sink
         outlet = Outlet(sink.buffer_size, sink.max_bytes, self.probes.probe("sink", "sink", 1), background.loop)
         running: Future[None] = Future()
+        running.add_done_callback(lambda _: outlet.close_unended(STOPPED))  # a run that never began
         if self.outlet is not None:
             self.outlet.close(REPLACED)
         try:
@@ -152,10 +153,10 @@ class Engine:
         self.is_stopped = True
         if self.outlet is not None:
             self.outlet.close(STOPPED)
-        if self._background is not None:
-            self._background.abandon()
-            self._ending = self._background
-            self._background = None
+        background = self._background
+        if background is not None:
+            self._ending, self._background = background, None  # first, so that an interrupted call has done it
+            background.abandon()
 
     def check_waiting(self) -> None:
         """Check that this thread may wait for the end.

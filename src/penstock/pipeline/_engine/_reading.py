@@ -66,7 +66,7 @@ class Reading:
         if wait:
             self._engine.join(timeout)
 
-    def read(self, timeout: float | None) -> object:
+    def read(self, timeout: float | None) -> Item:
         """Return the next item; of a pass that begins now, if the pipeline is new.
 
         Raises:

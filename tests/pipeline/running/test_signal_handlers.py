@@ -1,0 +1,176 @@
+"""What a signal handler raises in a thread that reads comes out of the read once, and the next read continues."""
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from penstock.pipeline import Pipeline, PipelineBuilder
+from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
+
+EVERY_SECONDS = 0.00017
+NUM_ITEMS = 4000
+
+
+class InterruptedError_(Exception):  # noqa: N801, N818 - no name is better for what a test's handler raises
+    """What the handler raises."""
+
+
+class Timer:
+    """Calls a handler that raises in the main thread, in whatever instruction that is.
+
+    Attributes:
+        raised: how often it has raised.
+        armed: whether it may raise, which it does once; the code that sets it catches the exception.
+    """
+
+    def __init__(self) -> None:
+        self.raised = 0
+        self.armed = False
+
+    def __call__(self, _: int, __: FrameType | None) -> None:
+        """Raise, if that is expected."""
+        if self.armed:
+            self.armed = False
+            self.raised += 1
+            raise InterruptedError_
+
+    def start(self, first_seconds: float = EVERY_SECONDS) -> None:
+        """Have the handler called after so long, and then every now and then."""
+        signal.setitimer(signal.ITIMER_REAL, first_seconds, EVERY_SECONDS)
+
+
+@contextmanager
+def interrupting() -> Generator[Timer]:
+    """Give a timer, which is over at the end of the scope."""
+    timer = Timer()
+    before = signal.signal(signal.SIGALRM, timer)
+    try:
+        yield timer
+    finally:
+        timer.armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def by_for(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int) -> int:
+    """Read passes by iterators that are kept; return how many exceptions of the handler were met."""
+    met = 0
+    for _ in range(passes):
+        items, ended = iter(pipeline), False
+        while not ended:
+            try:
+                timer.armed = True
+                for item in items:
+                    found.append(item)  # noqa: PERF402 - what came before an exception stays
+                ended = True
+                timer.armed = False
+            except InterruptedError_:
+                met += 1
+        found.append("end")
+    return met
+
+
+def by_get_item(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int) -> int:
+    """Read passes item by item; return how many exceptions of the handler were met."""
+    met, ends = 0, 0
+    while ends < passes:
+        try:
+            timer.armed = True
+            item = pipeline.get_item(timeout=PATIENCE_SECONDS)
+            timer.armed = False
+            found.append(item)
+        except EOFError:
+            timer.armed = False
+            ends += 1
+            found.append("end")
+        except InterruptedError_:
+            met += 1
+    return met
+
+
+Read = Callable[[Pipeline[Any], Timer, list[Any], int], int]
+
+SINKS: dict[str, Callable[[PipelineBuilder], Pipeline[Any]]] = {
+    "of three": lambda builder: builder.add_sink(3).build(num_threads=2),
+    "of many": lambda builder: builder.add_sink(1000).build(num_threads=2),
+    "of one": lambda builder: builder.add_sink(1).build(num_threads=2),
+    "of bytes": lambda builder: builder.add_sink(100, max_bytes=300).build(num_threads=2),
+    "counted": lambda builder: builder.add_sink(3).build(num_threads=2, statistics=True),
+}
+
+
+@pytest.mark.parametrize("read", [by_for, by_get_item])
+@pytest.mark.parametrize("sink", SINKS)
+def test_no_item_is_lost(read: Read, sink: str) -> None:
+    """However often a handler raises while a pass is read, each item comes once, in order, and then its end."""
+    builder = PipelineBuilder().add_source(range(NUM_ITEMS)).pipe(abs)
+    with SINKS[sink](builder).auto_stop() as pipeline, interrupting() as timer:
+        found: list[Any] = []
+        timer.start()
+        met = read(pipeline, timer, found, 1)
+    assert found == [*range(NUM_ITEMS), "end"]
+    assert timer.raised == met > 0
+
+
+@pytest.mark.parametrize("read", [by_for, by_get_item])
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_no_pass_is_lost(read: Read, length: int) -> None:
+    """So it is where passes of a few items follow each other: no end is lost, and none is met twice."""
+    passes = 600
+    builder = PipelineBuilder().add_source(range(length), continuous=True).pipe(abs)
+    with SINKS["of three"](builder).auto_stop() as pipeline, interrupting() as timer:
+        found: list[Any] = []
+        timer.start()
+        read(pipeline, timer, found, passes)
+    assert found == [*range(length), "end"] * passes
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_read_that_waits(*, continuous: bool) -> None:
+    """A handler that raises while a read waits ends it at once, and the next one gets the item that was due."""
+    with gate() as calls:
+
+        def wait(item: int) -> int:
+            calls.pass_through()
+            return item
+
+        builder = PipelineBuilder().add_source(range(3), continuous=continuous).pipe(wait)
+        with builder.add_sink().build(num_threads=1).auto_stop() as pipeline, interrupting() as timer:
+            calls.wait_until(lambda now: now.inside == 1)
+            items = iter(pipeline)
+            timer.start(0.01)
+            for _ in range(3):
+                for read in (items.__next__, pipeline.get_item):
+                    with pytest.raises(InterruptedError_):  # noqa: PT012 - armed here, so that it is caught
+                        timer.armed = True
+                        read()
+            calls.open()
+            assert [*items] == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's, of its own weak references
+def test_passes_and_stops() -> None:
+    """Passes that begin, reads and stops out of which a handler raises leave nothing running; the next ones work."""
+    threads = threading.active_count()
+    pipeline = PipelineBuilder().add_source(range(3)).pipe(abs).add_sink().build(num_threads=2)
+    with interrupting() as timer:
+        for delay in range(1, 300):
+            pipeline.start()
+            assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
+            timer.start(delay * 0.000007)
+            with suppress(InterruptedError_):
+                timer.armed = True
+                for _ in range(3):
+                    for _ in pipeline:
+                        pass
+                pipeline.stop()
+                timer.armed = False
+            assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == [0, 1, 2]
+            pipeline.stop()
+    assert timer.raised > 0
+    assert threading.active_count() == threads
