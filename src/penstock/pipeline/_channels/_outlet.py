@@ -156,7 +156,8 @@ class Outlet:
         """Return the next item or mark, or that there is nothing."""
         item: object = _NOTHING
         try:
-            for item in self._removed:  # noqa: B007 - no handler is called before the item is returned, or in `try`
+            for removed in self._removed:  # no handler is called before the item is returned, or in the next `try`
+                item = removed
                 break
         except IndexError:
             return _NOTHING
