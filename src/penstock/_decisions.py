@@ -57,7 +57,7 @@ RANGE_POSITIONS: Final = Decision("positions of a range of a scan", 1, 1 << 14)
 READ_KEYS: Final = Decision("records of one request to an async source", 1, _ENDLESS)
 
 # How far ahead.
-JOBS_AHEAD: Final = Decision("jobs that are being computed or ready", 1, _ENDLESS)
+JOBS_AHEAD: Final = Decision("jobs that are being computed or ready, where they are taken in order", 1, _ENDLESS)
 PLACED_AHEAD: Final = Decision("batches that a door places before they are asked for", 0, _ENDLESS)
 REQUESTED_AHEAD: Final = Decision("whether a record of an async source is requested ahead of the workers", 0, 1)
 

@@ -1,7 +1,7 @@
 """Comparing what loaders give with the definition, batch for batch, while decisions are random."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -72,10 +72,19 @@ class Comparison:
         expected = self.expected(name)
         with random_decisions(seed), ps.Loader(DATASETS[name](), **PLACES[place]) as loader:
             for epoch in range(EPOCHS):
-                for number, (batch, right) in enumerate(zip_longest(loader, expected[epoch], fillvalue=_MISSING)):
+                found = _with_error(loader)
+                for number, (batch, right) in enumerate(zip_longest(found, expected[epoch], fillvalue=_MISSING)):
                     self.counts[name, place] += 1
                     if digest(batch) != right:
                         self.wrong.append(Wrong(name, place, seed, epoch, number, repr(batch)[:200]))
+
+
+def _with_error(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches, and in the place of one that fails its error, which is the last."""
+    try:
+        yield from batches
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+        yield error
 
 
 def seeds(first: int) -> Iterator[int | None]:

@@ -96,3 +96,18 @@ def test_processes_decide_at_random_too(start_method: Any) -> None:
         ):
             found.add((seed is None) == ({int(batch[0]) for batch in loader} == {10_000}))
     assert found == {True}
+
+
+def test_rows_that_come_as_anything_but_a_list_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is made of nothing else, so that such a fault is met where it is, and no wrong batch is handed out."""
+    stacks: Any = property(lambda self: isinstance(self.step.merge, Stack))
+    monkeypatch.setattr(BatchStage, "_stacks", stacks)
+    dataset = DATASETS["whole documents, pack, a function"]()
+
+    def read() -> None:
+        for seed in range(1, 21):
+            with random_decisions(seed), ps.Loader(dataset, num_workers=1, workers="threads") as loader:
+                list(loader)
+
+    with pytest.raises(InternalError, match=r"the list of its 4 rows; got \{'tokens': array"):
+        read()

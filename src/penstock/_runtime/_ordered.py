@@ -55,10 +55,14 @@ class OrderedStream:
             self.close()
             raise EndOfEpoch
         index = self._index
-        self._index = index + 1
-        self._token = chunk.afters[index]
-        self._rows = chunk.marks[index : index + 1] if chunk.rows is None else chunk.rows[index]
-        return chunk.elements[index], self._token
+        element, rows = (
+            chunk.elements[index],
+            chunk.marks[index : index + 1] if chunk.rows is None else chunk.rows[index],
+        )
+        if self._tail is not None:
+            self._tail.check(element, rows)
+        self._index, self._token, self._rows = index + 1, chunk.afters[index], rows
+        return element, self._token
 
     def _filled(self) -> Chunk | None:
         """Return the chunk in which `_index` is the next element; None at the end."""

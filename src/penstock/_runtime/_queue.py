@@ -172,7 +172,10 @@ class JobQueue(Generic[AnyJob]):
 
     def _window_now(self) -> int:
         begins_alone = bool(self._armed) and self._crew.begins_alone(self._client, self._armed[-1][1])
-        return 1 if begins_alone else decide(JOBS_AHEAD, self.window, self.window)
+        return 1 if begins_alone else self._jobs_ahead()
+
+    def _jobs_ahead(self) -> int:
+        return decide(JOBS_AHEAD, self.window, self.window)
 
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
@@ -214,6 +217,9 @@ class JobQueue(Generic[AnyJob]):
 
 class ReadyQueue(JobQueue[AnyJob]):
     """The jobs of one stream, as they become complete; of several the first."""
+
+    def _jobs_ahead(self) -> int:
+        return self.window  # a slow job must hold nothing up
 
     def _wanted(self) -> Iterable[int]:
         return [slot for slot, _ in self._armed.copy()]

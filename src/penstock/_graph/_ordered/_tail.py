@@ -5,6 +5,7 @@ the stages below are opened without these steps then (`Opening.tail`), and give 
 """
 
 from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
@@ -17,6 +18,7 @@ from penstock._graph._ordered._chunk import Marks
 from penstock._graph._ordered._leaf import is_leaf
 from penstock._graph._ordered._places import MarkPlaces, Whence
 from penstock.batching import Stack
+from penstock.errors import InternalError
 
 
 @frozen(eq=False)
@@ -40,6 +42,11 @@ class Tail:
     def marks_of(self, rows: Marks) -> Marks:
         """Return which of the marks of a batch's rows are needed."""
         return rows if self.rows else rows[:1]
+
+    def check(self, given: Element, rows: Marks) -> None:
+        """Raise where the stages below gave anything but the list of a batch's rows, and that batch is merged here."""
+        if self.merge is not None and not (_is_list(given) and len(given) == len(rows)):
+            raise InternalError(f"a batch must come here as the list of its {len(rows)} rows; got {given!r:.200}")
 
 
 def tail_of(node: Node, shared: Batch | Bucket | None) -> Tail | None:
@@ -79,6 +86,10 @@ def _functions(node: Node, *, any_may_fail: bool, are_in_leaves: bool) -> tuple[
             break
         node = node.parent
     return tuple(functions[::-1]), node
+
+
+def _is_list(given: object) -> TypeGuard[list[Any]]:
+    return isinstance(given, list)
 
 
 @frozen

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock._caught import Caught
-from penstock._decisions import JOBS_AHEAD, KNOWN_LAYOUT, decide
+from penstock._decisions import KNOWN_LAYOUT, decide
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
 from penstock._runtime._cutting import block_rows
@@ -163,7 +163,7 @@ class InOrder(JobQueue[BatchJob]):
     def _window_now(self) -> int:
         # The first batch lies in memory twice, so it is alone. What comes after it is made when its rows are known.
         is_alone = self._making.is_learning and not self._making.is_whole
-        return 1 if is_alone else decide(JOBS_AHEAD, self.window, self.window)
+        return 1 if is_alone else self._jobs_ahead()
 
     def _fits(self, job: BatchJob) -> bool:
         """Return whether a job may be under way too; bounds what large batches take."""

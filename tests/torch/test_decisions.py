@@ -1,0 +1,110 @@
+"""Whatever is decided by time or scheduling: torch's loaders give what torch's own gives without workers."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import IterableDataset, get_worker_info
+
+from penstock._decisions import random_decisions
+from penstock.torch import DataLoader, Loader
+from tests.decisions.comparing import PLACES
+from tests.decisions.datasets import DATASETS
+from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.kinds import is_dict, is_list_or_tuple
+from tests.torch.conformance.untyped import torch
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+COUNT = 203
+SEEDS = [3, 8]
+
+
+class Rows:
+    """A map-style dataset, of tensors, arrays or texts."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        if self._kind == "tensors":
+            return torch.full((3,), index), index
+        if self._kind == "arrays":
+            return {"x": np.full(3, index, np.float32), "label": index}
+        return {"text": str(index), "number": index}
+
+
+class RowsAtOnce(Rows):
+    """The same, of which a batch is read at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Numbers(IterableDataset[int]):
+    """An iterable dataset of which each worker has a part."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        part, parts = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(part, COUNT, parts))
+
+
+def described(batch: Any) -> Any:
+    """Return a batch as what is equal only for equal ones."""
+    if isinstance(batch, torch.Tensor):
+        return (str(batch.dtype), batch.tolist())
+    if is_dict(batch):
+        return {key: described(value) for key, value in batch.items()}
+    return [described(value) for value in batch] if is_list_or_tuple(batch) else batch
+
+
+def shuffled(kind: Any, dataset: Any, **arguments: Any) -> Any:
+    """Return a loader of two shuffled epochs."""
+    return kind(dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5), **arguments)
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("dataset", [Rows("tensors"), Rows("arrays"), Rows("texts"), RowsAtOnce("arrays")])
+def test_the_drop_in_gives_what_torch_gives(dataset: Any, seed: int | None) -> None:
+    """Batches of workers, in order, over two epochs."""
+    alone = shuffled(TorchLoader, dataset)
+    expected = [[described(batch) for batch in alone] for _ in range(2)]
+    with random_decisions(seed):
+        loader = shuffled(DataLoader, dataset, num_workers=2)
+        found = [[described(batch) for batch in loader] for _ in range(2)]
+        del loader
+    assert found == expected
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["in any order", "streams"])
+def test_the_drop_in_loses_nothing(kind: str, seed: int | None) -> None:
+    """Batches as they become ready, and those of an iterable dataset, hold each row once."""
+    arguments: dict[str, Any] = {"in_order": False} if kind == "in any order" else {}
+    dataset: Any = range(COUNT) if kind == "in any order" else Numbers()
+    with random_decisions(seed):
+        loader: Any = DataLoader(dataset, batch_size=4, num_workers=2, **arguments)
+        found = [number for batch in loader for number in batch.tolist()]
+        del loader
+    assert sorted(found) == list(range(COUNT))
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("place", ["threads", "processes", "isolated threads"])
+@pytest.mark.parametrize("name", ["functions, batch", "pack, a function, batch"])
+def test_tensors_are_those_of_the_definition(name: str, place: str, seed: int | None) -> None:
+    """Batches that are placed ahead come in order, each once."""
+    dataset = DATASETS[name]()
+    with random_decisions(seed), Loader(dataset, ahead=2, **PLACES[place]) as loader:
+        for epoch in range(2):
+            found: Any = [{key: value.numpy() for key, value in batch.items()} for batch in loader]
+            assert list(map(digest, found)) == list(map(digest, epoch_of(dataset, epoch)))
