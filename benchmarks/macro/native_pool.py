@@ -1,8 +1,10 @@
-"""Jobs of 20 us on threads, awaited by a loop in a background thread, while the main thread idles or runs Python.
+"""Jobs of 20 us on 1 to 16 threads, awaited by a loop in a background thread; the main thread idles or runs Python.
 
 A batch is 256 jobs, submitted at once and awaited together; a number is the time from the first submission until the
 loop has the last result. The limit is the same jobs on as many threads of C++, without a loop. The job is C++ for all;
-the references call it through ctypes, which releases the interpreter's lock.
+the references call it through ctypes, which releases the interpreter's lock. A job ends 20 us after it began by the
+clock, also while its thread has no processor; so more threads than processors make the limit shorter, as jobs that wait
+for a disk do.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ from benchmarks.scenario import MILLISECONDS, Contestant, Goal, Measurement, Rol
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.transport import include_directory
 
-NUM_THREADS = 2
+NUM_THREADS = (1, 2, 4, 8, 16)
+COMPARED_THREADS = 2  # where the references are measured, and the main thread is busy as well
 LIMIT = "C++ threads"
 GOALS = {"idle": 0.6, "busy": 0.8}  # shares of the limit
 
@@ -32,10 +35,11 @@ _CAPSULE_NAME = ctypes.c_char_p(b"penstock.job.v2")  # capsules go on referring 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """How many jobs a batch has, and the library that has the job."""
+    """How many jobs a batch has, the library that has the job, and how many threads run them."""
 
     num_jobs: int
     library: ctypes.CDLL
+    num_threads: int
 
 
 Prepare = Callable[[], Callable[[], Awaitable[None]]]  # makes a batch's jobs, untimed; what it returns does the batch
@@ -44,22 +48,33 @@ Way = Callable[[Work], AbstractAsyncContextManager[Prepare]]
 
 def build(bench: Bench) -> Scenario:
     """Return the scenario: the limit, the pool, an executor and plain threads, for each state of the main thread."""
-    work = Work(8 if bench.smoke else 256, _compile(bench.directory))
-    ways: tuple[tuple[str, Role, Way], ...] = (
+    num_jobs = 8 if bench.smoke else 256
+    library = _compile(bench.directory)
+    pair: tuple[tuple[str, Role, Way], ...] = (
         (LIMIT, "limit", _without_a_loop),
         ("NativeThreadPool", "ours", _native),
+    )
+    references: tuple[tuple[str, Role, Way], ...] = (
         ("run_in_executor", "reference", _executor),
         ("threads, call_soon_threadsafe", "reference", _threads),
     )
+    contestants: list[Contestant] = []
+    for num_threads in NUM_THREADS:
+        work = Work(num_jobs, library, num_threads)
+        is_compared = num_threads == COMPARED_THREADS
+        for state in GOALS if is_compared else ("idle",):
+            contestants += [_contestant(work, state, *way) for way in (*pair, *(references if is_compared else ()))]
     return Scenario(
         "native-pool",
-        f"{work.num_jobs} jobs of 20 us on {NUM_THREADS} threads, awaited by a background loop; time of a batch",
-        tuple(_contestant(work, state, *way) for state in GOALS for way in ways),
+        f"{num_jobs} jobs of 20 us, awaited by a background loop; time of a batch",
+        tuple(contestants),
     )
 
 
 def _contestant(work: Work, state: str, name: str, role: Role, way: Way) -> Contestant:
     slowest = 0.0
+    where = f"{work.num_threads} threads, main thread {state}"
+    has_goal = role == "ours" and work.num_threads == COMPARED_THREADS
 
     def run(repeats: int) -> Measurement:
         nonlocal slowest
@@ -68,12 +83,12 @@ def _contestant(work: Work, state: str, name: str, role: Role, way: Way) -> Cont
         return Measurement(repeats, sum(times))
 
     return Contestant(
-        f"main thread {state}: {name}",
+        f"{where}: {name}",
         role,
         run,
         MILLISECONDS,
-        against=() if role == "limit" else (f"main thread {state}: {LIMIT}",),
-        goal=Goal("share", GOALS[state]) if role == "ours" else None,
+        against=() if role == "limit" else (f"{where}: {LIMIT}",),
+        goal=Goal("share", GOALS[state]) if has_goal else None,
         facts=lambda: {"slowest ms": 1e3 * slowest},
     )
 
@@ -119,7 +134,7 @@ async def _native(work: Work) -> AsyncGenerator[Prepare]:
     make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     pointer = work.library.busy_job()
 
-    async with NativeThreadPool(NUM_THREADS) as pool:
+    async with NativeThreadPool(work.num_threads) as pool:
 
         def prepare() -> Callable[[], Awaitable[None]]:
             jobs = [NativeJob.from_extension(make(pointer, _CAPSULE_NAME, None)) for _ in range(work.num_jobs)]
@@ -136,7 +151,7 @@ async def _native(work: Work) -> AsyncGenerator[Prepare]:
 @asynccontextmanager
 async def _executor(work: Work) -> AsyncGenerator[Prepare]:
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(NUM_THREADS) as executor:
+    with ThreadPoolExecutor(work.num_threads) as executor:
 
         async def batch() -> None:
             await _all([loop.run_in_executor(executor, work.library.busy) for _ in range(work.num_jobs)])
@@ -161,7 +176,7 @@ async def _threads(work: Work) -> AsyncGenerator[Prepare]:
             queue.put(future)
         await _all(futures)
 
-    threads = [threading.Thread(target=serve) for _ in range(NUM_THREADS)]
+    threads = [threading.Thread(target=serve) for _ in range(work.num_threads)]
     for thread in threads:
         thread.start()
     try:
@@ -176,7 +191,7 @@ async def _threads(work: Work) -> AsyncGenerator[Prepare]:
 @asynccontextmanager
 async def _without_a_loop(work: Work) -> AsyncGenerator[Prepare]:
     async def batch() -> None:
-        work.library.busy_on_threads(work.num_jobs, NUM_THREADS)
+        work.library.busy_on_threads(work.num_jobs, work.num_threads)
 
     yield lambda: batch
 

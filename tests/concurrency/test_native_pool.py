@@ -4,6 +4,7 @@ import asyncio
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import _native
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.conftest import NewLoop
@@ -347,6 +349,13 @@ def test_outside_its_scope_nothing_is_taken() -> None:
 
     asyncio.run(run())
     assert "closed" in repr(pool)
+
+
+def test_profilers_find_the_names_of_functions() -> None:
+    """The library's symbol table has the functions that a profiler of native threads would show."""
+    library = Path(_native.__file__).read_bytes()
+    for name in (b"_ZN8penstock9PoolState4workEv", b"_ZN8penstock8ReadFile3runEv"):
+        assert name in library
 
 
 @pytest.mark.parametrize("patience", [-1.0, float("nan")])
