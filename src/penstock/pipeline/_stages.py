@@ -58,6 +58,10 @@ class Pipe(Generic[InT, OutT]):
     item. `functools.partial`, methods and objects with a `__call__` are what they call. An item whose result is SKIP is
     left out; None is a result like any other.
 
+    A generator's values go on as they come, no further ahead than there is room. In a `ProcessExecutor` it computes for
+    some milliseconds at a time, and its process does other calls meanwhile. In a `ProcessPoolExecutor`, and in other
+    pools of processes, it is read to its end first, since a pool can't be asked for one of its processes.
+
     Args:
         op: what is done with an item.
         concurrency: how many items the op may have at once, at least 1; exactly so in both orders. Default 1.

@@ -1,10 +1,12 @@
 """What the processes of these tests do; importable, so that every start method can run it."""
 
 import atexit  # noqa: TID251 - what a user may do
+import itertools
 import os
 import random  # noqa: TID251 - what is seeded
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,3 +185,44 @@ def into(received: list[Any], items: Iterable[Any]) -> None:
 def pid_and_double(number: int) -> tuple[int, int]:
     """Return the process, and twice the number."""
     return os.getpid(), 2 * number
+
+
+class Endless:
+    """Yields numbers without an end; writes into a file when it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, _: object) -> Iterator[int]:
+        """Count."""
+        try:
+            yield from itertools.count()
+        finally:
+            (self._folder / "closed").touch()
+
+
+class DiesOnce:
+    """Yields so many numbers, in steps of their own, and kills its process at one of them, the first time."""
+
+    def __init__(self, folder: Path, count: int, at: int) -> None:
+        self._folder = folder
+        self._count = count
+        self._at = at
+
+    def __call__(self, item: int) -> Iterator[tuple[int, int]]:
+        """Count."""
+        for number in range(self._count):
+            if number == self._at and not (marker := self._folder / f"died {item}").exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield item, number
+            ended = time.monotonic() + 0.003  # longer than a step
+            while time.monotonic() < ended:
+                pass
+
+
+def raise_late(number: int) -> Iterator[object]:
+    """Yield twice, once what can't be pickled, and raise."""
+    yield number
+    yield lambda: number
+    raise OddError("late", number)

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._processes import Executors
+from penstock.pipeline._processes._executor._chunks import Values
 from tests.pipeline.processes import ops
 
 
@@ -26,8 +27,8 @@ def test_outcomes(pool: ProcessPoolExecutor) -> None:
     """Values, lists of generators' values, and exceptions with their traceback come back as from processes of ours."""
     executors = Executors()
     assert executors.remote(pool, "up_to").send(ops.up_to, [2, 0], flatten=True).result() == [
-        (True, [0, 1]),
-        (True, []),
+        (True, Values([(True, 0), (True, 1)])),
+        (True, Values([])),
     ]
     outcomes = executors.remote(pool, "refuse").send(ops.refuse_odd, [2, 3, 4], flatten=False).result()
     assert [good for good, _ in outcomes] == [True, False, True]

@@ -194,7 +194,7 @@ class GeneratorStage(Stage):
                     self.count(1, count, int(pulled.error is not None), seconds)
                     return None if pulled.error is None else Failed(0, item, pulled.error)
         finally:
-            if iterator is not item or isinstance(iterator, GeneratorType):
+            if iterator is not item or type(item) is GeneratorType:
                 await _close(iterator, self._threads)
         return None
 

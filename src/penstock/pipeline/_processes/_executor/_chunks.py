@@ -4,32 +4,69 @@ Guarantees:
   - An item that fails doesn't touch the others of its chunk.
   - An exception comes back as the user's own type, with the traceback of its process as a note.
   - What can't be pickled, items, results or exceptions, is an error that says so, and never breaks the process.
+  - A generator is pulled in steps of a few milliseconds where its process can be asked again: between two of them it is
+    kept there, and the process does other calls.
 """
 
+import itertools
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_error
 from penstock.errors import UsageError, WorkerError
+from penstock.pipeline._channels._size import size_of
 
 Outcome: TypeAlias = tuple[bool, object]
 """Whether an item's call succeeded, and its result, or the exception that it raised."""
 
 Op: TypeAlias = Callable[[Any], object]
 
+_STEP_SECONDS: Final = 0.002
+_STEP_VALUES: Final = 1024
+_STEP_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class Values:
+    """What an item's generator has yielded, up to its end or until a step was over.
+
+    Attributes:
+        outcomes: the values, and last, if it raised, the exception.
+        token: of the generator in the process that keeps it, if it has not ended.
+        worker: that process, as its parent knows it.
+    """
+
+    outcomes: list[Outcome]
+    token: int | None = None
+    worker: object = None
+
+
+_kept: dict[int, Iterator[object]] = {}  # by token, of this process
+_tokens = itertools.count()
+
 _Packed: TypeAlias = tuple[bool, object]  # with a PackedError for an exception
 
 
-def run_chunk(op: Op, items: Iterable[object], *, flatten: bool, begin: Callable[[], object] = bool) -> list[Outcome]:
+def run_chunk(
+    op: Op,
+    items: Iterable[object],
+    *,
+    flatten: bool,
+    in_steps: bool = False,
+    begin: Callable[[], object] = bool,
+) -> list[Outcome]:
     """Call a function for each of the items, here.
 
     Args:
         op: the stage's function.
         items: what to call it with.
-        flatten: whether it returns generators, whose values are collected in lists.
+        flatten: whether it returns generators, whose results are `Values`.
+        in_steps: whether a generator is left when a step is over; the items behind it are not begun then.
         begin: called before each item.
 
     Returns:
@@ -38,8 +75,44 @@ def run_chunk(op: Op, items: Iterable[object], *, flatten: bool, begin: Callable
     outcomes: list[Outcome] = []
     for item in items:
         begin()
-        outcomes.append(_outcome(op, item, flatten=flatten))
+        outcomes.append(_outcome(op, item, flatten=flatten, in_steps=in_steps))
+        if is_open(outcomes[-1]):
+            break
     return outcomes
+
+
+def is_open(outcome: Outcome) -> bool:
+    """Return whether an outcome is that of a generator that has not ended."""
+    return isinstance(outcome[1], Values) and outcome[1].token is not None
+
+
+def step_generator(token: int) -> "PackedOutcomes":
+    """Return what a generator that is kept in this process yields in its next step."""
+    return PackedOutcomes.of([(True, _pulled(_kept.pop(token), in_steps=True))])
+
+
+def close_generator(token: int) -> None:
+    """Close a generator that is kept in this process; what it raises then is not the pipeline's."""
+    iterator = _kept.pop(token)
+    with Caught():
+        getattr(iterator, "close", bool)()
+
+
+def _pulled(iterator: Iterator[object], *, in_steps: bool) -> Values:
+    outcomes: list[Outcome] = []
+    until, held = perf_counter() + _STEP_SECONDS, 0
+    with Caught() as caught:
+        for value in iterator:
+            outcomes.append((True, value))
+            if in_steps:
+                held += size_of(value)
+                if len(outcomes) >= _STEP_VALUES or held >= _STEP_BYTES or perf_counter() > until:
+                    token = next(_tokens)
+                    _kept[token] = iterator
+                    return Values(outcomes, token)
+    if caught.error is not None:
+        outcomes.append((False, as_exception(caught.error)))
+    return Values(outcomes)
 
 
 class ChunkCall:
@@ -51,20 +124,23 @@ class ChunkCall:
     Args:
         op: the stage's function.
         name: of the stage, for messages.
-        flatten: whether the function returns generators, whose values are collected in lists.
+        flatten: whether the function returns generators, whose results are `Values`.
+        in_steps: whether a generator is left when a step is over.
     """
 
-    def __init__(self, op: Op, name: str, *, flatten: bool) -> None:
+    def __init__(self, op: Op, name: str, *, flatten: bool, in_steps: bool = False) -> None:
         self._op: Op | None = op
         self._name = name
         self._flatten = flatten
+        self._in_steps = in_steps
         self._pickled = b""
 
     def __call__(self, items: Sequence[object], begin: Callable[[], object] = bool) -> "PackedOutcomes":
         """Return the outcomes; call `begin` before each item."""
         if self._op is None:
             self._op = cast("Op", load(self._pickled, f"the function of stage {self._name!r}"))
-        return PackedOutcomes.of(run_chunk(self._op, items, flatten=self._flatten, begin=begin))
+        outcomes = run_chunk(self._op, items, flatten=self._flatten, in_steps=self._in_steps, begin=begin)
+        return PackedOutcomes.of(outcomes)
 
     def __getstate__(self) -> dict[str, object]:
         if not self._pickled:
@@ -73,12 +149,18 @@ class ChunkCall:
 
 
 class PackedOutcomes:
-    """The outcomes of a chunk on their way: pickled where they were made, so that nothing else can fail to be."""
+    """The outcomes of a chunk on their way: pickled where they were made, so that nothing else can fail to be.
 
-    __slots__ = ("data",)
+    Attributes:
+        data: the outcomes, pickled.
+        worker: the process that they came from, if it can be asked again.
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("data", "worker")
+
+    def __init__(self, data: bytes, worker: object = None) -> None:
         self.data = data
+        self.worker = worker
 
     @staticmethod
     def of(outcomes: list[Outcome]) -> "PackedOutcomes":
@@ -95,17 +177,22 @@ class PackedOutcomes:
         Raises:
             WorkerError: a result can't be rebuilt in this process.
         """
-        packed = cast("list[_Packed]", load(self.data, "a result"))
-        return [
-            (False, unpack_error(cast("PackedError", value))) if not succeeded else (True, value)
-            for succeeded, value in packed
-        ]
+        return [self._unpacked(packed) for packed in cast("list[_Packed]", load(self.data, "a result"))]
+
+    def _unpacked(self, packed: _Packed) -> Outcome:
+        match packed:
+            case (False, value):
+                return False, unpack_error(cast("PackedError", value))
+            case (True, Values(outcomes, token)):
+                return True, Values([self._unpacked(each) for each in outcomes], token, self.worker)
+            case _:
+                return packed
 
 
-def _outcome(op: Op, item: object, *, flatten: bool) -> Outcome:
+def _outcome(op: Op, item: object, *, flatten: bool, in_steps: bool) -> Outcome:
     with Caught() as calling:
         result = op(item)
-        return True, list(cast("Iterable[object]", result)) if flatten else result
+        return True, _pulled(iter(cast("Iterable[object]", result)), in_steps=in_steps) if flatten else result
     return False, as_exception(calling.error)
 
 
@@ -113,12 +200,16 @@ def _packed(outcome: Outcome) -> _Packed:
     match outcome:
         case (False, Exception() as error):
             return False, pack_error(error)
+        case (True, Values(outcomes, token)):
+            return True, Values([_packed(each) for each in outcomes], token)
         case _:
             return outcome
 
 
 def _picklable(outcome: _Packed) -> _Packed:
     succeeded, value = outcome
+    if isinstance(value, Values):
+        return True, Values([_picklable(each) for each in value.outcomes], value.token)
     with Caught() as pickling:
         pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     if pickling.error is None:

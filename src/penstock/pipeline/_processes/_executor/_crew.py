@@ -4,7 +4,8 @@ Guarantees:
   - Each call is run by one process at a time. What it raises arrives as itself, with the traceback there as a note.
   - When a process dies, the call that was in it is told within a second, as a WorkerError with pid and exit code; or it
     runs again elsewhere, if it is repeatable, up to three times in all. Of a chunk, those items alone are told that had
-    been begun. No other call is touched. A new process takes the place of the dead one.
+    been begun. Calls for a generator that the process kept fail, too, and no other one. A new process takes the
+    place of the dead one.
   - The first of all processes that dies before it has started, one that can't be started, or an initializer that
     raises, is an error of all calls.
   - Global random generators are seeded before the initializer runs, each process's differently.
@@ -27,7 +28,7 @@ from penstock._caught import Caught
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
-from penstock.pipeline._processes._executor._chunks import ChunkCall, dump
+from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, dump
 from penstock.pipeline._processes._executor._serve import keep
 from penstock.pipeline._processes._executor._worker import DiedError, Worker
 from penstock.transport._daemon_thread import DaemonThread
@@ -45,6 +46,7 @@ class Call:
     args: tuple[object, ...]
     _: KW_ONLY
     repeatable: bool
+    at: Worker | None = None  # the process that alone can do it
     future: Future[object] = field(default_factory=Future[object])
     deaths: list[WorkerError] = field(default_factory=list[WorkerError])
     begun: bool = False
@@ -117,11 +119,15 @@ class Crew:
         with HeldInterrupts(), self._changed:
             if self._closed:
                 raise ClosedError("these processes are closed; start others")
-            if self._broken is None:
+            if self._broken is None and call.at is None:
                 self._calls.append(call)
                 self._changed.notify()
                 return
-        call.future.set_exception(self._broken)
+            if call.at is not None and not call.at.is_closed:
+                call.at.calls.append(call)
+                self._changed.notify_all()
+                return
+        call.future.set_exception(self._broken if call.at is None else _gone(call.at))
 
     def finish(self, *, killed: bool) -> None:
         """Take no more calls; killed, end those that run."""
@@ -186,18 +192,26 @@ class Crew:
 
     def close_worker(self, worker: Worker) -> None:
         """End a process, and wait for it."""
+        if worker.process.wait_for_end(0):
+            worker.death = worker.process.death()
         worker.close(0 if self._killed else _PATIENCE_SECONDS)
         with self._changed:
             self._processes.discard(worker.process)
+            worker.is_closed = True
+        left: deque[Call] = worker.calls
+        for call in left:
+            if call.begin():
+                call.future.set_exception(_gone(worker))
 
-    def take(self) -> Call | None:
-        """Return the next call, once there is one; None if none will come."""
+    def take(self, worker: Worker) -> Call | None:
+        """Return the next call for a process, once there is one; None if none will come."""
         with self._changed:
-            while not self._calls:
+            while not (worker.calls or self._calls):
                 if self._closed or self._broken is not None:
                     return None
                 self._changed.wait()
-            return self._calls.popleft()
+            calls: deque[Call] = worker.calls or self._calls
+            return calls.popleft()
 
     def put_back(self, call: Call) -> None:
         """Have a call done first of all, by whoever is free."""
@@ -264,9 +278,12 @@ def _serve_calls(crew: Crew, number: int) -> None:
     # The life of a thread: it has a process, and replaces it when it dies.
     worker = crew.open_worker(number)
     try:
-        while worker is not None and (call := crew.take()) is not None:
+        while worker is not None and (call := crew.take(worker)) is not None:
             if worker.process.wait_for_end(0):  # while it was idle
-                crew.put_back(call)
+                if call.at is None:
+                    crew.put_back(call)
+                else:
+                    worker.calls.append(call)
                 alive = False
             else:
                 alive = not call.begin() or _run(crew, worker, call)
@@ -283,13 +300,20 @@ def _run(crew: Crew, worker: Worker, call: Call) -> bool:
     """Return whether the process is alive, once it has done the call or died in it."""
     with Caught() as caught:
         function = crew.pickled(call.function)
-        call.future.set_result(worker.call(*function, dump(call.args, "what a call is given")))
+        result = worker.call(*function, dump(call.args, "what a call is given"))
+        if isinstance(result, PackedOutcomes):
+            result.worker = worker
+        call.future.set_result(result)
     if isinstance(caught.error, DiedError):
         crew.died(call, caught.error.death, caught.error.begun)
         return False
     if caught.error is not None:
         call.future.set_exception(caught.error)
     return True
+
+
+def _gone(worker: Worker) -> BaseException:
+    return worker.death or _killed()
 
 
 def _killed() -> ClosedError:

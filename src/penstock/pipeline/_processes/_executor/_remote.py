@@ -9,10 +9,10 @@ Guarantees:
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds, seed_pool_process
@@ -22,13 +22,20 @@ from penstock.pipeline._processes._executor._chunks import (
     Op,
     Outcome,
     PackedOutcomes,
+    Values,
     as_exception,
+    close_generator,
     dump,
+    is_open,
     load,
     run_chunk,
+    step_generator,
 )
 from penstock.pipeline._processes._executor._running import ProcessExecutor, RunningProcesses, open_processes
 from penstock.pipeline._stages import StageExecutor, Submits
+
+if TYPE_CHECKING:
+    from penstock.pipeline._processes._executor._worker import Worker
 
 
 class Executors:
@@ -100,7 +107,7 @@ class RemoteStage:
     ) -> None:
         self._executor = executor
         self._name = name
-        self._repeatable = repeatable
+        self.repeatable: bool = repeatable
         self._seeds = seeds
         self._call: ChunkCall | None = None
 
@@ -110,17 +117,53 @@ class RemoteStage:
         Args:
             op: the function; always the same.
             items: what to call it with; at most 60,000.
-            flatten: whether it returns generators, whose values are collected in lists.
+            flatten: whether it returns generators, whose results are `Values`.
 
         Returns:
-            The future of the outcomes, one for each item. It raises what keeps the call from being made at all.
-            Cancelling it cancels what has not begun.
+            The future of the outcomes, one for each item; fewer where the last of them is of a generator that goes on.
+            It raises what keeps the call from being made at all. Cancelling it cancels what has not begun.
         """
         if self._call is None:
-            self._call = ChunkCall(op, self._name, flatten=flatten)
+            in_steps = isinstance(self._executor, RunningProcesses)
+            self._call = ChunkCall(op, self._name, flatten=flatten, in_steps=in_steps)
         sending = _Sending(self, op, items, self._call, flatten=flatten)
         sending.go_on()
         return sending.outcomes
+
+    def step(self, values: Values) -> "Future[list[Outcome]]":
+        """Have the next step of a generator done by the process that keeps it.
+
+        Returns:
+            The future of its outcome, as `send` gives it; it can't be cancelled. It raises a WorkerError if the process
+            died.
+        """
+        outcomes: Future[list[Outcome]] = Future()
+        outcomes.set_running_or_notify_cancel()
+
+        def came(submitted: Future[Any]) -> None:
+            with Caught() as caught:
+                result: PackedOutcomes = submitted.result()
+                outcomes.set_result(result.unpack())
+            if caught.error is not None:
+                outcomes.set_exception(caught.error)
+
+        self._submit_at(step_generator, values).add_done_callback(came)
+        return outcomes
+
+    def close(self, values: Values) -> "Future[object]":
+        """Have a generator closed by the process that keeps it.
+
+        Returns:
+            What is done when it is closed, or its process is dead; it can't be cancelled.
+        """
+        closed: Future[object] = Future()
+        closed.set_running_or_notify_cancel()
+        self._submit_at(close_generator, values).add_done_callback(lambda _: closed.set_result(None))
+        return closed
+
+    def _submit_at(self, function: Callable[[int], object], values: Values) -> Future[Any]:
+        assert isinstance(self._executor, RunningProcesses)
+        return self._executor.submit(function, values.token, at=cast("Worker", values.worker))
 
     def explain(self, error: BaseException) -> BaseException:
         """Return what an executor raised, as the error to tell."""
@@ -129,7 +172,7 @@ class RemoteStage:
     def submit(self, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> Future[Any]:
         """Return the future of outcomes that may be fewer than the items."""
         if isinstance(self._executor, RunningProcesses):
-            return self._executor.submit(call, items, repeatable=self._repeatable)
+            return self._executor.submit(call, items, repeatable=self.repeatable)
         if isinstance(self._executor, ProcessPoolExecutor):
             packed = cast("bytes", PackedItems(items, self._name))
             return self._executor.submit(run_in_process, call, packed, self._seeds)
@@ -228,7 +271,7 @@ class _Sending:
             self._done += result.unpack() if isinstance(result, PackedOutcomes) else result
         if caught.error is not None:
             self._fail(caught.error)
-        elif len(self._done) < len(self._items) and not self.outcomes.cancelled():
+        elif len(self._done) < len(self._items) and not self.outcomes.cancelled() and not is_open(self._done[-1]):
             self.go_on()
         elif self.outcomes.set_running_or_notify_cancel():
             self.outcomes.set_result(self._done)

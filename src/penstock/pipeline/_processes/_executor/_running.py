@@ -13,6 +13,7 @@ from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds
 from penstock.errors import UsageError
 from penstock.pipeline._processes._executor._chunks import dump
 from penstock.pipeline._processes._executor._crew import Call, Crew
+from penstock.pipeline._processes._executor._worker import Worker
 
 
 @frozen
@@ -104,7 +105,9 @@ class RunningProcesses:
         """Whether every call fails, since processes can't be started."""
         return self._crew.is_broken
 
-    def submit(self, function: Callable[..., object], /, *args: object, repeatable: bool = False) -> Future[object]:
+    def submit(
+        self, function: Callable[..., object], /, *args: object, repeatable: bool = False, at: Worker | None = None
+    ) -> Future[object]:
         """Have a function called in one of the processes, as soon as one is free.
 
         The function is pickled when it is first submitted, sent to each process once, and kept there.
@@ -113,6 +116,7 @@ class RunningProcesses:
             function: what to call.
             *args: its arguments.
             repeatable: whether it may be called again, in another process, where one died in it.
+            at: the process that alone can do it; the call fails if that has died. Default None: any.
 
         Returns:
             The future of its result. It raises what the function raised; a WorkerError if the process died, or what
@@ -122,7 +126,7 @@ class RunningProcesses:
         Raises:
             ClosedError: these processes are closed, or belong to the process that this one was forked from.
         """
-        call = Call(function, args, repeatable=repeatable)
+        call = Call(function, args, repeatable=repeatable, at=at)
         self._crew.put(call)
         return call.future
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+from collections import deque
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ class Worker:
 
     Attributes:
         process: the process.
+        calls: those that wait for this process, and that no other can do; the crew's.
+        is_closed: whether it takes none any more.
+        death: how it died, if it did.
     """
 
     def __init__(self, name: str, setup: bytes, seeds: GlobalSeeds, start_method: StartMethod | None) -> None:
@@ -53,6 +57,9 @@ class Worker:
         finally:
             theirs.close()
         os.set_blocking(self._progress.fileno(), False)
+        self.calls: deque[Any] = deque()
+        self.is_closed = False
+        self.death: WorkerError | None = None
         self._known: dict[int, Any] = {}  # functions that were sent
 
     def wait_until_ready(self) -> None:

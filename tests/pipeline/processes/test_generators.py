@@ -1,0 +1,76 @@
+"""Generators in processes give values in steps, as there is room for them, until a stop or a death."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from penstock.errors import PipelineFailure, WorkerError
+from penstock.pipeline import PipelineBuilder, ProcessExecutor
+from tests.pipeline.processes import ops
+
+PATIENCE_SECONDS = 60.0
+
+
+def test_values_without_end(tmp_path: Path) -> None:
+    """An endless generator gives its values; the next pass closes it in its process, and a stop ends the process."""
+    builder = PipelineBuilder().add_source([0]).pipe(ops.Endless(tmp_path), executor=ProcessExecutor(1)).add_sink(2)
+    pipeline = builder.build(num_threads=1)
+    assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5000)] == [*range(5000)]
+    assert not (tmp_path / "closed").exists()
+    again = pipeline.get_iterator(timeout=PATIENCE_SECONDS)  # ends the pass above
+    assert next(again) == 0
+    assert (tmp_path / "closed").exists()
+    pipeline.stop(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_a_generator_and_what_follows_share_one_process(order: Literal["input", "completion"]) -> None:
+    """A generator that waits for room holds no process: the stage behind it, which has to use the same one, goes on."""
+    executor = ProcessExecutor(1)
+    builder = PipelineBuilder().add_source([3000, 2000, 0, 5])
+    builder.pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
+    builder.pipe(ops.double, executor=executor, max_items=1)
+    with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
+        found = [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
+    expected = [2 * number for count in (3000, 2000, 0, 5) for number in range(count)]
+    assert sorted(found) == sorted(expected)
+    if order == "input":
+        assert found == expected
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
+    """An item whose process died begins again elsewhere, and each of its values is given once."""
+    op = ops.DiesOnce(tmp_path, 5, at)
+    builder = PipelineBuilder().add_source(range(3))
+    builder.pipe(op, executor=ProcessExecutor(2), concurrency=2, output_order="input", repeatable=True)
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        assert [*pipeline] == [(item, number) for item in range(3) for number in range(5)]
+
+
+def test_a_death_in_a_generator(tmp_path: Path) -> None:
+    """What it had yielded in the steps before is given; the item fails with the death, and the others go on."""
+    op = ops.DiesOnce(tmp_path, 4, 2)
+    builder = PipelineBuilder().add_source([7, 7]).pipe(op, executor=ProcessExecutor(1), name="op").add_sink()
+    with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
+        assert [*pipeline] == [(7, 0), (7, 1), *((7, number) for number in range(4))]
+        (dropped,) = pipeline.dropped()
+        assert (dropped.stage, dropped.item) == ("op", "7")
+        assert isinstance(dropped.error, WorkerError)
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+def test_what_came_before_a_failure_is_given(kind: str) -> None:
+    """Values before an exception are given; one that can't be pickled fails alone."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        executor = ProcessExecutor(1) if kind == "ours" else pool
+        builder = PipelineBuilder().add_source([1, 2]).pipe(ops.raise_late, executor=executor).add_sink()
+        with builder.build(num_threads=1, max_failures=2).auto_stop() as pipeline:
+            iterator = iter(pipeline)
+            assert [next(iterator), next(iterator)] == [1, 2]
+            with pytest.raises(PipelineFailure):
+                next(iterator)
+            assert [type(each.error) for each in pipeline.dropped()] == [WorkerError, ops.OddError]
