@@ -27,6 +27,7 @@ FAULTS: Final = (
     *TRAPS_OF_PROCESSES,
     KILL_PROGRAM,
 )
+WHOLE: Final = (0, 1)  # one rank, which has all rows
 _LEAST_MEMORY: Final = 32 << 20
 
 
@@ -58,7 +59,7 @@ class Place:
     copy: bool = False
     num_batch_workers: int | None = None
     read_ahead: int = 64
-    shard: tuple[int, int] = (0, 1)
+    shard: tuple[int, int] = WHOLE
 
     @property
     def has_worker_processes(self) -> bool:

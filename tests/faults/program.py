@@ -13,28 +13,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import penstock as ps
-from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.definition import digest
 from tests.faults.chance import Chance
 from tests.faults.datasets import dataset_of
 from tests.faults.findings import BATCHES, Findings, compare
-from tests.faults.places import KILL_PROGRAM, Place, place_for
+from tests.faults.places import KILL_PROGRAM, WHOLE, Place, place_for
+from tests.faults.subjects import Subject
+from tests.faults.work import at_once
 
 _ROOT: Final = Path(__file__).parents[2]
 _KILLS: Final = 2
 
 
-def run_killed(dataset: ps.Dataset[Any], made: tuple[str, str, int, int], chance: Chance, findings: Findings) -> None:
+def run_killed(subject: Subject, made: tuple[str, str, int, int], chance: Chance, findings: Findings) -> None:
     """Have an epoch read by programs that are killed, one after the other, and by one that is not.
 
     Args:
-        dataset: what is read.
+        subject: what is read.
         made: how a program makes it: its kind, the folder of its traps, the seed and the round.
         chance: draws the moments and the places.
         findings: are added to.
     """
     kind, *_ = made
-    expected = [_told(batch) for batch in epoch_of(dataset, 0)]
+    with at_once():
+        expected = [_told(batch) for batch in subject.epoch(0, WHOLE)]
     found: list[str] = []
     state: Any = None
     in_order = True

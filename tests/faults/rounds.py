@@ -19,12 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import penstock as ps
 from penstock._caught import Caught
-from penstock._graph._length import length
+from penstock._decisions import random_decisions
 from penstock._tree import flatten
-from penstock.errors import UsageError, WorkerError
-from tests.equivalence.definition import epoch_of
+from penstock.errors import WorkerError
 from tests.equivalence.kinds import is_numpy
 from tests.faults import program
 from tests.faults.chance import Chance
@@ -62,10 +60,12 @@ from tests.faults.places import (
     RESTART,
     STOP,
     STOP_AND_KILL,
+    WHOLE,
     Place,
     place_for,
 )
-from tests.faults.work import WORKING_KINDS, at_once
+from tests.faults.subjects import DatasetSubject, Subject
+from tests.faults.work import TORCH_KIND, WORKING_KINDS, at_once
 from tests.leaks import held, left_behind
 
 FAULTS_PER_ROUND: Final = 24
@@ -109,19 +109,22 @@ def run_round(
         favoured = KILL
     if is_working and favoured in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES):
         favoured = chance.one_of(_FAULTS_OF_WORK)
+    if kind == TORCH_KIND and favoured in (KILL_HELPER, KILL_PROGRAM):
+        favoured = KILL
     before = held()
     mapped = _mapped_memory()
     family = Family()
-    name = f"seed {seed}, round {number} ({kind}, {favoured})"
+    decisions = chance.between(1, 1 << 31) if chance.is_one_in(2) else None
+    name = f"seed {seed}, round {number} ({kind}, {favoured}{'' if decisions is None else ', random decisions'})"
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # slow consumers that keep batches are warned
-        dataset = dataset_of(kind, Path(folder), Chance(seed, number, "dataset"))
-        with Caught() as caught:
-            if favoured == KILL_PROGRAM and not _raises(dataset):
-                program.run_killed(dataset, (kind, folder, seed, number), chance, findings)
+        subject = _subject(kind, Path(folder), Chance(seed, number, "dataset"))
+        with Caught() as caught, random_decisions(decisions):
+            if favoured == KILL_PROGRAM and not _raises(subject):
+                program.run_killed(subject, (kind, folder, seed, number), chance, findings)
             else:
                 favoured = KILL if favoured == KILL_PROGRAM else favoured
-                journey = _Journey(dataset, name, kind, favoured, chance, findings)
+                journey = _Journey(subject, name, kind, favoured, chance, findings)
                 journey.run(Path(folder), family, min(faults, _FAULTS_PER_WORK) if is_working else faults, progress)
                 del journey
         if caught.error is not None:
@@ -129,7 +132,7 @@ def run_round(
                 raise caught.error
             raised = "".join(traceback.format_exception(caught.error))
             findings.bad.append(f"{name}: {raised}")
-        del dataset, caught
+        del subject, caught
     findings.rounds += 1
     left = [*family.left_over(), *left_behind(before, _PATIENCE_SECONDS)]
     if _mapped_memory() > mapped:
@@ -138,9 +141,17 @@ def run_round(
     progress()
 
 
-def _raises(dataset: ps.Dataset[Any]) -> bool:
+def _subject(kind: str, folder: Path, chance: Chance) -> Subject:
+    if kind == TORCH_KIND:
+        from tests.faults.torch_work import TorchSubject  # noqa: PLC0415 - importing torch takes seconds
+
+        return TorchSubject(chance)
+    return DatasetSubject(dataset_of(kind, folder, chance))
+
+
+def _raises(subject: Subject) -> bool:
     with at_once():
-        outcomes = briefs(epoch_of(dataset, 0))
+        outcomes = briefs(subject.epoch(0, WHOLE))
     return is_raised(outcomes)
 
 
@@ -169,16 +180,15 @@ class _Journey:
 
     def __init__(
         self,
-        dataset: ps.Dataset[Any],
+        subject: Subject,
         name: str,
         kind: str,
         favoured: str,
         chance: Chance,
         findings: Findings,
     ) -> None:
-        self._dataset = dataset
+        self._subject = subject
         self._name = name
-        self._is_indexable = length(dataset.node) is not None
         self._kind = kind
         self._is_working = kind in WORKING_KINDS
         self._favoured = favoured
@@ -192,6 +202,7 @@ class _Journey:
         self._consumer = _Consumer()
         if self._is_working:
             self._consumer = _Consumer(chance.one_of([0, 0, 1, 4]), chance.one_of(_SLOW_SECONDS), chance.between(0, 4))
+        self._loader: Any = None
         self._in_order = True  # whether all loaders of this epoch were
         self._deaths = 0  # of one block, at most, since the loader was made or the epoch began; with those to come
         self._most_deaths = _MOST_DEATHS
@@ -212,6 +223,8 @@ class _Journey:
                 if epoch:
                     self._expect(epoch)
                 self._read_epoch()
+                if is_raised(self._expected):  # whether another epoch begins depends on how many batches came before
+                    break
                 if self._findings.injected >= wanted and self._findings.total(self._favoured) > favoured:
                     break
                 if self._is_working and time.monotonic() - began > _SECONDS_OF_WORK:
@@ -219,31 +232,38 @@ class _Journey:
         finally:
             self._kept.clear()
             del self._batches
-            self._loader.close()
+            self._close()
 
     # -- where it is read
 
     def _draw_place(self) -> None:
         shard = getattr(self, "_place", Place("none")).shard
-        self._place = replace(place_for(self._favoured, self._chance), shard=shard)
+        # Out of order, batches behind an error may come before it.
+        needs_order = is_raised(self._expected)
+        while True:
+            place = replace(place_for(self._favoured, self._chance), shard=shard)
+            has_state = self._subject.has_state(place) or not self._found
+            if self._subject.accepts(place) and has_state and (place.ordered or not needs_order):
+                break
         if self._is_working:
-            self._place = self._place.varied(self._chance, self._largest)
-            may_change = self._in_order and (self._is_indexable or not hasattr(self, "_loader"))
+            place = place.varied(self._chance, self._largest)
+            may_change = self._in_order and (self._subject.can_change_ranks or self._loader is None)
             if may_change and self._chance.is_one_in(2):
                 count = self._chance.between(1, 4)
-                self._draw_shard(self._chance.between(0, count - 1), count)
-        if is_raised(self._expected):  # out of order, batches after it may come before it
-            self._place = replace(self._place, ordered=True)
-
-    def _draw_shard(self, rank: int, count: int) -> None:
-        try:
-            ps.Loader(self._dataset, shard=ps.Shard(rank, count)).close()
-        except UsageError:  # this dataset can't be cut so
-            return
-        self._place = replace(self._place, shard=(rank, count))
+                other = replace(place, shard=(self._chance.between(0, count - 1), count))
+                place = other if self._subject.accepts(other) else place
+        self._place = place
 
     def _open(self) -> None:
-        self._loader = self._place.open(self._dataset)
+        self._loader = self._subject.open(self._place)
+
+    @property
+    def _is_ours(self) -> bool:
+        return isinstance(self._subject, DatasetSubject)
+
+    def _close(self) -> None:
+        if self._is_ours:  # torch's is closed by the last reference's end
+            self._loader.close()
 
     # -- what is read
 
@@ -252,24 +272,11 @@ class _Journey:
         self._epoch = epoch
         self._found = []
         with at_once():
-            self._expected = briefs(self._sized(epoch_of(self._dataset, epoch) if self._is_whole else self._of_rank()))
-
-    @property
-    def _is_whole(self) -> bool:
-        return self._place.shard[1] == 1
-
-    def _of_rank(self) -> Iterator[Any]:
-        """Yield a rank's batches of the epoch, computed inline by a loader."""
-        with ps.Loader(self._dataset, shard=ps.Shard(*self._place.shard)) as loader:
-            if self._is_indexable:
-                loader.seek(self._epoch * len(loader))
-            else:
-                for _ in range(self._epoch):
-                    briefs(loader)
-            yield from loader
+            self._expected = briefs(self._sized(self._subject.epoch(epoch, self._place.shard)))
 
     def _sized(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
+        for each in batches:
+            batch = self._subject.plain(each)
             leaves = flatten(batch)[0]
             self._largest = max(self._largest, sum(leaf.nbytes for leaf in leaves if is_numpy(leaf)))
             yield batch
@@ -335,11 +342,16 @@ class _Journey:
                 return True
         raise AssertionError("errors without end")
 
-    def _consume(self, batch: Any) -> None:
+    def _consume(self, given: Any) -> None:
+        batch = self._subject.plain(given)
         self._found.append(brief(batch))
         self._kept.append((batch, self._found[-1]))
         self._count(BATCHES)
-        if self._place.memory is not None and self._loader.stats()["bytes_in_flight"] > self._place.memory:
+        if (
+            self._is_ours
+            and self._place.memory is not None
+            and self._loader.stats()["bytes_in_flight"] > self._place.memory
+        ):
             raise AssertionError(f"{self._loader.stats()['bytes_in_flight']} bytes are in flight in {self._place}")
         if self._consumer.waits_one_in and self._chance.is_one_in(self._consumer.waits_one_in):
             threading.Event().wait(self._consumer.seconds)
@@ -369,7 +381,7 @@ class _Journey:
         if fault in (*TRAPS_ANYWHERE, *TRAPS_OF_PROCESSES):
             self._lay_trap()
         elif fault in (RESTART, ABANDON):
-            if self._is_amid:
+            if self._is_amid and self._subject.has_state(self._place):
                 self._restart() if fault == RESTART else self._abandon()
                 self._count(fault)
         elif fault == KILL_SERVER:
@@ -417,6 +429,8 @@ class _Journey:
         self._count(STOP if then is None else STOP_AND_KILL)
 
     def _is_ready(self) -> bool:
+        if not self._is_ours:  # torch's has no way to ask
+            return False
         descriptor = self._batches.may_wait
         if descriptor is None:
             return True
@@ -434,10 +448,10 @@ class _Journey:
         state = json.dumps(self._loader.state_dict())
         self._count_sprung()
         if self._chance.is_one_in(2):
-            self._loader.close()
+            self._close()
         if hasattr(self, "_batches"):
             del self._batches
-        del self._loader  # which closes it
+        self._loader = None  # which closes it
         before = self._place.shard
         self._draw_place()
         if self._place.shard != before:

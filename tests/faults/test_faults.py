@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from tests.equivalence.definition import epoch_of
-from tests.faults import rounds
+from tests.faults import rounds, subjects
 from tests.faults.chance import Chance
 from tests.faults.datasets import TRAPPED_KINDS
 from tests.faults.findings import (
@@ -24,7 +24,7 @@ from tests.faults.findings import (
     is_raised,
 )
 from tests.faults.places import ABANDON, FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
-from tests.faults.work import WORKING_KINDS, Pace, at_once, working_dataset
+from tests.faults.work import TORCH_KIND, WORKING_KINDS, Pace, at_once, working_dataset
 
 OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART, ABANDON)
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -54,7 +54,7 @@ def test_functions_that_take_time_change_nothing(kind: str) -> None:
     assert findings.total(BATCHES) > 0
 
 
-@pytest.mark.parametrize("kind", WORKING_KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in WORKING_KINDS if kind != TORCH_KIND])
 def test_a_seed_gives_the_same_dataset_again(kind: str) -> None:
     """The random graph, and so its batches, depend on the seed alone."""
     one, other = (working_dataset(kind, Chance(5, kind)) for _ in range(2))
@@ -97,7 +97,7 @@ def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequen
         _, _, *others = [*epoch_of(dataset, epoch), None, None]
         return iter(["another", *others[:-2]])
 
-    monkeypatch.setattr(rounds, "epoch_of", other_epoch)
+    monkeypatch.setattr(subjects, "epoch_of", other_epoch)
     findings = Findings()
     rounds.run_round(0, FAULTS.index(RESTART), findings, nothing, faults=1, kinds=kinds)
     assert not findings.are_fine

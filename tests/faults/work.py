@@ -117,6 +117,11 @@ def _python_work() -> None:
     sum(range(200))
 
 
+def pace_for(chance: Chance, calls: int) -> Pace:
+    """Return a random pace at which so many calls take no more than a second or two."""
+    return Pace(chance.one_of(_KINDS_OF_WORK), min(chance.one_of(_SECONDS), _EPOCH_SECONDS / calls))
+
+
 def paced(pace: Pace, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns, later."""
     pace.spend()
@@ -195,7 +200,8 @@ _BASES: Final[dict[str, st.SearchStrategy[Any]]] = {
     "grouped": grouped(),
     "mixtures": ordered_mixtures().map(lambda mixture: mixture.dataset),
 }
-WORKING_KINDS: Final = tuple(f"{name}, working" for name in _BASES)
+TORCH_KIND: Final = "torch's loader, working"
+WORKING_KINDS: Final = (*(f"{name}, working" for name in _BASES), TORCH_KIND)
 
 
 @st.composite
@@ -215,19 +221,19 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
     size = draw(st.sampled_from([size for size in _BYTES if size <= most]))
     form: Any = draw(st.sampled_from(["bytes", "bytes", "image", "strided", "ragged"]))
     dataset = dataset.map(partial(weighed, Payload(size, form)), name="weighed")
-    dataset = draw(changed(dataset, "row", may_fold=True))
+    dataset = draw(changed(dataset, "row"))
     merge = summed if form == "ragged" else draw(st.sampled_from([None, None, summed, totals]))
     dataset = dataset.batch(rows, remainder=draw(REMAINDERS), merge=merge)
     for number in range(draw(st.integers(0, 2))):
-        dataset = draw(changed(dataset, f"batch {number}", may_fold=length(dataset.node) is None))
+        dataset = draw(changed(dataset, f"batch {number}"))
     if merge is None and draw(st.integers(0, 5)) == 0:
         dataset = dataset.unbatch()
     return dataset
 
 
 @st.composite
-def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str, *, may_fold: bool) -> ps.Dataset[Any]:
-    """Draw a step over elements or batches, or none; one that makes the dataset ordered only where it may fold."""
+def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str) -> ps.Dataset[Any]:
+    """Draw a step over elements or batches, or none."""
     is_indexable = length(dataset.node) is not None
     match draw(st.integers(0, 9)):
         case 0:
@@ -238,7 +244,7 @@ def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str, *, may_fold: b
             return dataset.map_with_origin(with_origin, name=f"with origin, {name}")
         case 3:
             return dataset.shuffle() if is_indexable else dataset.window_shuffle(draw(st.integers(2, 40)))
-        case 4 if may_fold:
+        case 4:
             return dataset.filter(keeps_two_of_three, name=f"filter, {name}")
         case 5:
             on_error: Any = ps.Substitute(attempts=64) if is_indexable else "skip"
@@ -248,7 +254,7 @@ def changed(draw: st.DrawFn, dataset: ps.Dataset[Any], name: str, *, may_fold: b
 
 
 def working_dataset(kind: str, chance: Chance) -> ps.Dataset[Any]:
-    """Return a random dataset of one of `WORKING_KINDS`, whose functions take time."""
+    """Return a random dataset of one of `WORKING_KINDS`, but for torch's, whose functions take time."""
     base = _BASES[kind.removesuffix(", working")]
     is_awaited = chance.is_one_in(4)
     draws = 1
@@ -257,7 +263,7 @@ def working_dataset(kind: str, chance: Chance) -> ps.Dataset[Any]:
     own = sum(_holds_own_function(node) for node in walk(dataset.node))
     elements = max((length(node) or _ASSUMED_ELEMENTS for node in walk(dataset.node)), default=1)
     most = _EPOCH_SECONDS / (max(own, 1) * elements)
-    pace = Pace(chance.one_of(_KINDS_OF_WORK), min(chance.one_of(_SECONDS), most))
+    pace = pace_for(chance, max(own, 1) * elements)
     awaited = (chance.one_of(_KEYS_PER_READ), min(chance.one_of(_SECONDS), 10 * most)) if is_awaited else None
     return Dataset(_paced(dataset.node, pace, awaited))
 
