@@ -119,6 +119,8 @@ JSON_VALUES = st.recursive(
 @example(None, [["str"], ["handle", False]], b"\xc8" + bytes(15), bytes(200))
 @example(None, [["pickle"]], bytes(8), b"")
 @example(None, [["cuda"]], bytes(8), b"")
+@example(None, [["device tensor", "float32", [2]]], bytes(8), b"")
+@example(None, [["device tensor", "Tensor", [2]]], bytes(8), b"")
 @example(["registered", "os", "system", "echo", [None]], [["str"]], bytes(8), b"")
 @example(["fields", "subprocess", "Popen", ["args"], [None]], [["str"]], bytes(8), b"")
 @example(["dict", ["a", "a"], [None, None]], [["none"], ["none"]], b"", b"")

@@ -5,7 +5,6 @@ beyond its size: every start, size and count is compared before it is used. With
 """
 
 import dataclasses
-import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +17,14 @@ from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._containers import Builder, builder_of
+from penstock.transport._encoding._cuda import DevicePlace
 from penstock.transport._encoding._description import parse
 from penstock.transport._encoding._dtypes import check_text
 from penstock.transport._encoding._layout import (
     FORM,
     START,
     ArrayLeaf,
+    DeviceLeaf,
     Layout,
     SimpleLeaf,
     TensorLeaf,
@@ -52,7 +53,7 @@ class Decoder:
     """Makes elements of messages; used by one thread at a time.
 
     Args:
-        allow_pickle: unpickle what was pickled, import types that aren't registered, and open CUDA handles: only for
+        allow_pickle: unpickle what was pickled, import types that aren't registered, and open device slots: only for
             what comes from processes of your own.
 
     Example:
@@ -91,7 +92,8 @@ class Decoder:
             memory: a contiguous buffer of at least the message's size. Larger arrays are views that keep it alive, and
                 are writable where it is; those of at most 65,536 bytes are private copies. So is a `Bytes`, but that
                 it is always read-only, as bytes are.
-            places: buffers that start with the leaves which were sent by reference.
+            places: buffers that start with the leaves which were sent by reference; `DevicePlace` for those in device
+                slots.
             copy: make private copies of everything.
 
         Returns:
@@ -154,15 +156,14 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
     values, next_places, end = iter(layout.values.unpack_from(head, START.size)), iter(places), layout.fixed_bytes
     leaves: list[object] = []
     for leaf in layout.leaves:
-        if not isinstance(leaf, SimpleLeaf):
+        if isinstance(leaf, DeviceLeaf):
+            leaves.append(_on_device(leaf, next(next_places), next(values), message))
+        elif not isinstance(leaf, SimpleLeaf):
             leaves.append(
                 _array(leaf, message) if leaf.start is not None else _referred(leaf, next(next_places), message)
             )
         elif leaf.kind in _FROM_HEAD:
             leaves.append(_FROM_HEAD[leaf.kind](values))
-        elif leaf.kind == "cuda":
-            start, tail = tail, tail + next(values)
-            leaves.append(_cuda(_part(head, start, tail), message))
         elif leaf.refers:
             size_bytes, place = next(values), next(next_places)
             there = _at_place(place, size_bytes, message)
@@ -250,18 +251,18 @@ def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:
         raise MessageError(f"this message has a torch tensor, which can't be made here ({error})") from error
 
 
-def _cuda(tail: bytes, message: _Message) -> object:
+def _on_device(leaf: DeviceLeaf, place: object, offset_bytes: int, message: _Message) -> object:
     if not message.allow_pickle:
         raise MessageError(
             "this message has a CUDA tensor. Pass allow_pickle=True if its sender is a process of your own."
         )
-    shared: object = json.loads(tail)
-    if not isinstance(shared, dict):
-        raise MessageError("this message has a CUDA tensor without handles")
+    if not isinstance(place, DevicePlace):
+        raise MessageError("a CUDA tensor must lie in a device slot that was sent before; this message names another")
     try:
-        return tensors.open_cuda(cast("dict[str, Any]", shared), copy=message.copied_bytes == _EVERYTHING)
+        tensor = place.slot.tensor(place.lease, leaf.dtype, leaf.shape, offset_bytes, leaf.nbytes)
     except (ImportError, AttributeError, RuntimeError) as error:
         raise MessageError(f"this message has a CUDA tensor, which can't be opened here ({error})") from error
+    return cast("tensors.Tensor", tensor).clone() if message.copied_bytes == _EVERYTHING else tensor
 
 
 def _handle(chunk: memoryview, copied_bytes: int) -> Bytes:

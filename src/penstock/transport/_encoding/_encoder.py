@@ -41,7 +41,8 @@ class Encoded(NamedTuple):
         head: what the receiver decodes: which layout, numbers, and the sizes of what is as long as it is.
         description: the layout, where receivers can't know it yet: they learn it before they decode; else None.
         size_bytes: the memory that `write_into` needs; may be 0.
-        places: what `locate` answered for the leaves that are not copied, in order.
+        places: what `locate` answered for the leaves that are not copied, in order, and `OnDevice` for each tensor on a
+            device: the sender copies it into a device slot, and sends a place of that in its stead.
         leaves: all of them, so that they live as long.
         arrays: those that are copied.
         starts: where each of them starts in memory.
@@ -83,7 +84,7 @@ class Encoder:
     """Makes messages of elements.
 
     Args:
-        allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors by their handles.
+        allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors in device slots.
         locate: asked, for arrays, tensors and `Bytes`, with the lowest address and the size in bytes that one spans;
             where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
             own their memory.
@@ -132,7 +133,7 @@ class Encoder:
         """
         leaves: list[object] = []
         node = take_apart(element, leaves)
-        parts = Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], [])
+        parts = Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], {})
         try:
             take(leaves, parts)
         except RefusedError as refused:
@@ -150,8 +151,6 @@ class Encoder:
             self._known.move_to_end(key)
         layout = known.layout
         head = known.head_start + layout.values.pack(*parts.values)
-        if parts.tails:
-            head = b"".join((head, *parts.tails))
         blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...] = ()
         end = layout.fixed_bytes
         if parts.blobs:

@@ -1,6 +1,6 @@
 """A layout says where the leaves of an element lie in memory, and what travels in the head: values without behaviour.
 
-    head      start: form and layout id │ numbers and sizes, one struct │ the handles of CUDA tensors
+    head      start: form and layout id │ numbers and sizes, one struct
     memory    arrays, each at a multiple of 64 bytes │ text, bytes and pickles, as long as the head says
 
 A layout follows from a description alone, by `layout_of`; both sides compute it by the same function from the same
@@ -32,11 +32,12 @@ SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "
 LeafKey: TypeAlias = tuple[Hashable, ...]
 """A leaf as the description has it.
 
-    kind                                                  none, bool, int, float, complex, cuda, and the sized ones
+    kind                                                  none, bool, int, float, complex, and the sized ones
     "array", dtype, shape, Fortran's order, in a place    a NumPy array in one piece
     "tensor", dtype, shape, in a place                    a torch tensor in one piece
     "strided array", dtype, shape, strides in bytes       a NumPy array in a place, not in one piece
     "strided tensor", dtype, shape, strides in items      a torch tensor in a place, not in one piece
+    "device tensor", dtype, shape                         a torch tensor in a device slot, which its place stands for
     "scalar", dtype                                       a NumPy scalar
     "handle", in a place                                  a `Bytes`
 """
@@ -44,7 +45,7 @@ LeafKey: TypeAlias = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class SimpleLeaf:
-    """A leaf that is no array: None, a number in the head, something sized behind the arrays, or CUDA handles.
+    """A leaf that is no array: None, a number in the head, or something sized behind the arrays.
 
     Attributes:
         refers: what is sized lies in the next place instead; only a `Bytes` may.
@@ -89,7 +90,16 @@ class TensorLeaf:
     strides: tuple[int, ...] | None = None
 
 
-Leaf: TypeAlias = SimpleLeaf | ArrayLeaf | TensorLeaf
+@dataclass(frozen=True, slots=True)
+class DeviceLeaf:
+    """A torch tensor in a device slot, in C order; the head says where in the slot."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+Leaf: TypeAlias = SimpleLeaf | ArrayLeaf | TensorLeaf | DeviceLeaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,9 @@ def layout_of(description: bytes, tree: Container | None, keys: Sequence[LeafKey
         if isinstance(leaf, SimpleLeaf):
             formats.append(NUMBERS.get(leaf.kind, "" if leaf.kind == "none" else "Q"))
             num_places += leaf.refers
+        elif isinstance(leaf, DeviceLeaf):
+            formats.append("Q")
+            num_places += 1
         elif leaf.start is None:
             num_places += 1
         else:
@@ -163,7 +176,7 @@ def layout_of(description: bytes, tree: Container | None, keys: Sequence[LeafKey
 
 def _leaf(key: LeafKey, start: int) -> Leaf:
     match key:
-        case (str(kind),) if kind in NUMBERS or kind in SIZED or kind in {"none", "cuda"}:
+        case (str(kind),) if kind in NUMBERS or kind in SIZED or kind == "none":
             return SimpleLeaf(kind)
         case ("handle", bool(refers)):
             return SimpleLeaf("handle", refers)
@@ -177,15 +190,24 @@ def _leaf(key: LeafKey, start: int) -> Leaf:
             if dtype.kind in "SU":
                 raise ValueError("NumPy's strings are sent as text")
             return ArrayLeaf(dtype, (), "C", start, dtype.itemsize, is_scalar=True, has_text=has_text(dtype))
+        case ("strided array", str(text), shape, strides):
+            sizes = _shape(shape)
+            return _strided_array(text, sizes, _strides(strides, sizes))
+        case _:
+            return _tensor(key, start)
+
+
+def _tensor(key: LeafKey, start: int) -> TensorLeaf | DeviceLeaf:
+    match key:
         case ("tensor", str(text), shape, bool(refers)) if text in ITEM_BYTES:
             sizes = _shape(shape)
             return TensorLeaf(text, sizes, None if refers else start, _nbytes(sizes, ITEM_BYTES[text]))
-        case (("strided array" | "strided tensor") as kind, str(text), shape, strides):
+        case ("strided tensor", str(text), shape, strides):
             sizes = _shape(shape)
-            steps = _strides(strides, sizes)
-            return (
-                _strided_array(text, sizes, steps) if kind == "strided array" else _strided_tensor(text, sizes, steps)
-            )
+            return _strided_tensor(text, sizes, _strides(strides, sizes))
+        case ("device tensor", str(text), shape) if text in ITEM_BYTES:
+            sizes = _shape(shape)
+            return DeviceLeaf(text, sizes, _nbytes(sizes, ITEM_BYTES[text]))
         case _:
             raise ValueError(f"no leaf: {str(key)[:80]}")
 

@@ -1,6 +1,5 @@
 """Each kind of leaf as the sender takes it: a key for the layout, and what is to be written where."""
 
-import json
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
+from penstock.transport._encoding._cuda import OnDevice, offset_after
 from penstock.transport._encoding._dtypes import Dtype, dtype_text, has_text
 from penstock.transport._encoding._layout import LeafKey, first_item_bytes, span_bytes
 from penstock.transport._encoding._pickles import Pickled, dump
@@ -38,8 +38,8 @@ class Parts(NamedTuple):
         values: what goes into the head's struct.
         arrays: what is copied into memory, in order.
         blobs: what comes behind the arrays, in order; a view is of the bytes of a `Bytes`.
-        places: what `locate` answered.
-        tails: what goes to the head's end.
+        places: what `locate` answered, and tensors on devices, as `OnDevice`.
+        device_bytes: how much these take so far, by the device's number.
     """
 
     allow_pickle: bool
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
     arrays: list[NDArray[Any]]
     blobs: list[bytes | bytearray | memoryview | Pickled]
     places: list[object]
-    tails: list[bytes]
+    device_bytes: dict[int, int]
 
 
 def take(leaves: Iterable[object], parts: Parts) -> None:
@@ -184,10 +184,17 @@ def _take_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
             "pass allow_pickle=True on both sides if they are processes of your own."
         )
     else:
-        tail = json.dumps(tensors.share_cuda(leaf), separators=(",", ":")).encode()
-        parts.keys.append(("cuda",))
-        parts.values.append(len(tail))
-        parts.tails.append(tail)
+        _take_device_tensor(leaf, parts)
+
+
+def _take_device_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
+    name, device = tensors.dtype_name(leaf), int(leaf.get_device())
+    nbytes = leaf.numel() * tensors.ITEM_BYTES[name]
+    offset = offset_after(parts.device_bytes.get(device, 0))
+    parts.device_bytes[device] = offset + nbytes
+    parts.keys.append(("device tensor", name, tuple(leaf.shape)))
+    parts.values.append(offset)
+    parts.places.append(OnDevice(leaf, device, offset, nbytes))
 
 
 def _take_host_tensor(leaf: tensors.Tensor, parts: Parts) -> None:

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from penstock.errors import MessageError, PeerError
 from penstock.transport._arena import AttachedArena, SlotPlace
-from penstock.transport._encoding import Decoder
+from penstock.transport._encoding import Decoder, DevicePlace, ReaderSlot
 from penstock.transport._memory import ALIGNMENT, Lease
 from penstock.transport._pipe._address import peer_pid, require_same_user
 from penstock.transport._pipe._failure import unpack_failure
@@ -22,6 +22,7 @@ from penstock.transport._pipe._frames import (
     Starved,
     close_all,
     packets,
+    parse_device_slot,
     parse_hello,
     parse_message,
     parse_region,
@@ -58,6 +59,7 @@ class Connection:
         self._copy = copy
         self._starved: Starved | None = None
         self._arena: AttachedArena | None = None
+        self._device_slots: dict[int, ReaderSlot] = {}  # by the slots of the arena that are their tickets
         self._has_referred = False  # whether a message came that refers to slots
         self._slots_each = 1  # that the last message took, of those that took any
         self._process: io.FileIO | None = None
@@ -152,6 +154,8 @@ class Connection:
             self._arena = self._welcome(frame)
         elif frame.kind is Kind.REGION:
             self._arena.add_region(parse_region(frame), frame.descriptors[0])
+        elif frame.kind is Kind.DEVICE_SLOT:
+            self._heed_device_slot(*parse_device_slot(frame))
         elif frame.kind is Kind.LAYOUT:
             self._decoder.learn(frame.body)
         elif frame.kind is Kind.STARVED:
@@ -161,6 +165,14 @@ class Connection:
             raise unpack_failure(frame.body, who="a writer", pid=self.pid, allow_pickle=self._allow_pickle)
         else:
             raise MessageError(f"a writer can't say {frame.kind.name} here")
+
+    def _heed_device_slot(self, number: int, shared: bytes) -> None:
+        if not shared:
+            self._device_slots.pop(number, None)
+        elif number in self._device_slots:
+            raise MessageError(f"each device slot must be sent once; slot {number} was there already")
+        else:
+            self._device_slots[number] = ReaderSlot(shared)
 
     def _welcome(self, frame: Frame) -> AttachedArena:
         hello = parse_hello(frame)
@@ -190,6 +202,10 @@ class Connection:
         places: list[object] = []
         if message.places:
             *places, memory = _adopted(arena, message)
+            places = [
+                part if place.slot not in self._device_slots else DevicePlace(self._device_slots[place.slot], part)
+                for place, part in zip(message.places, places, strict=True)
+            ]
             self._has_referred = True
             self._slots_each = len({place.slot for place in _places(message)})
         elif isinstance(message.memory, SlotPlace):

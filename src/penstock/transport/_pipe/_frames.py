@@ -1,6 +1,6 @@
 """Frames: what goes through the socket of a pipe, and how each is laid out.
 
-    writer → reader     hello, region, layout, message, starved, end, failed
+    writer → reader     hello, region, device slot, layout, message, starved, end, failed
     reader → writer     closed, failed, rejected
 
 A frame is one packet: its kind, then its fields. Those too long for a packet are cut, and each piece but the last is
@@ -45,6 +45,7 @@ class Kind(enum.IntEnum):
     CLOSED = 8
     REJECTED = 9
     VOID = 10
+    DEVICE_SLOT = 11
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
@@ -95,7 +96,7 @@ class Starved:
 
 
 _HELLO: Final = struct.Struct("<8sHxxII")
-_REGION: Final = struct.Struct("<I")
+_REGION: Final = struct.Struct("<I")  # a number alone
 _MESSAGE: Final = struct.Struct("<IIB")
 _PLACE: Final = struct.Struct("<IIQQ")
 _STARVED: Final = struct.Struct("<QQ")
@@ -237,6 +238,22 @@ def parse_region(frame: Frame) -> int:
     if len(frame.body) != _REGION.size or len(frame.descriptors) != 1:
         raise MessageError("a region must come as its number and one descriptor")
     return int(_REGION.unpack(frame.body)[0])
+
+
+def pack_device_slot(slot: int, shared: bytes) -> Frame:
+    """Return the frame that describes a device slot; without a description, the reader forgets it."""
+    return Frame(Kind.DEVICE_SLOT, _REGION.pack(slot) + shared)
+
+
+def parse_device_slot(frame: Frame) -> tuple[int, bytes]:
+    """Return a device slot's number, and its description.
+
+    Raises:
+        MessageError: the frame is malformed.
+    """
+    if len(frame.body) < _REGION.size or frame.descriptors:
+        raise MessageError("a device slot must come as its number and its handles")
+    return int(_REGION.unpack_from(frame.body)[0]), frame.body[_REGION.size :]
 
 
 def pack_message(message: Message) -> Frame:

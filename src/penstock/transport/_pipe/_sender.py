@@ -3,8 +3,10 @@
 import contextlib
 import gc
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -12,9 +14,10 @@ from penstock._tree import Element
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
 from penstock.transport._bell import Bell
-from penstock.transport._encoding import Encoded, Encoder
+from penstock.transport._encoding import Encoded, Encoder, OnDevice
 from penstock.transport._memory import Lease, array_over
 from penstock.transport._pipe._blank import Blank
+from penstock.transport._pipe._device_slots import TICKET_BYTES, DeviceSlots
 from penstock.transport._pipe._frames import (
     INLINE_BYTES,
     Frame,
@@ -22,6 +25,7 @@ from penstock.transport._pipe._frames import (
     Kind,
     Message,
     Starved,
+    pack_device_slot,
     pack_hello,
     pack_message,
     pack_region,
@@ -30,6 +34,8 @@ from penstock.transport._pipe._frames import (
 from penstock.transport._pipe._operations import Operations, Steps
 from penstock.transport._pipe._outbox import Outbox
 
+Taken = TypeVar("Taken")
+
 
 @dataclass(frozen=True, slots=True)
 class WriterCounters:
@@ -37,7 +43,7 @@ class WriterCounters:
 
     Attributes:
         messages: elements sent.
-        copied_bytes: what was copied for that, into shared memory or, if small, into the socket.
+        copied_bytes: what was copied for that, into shared memory or, if small, into the socket; on devices as well.
         shared_bytes: what was sent by reference, because it is in the arena; for a strided view, all that it spans.
         pickled: leaves that had to be pickled.
         waits: how often `send` had to wait for the reader.
@@ -89,6 +95,7 @@ class Sender:
         self._owns_arena = owns_arena
         self._told_regions: set[int] = set()
         self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate, least_located_bytes=least_shared_bytes)
+        self._device_slots = DeviceSlots(arena.max_bytes, self.holds, partial(arena.lease_nowait, TICKET_BYTES))
         self._last_word: Frame | None = None
         self._bell = Bell()
         self._outbox = Outbox(address, allow_pickle=allow_pickle)
@@ -146,6 +153,11 @@ class Sender:
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
         if not self._has_room():
             yield from self._until_room()
+        copied_bytes = encoded.size_bytes
+        on_device = [place for place in encoded.places if isinstance(place, OnDevice)]
+        if on_device:
+            encoded = yield from self._on_devices(encoded, on_device)
+            copied_bytes += sum(place.size_bytes for place in on_device)
         if encoded.size_bytes <= INLINE_BYTES:
             self._post(encoded, _inline(encoded))
         else:
@@ -153,8 +165,13 @@ class Sender:
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
             self._post(encoded, self.arena.place_of(lease.slot))
             del lease  # the reader's hold on the slot stays
-        yield from self._delivered(encoded)
-        return tuple({place.slot for place in cast("tuple[SlotPlace, ...]", encoded.places)})
+        yield from self._delivered()
+        tickets = self._device_slots.numbers()
+        shared = [place for place in cast("tuple[SlotPlace, ...]", encoded.places) if place.slot not in tickets]
+        self._messages += 1
+        self._copied_bytes += copied_bytes
+        self._shared_bytes += sum(place.size_bytes for place in shared)
+        return tuple({place.slot for place in shared})
 
     def holds(self, slot: int) -> bool:
         """Return whether the reader holds a slot of the arena."""
@@ -185,7 +202,26 @@ class Sender:
         self._post_last_word()
         yield from self._flushed()
 
-    def _delivered(self, encoded: Encoded) -> Steps[None]:
+    def _on_devices(self, encoded: Encoded, leaves: Sequence[OnDevice]) -> Steps[Encoded]:
+        """Have tensors copied into slots of their devices, by these devices' current streams.
+
+        Yields:
+            Where it has to wait for a slot.
+
+        Returns:
+            The message, with the slots' tickets for places.
+        """
+        tickets: dict[int, SlotPlace] = {}
+        for device in dict.fromkeys(leaf.device for leaf in leaves):
+            there = [leaf for leaf in leaves if leaf.device == device]
+            size_bytes = max(leaf.offset_bytes + leaf.size_bytes for leaf in there)
+            slot = yield from self._taken(partial(self._device_slots.take, device, size_bytes), size_bytes)
+            slot.memory.fill(there)
+            tickets[device] = self.arena.place_of(slot.number)
+        places = (tickets[place.device] if isinstance(place, OnDevice) else place for place in encoded.places)
+        return encoded._replace(places=tuple(places))
+
+    def _delivered(self) -> Steps[None]:
         """Send the message that was posted, or withdraw it: who was told that it wasn't sent may send it again.
 
         Yields:
@@ -198,9 +234,6 @@ class Sender:
                 with contextlib.suppress(UsageError):  # the reader died, and what it held came back already
                     self.arena.unhold(slot, self._participant)
             raise
-        self._messages += 1
-        self._copied_bytes += encoded.size_bytes
-        self._shared_bytes += sum(place.size_bytes for place in cast("tuple[SlotPlace, ...]", encoded.places))
 
     def _introduce(self) -> None:
         own = os.pidfd_open(os.getpid())  # of ourselves, so that it is us whom the reader watches
@@ -220,6 +253,8 @@ class Sender:
 
     def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
         places = cast("tuple[SlotPlace, ...]", encoded.places)  # what `_locate` gave
+        while self._device_slots.untold:
+            self._outbox.post(pack_device_slot(*self._device_slots.untold.pop(0)))
         slots: set[int] = set()
         for place in (*places, memory) if isinstance(memory, SlotPlace) else places:
             slots.add(place.slot)
@@ -247,9 +282,25 @@ class Sender:
         return self._messages - self.arena.acknowledged(self._participant) < self._capacity
 
     def _leased(self, size_bytes: int) -> Steps[Lease]:
-        lease = self.arena.lease_nowait(size_bytes)
-        if lease is not None:
-            return lease
+        lease = yield from self._taken(partial(self.arena.lease_nowait, size_bytes), size_bytes)
+        return lease
+
+    def _taken(self, take: Callable[[], Taken | None], size_bytes: int) -> Steps[Taken]:
+        """Wait until there is memory to take.
+
+        Args:
+            take: takes it, or returns None where the reader has to give some back first.
+            size_bytes: how much.
+
+        Yields:
+            Where it has to wait.
+
+        Returns:
+            What `take` gave.
+        """
+        taken = take()
+        if taken is not None:
+            return taken
         self._waits += 1
         try:
             while True:
@@ -257,9 +308,9 @@ class Sender:
                 self._outbox.look()
                 self.arena.want(size_bytes)
                 returned = self.arena.returned_by(self._participant)  # before the look: what comes later wakes
-                lease = self.arena.lease_nowait(size_bytes)
-                if lease is not None:
-                    return lease
+                taken = take()
+                if taken is not None:
+                    return taken
                 self._find_who_keeps(Starved(size_bytes, returned))
                 yield from self._pause()
         finally:
@@ -272,7 +323,9 @@ class Sender:
             UsageError: nobody but this process does.
         """
         counters = self.arena.counters
-        held, here = counters.leased - counters.returned, self.arena.held_by(0)
+        num_tickets = len(self._device_slots)
+        held = counters.leased - counters.returned - num_tickets
+        here = self.arena.held_by(0) - num_tickets
         there = self.arena.held_by(self._participant)
         if held > here + there:
             return  # others do, and may drop it
@@ -280,7 +333,7 @@ class Sender:
             self._outbox.post(pack_starved(starved))
         elif here and self._owns_arena:
             gc.collect()  # what only a cycle holds comes back now
-            if self.arena.held_by(0) == here:
+            if self.arena.held_by(0) - num_tickets == here:
                 raise UsageError(
                     f"max_bytes={self.arena.max_bytes} are in use by {here} elements of this process that are still "
                     f"referenced, and {starved.needed_bytes} bytes more are needed. Drop what `empty` gave once it was "

@@ -32,14 +32,15 @@ class TensorPipeWriter:
     Elements are dicts, lists, tuples, named tuples and dataclasses of NumPy arrays, torch tensors on the CPU, Python
     and NumPy scalars, str, bytes and `Bytes`. For each array and `Bytes` the cheapest way is taken: memory of the arena
     (see `empty`), and any view of it, is sent by reference, all else is copied once into a slot that was used before,
-    or into a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors stay where
-    they are and go by CUDA IPC; that needs `allow_pickle=True`, and the sender must keep them until they were received.
+    or into a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors are
+    copied on their device's current stream into slots there, which the reader opens once by CUDA IPC and whose copy its
+    stream waits for; that needs `allow_pickle=True`, and this process must live as long as the reader uses them.
 
     Args:
         address: the reader's `address`.
         capacity: how many elements may be on their way before `send` waits; at least 1.
-        max_bytes: how much shared memory may be in use; None for no limit. At the limit `send` waits for the reader to
-            drop arrays.
+        max_bytes: how much shared memory may be in use, and how much of each CUDA device; None for no limit. At the
+            limit `send` waits for the reader to drop arrays.
         allow_pickle: whether leaves of other types are pickled, and failures sent as exceptions. Only between processes
             that trust each other.
         arena: shared memory to use, for several pipes that send the same arrays; None makes one, with `max_bytes`.
