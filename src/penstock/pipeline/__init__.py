@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from penstock.pipeline._events import ItemDropped, ItemsDone, StageEnded, StageStarted
     from penstock.pipeline._pipeline import Pipeline, build_pipeline
     from penstock.pipeline._processes import ProcessExecutor
-    from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink
+    from penstock.pipeline._replay import replay
+    from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink, ThreadExecutor
     from penstock.pipeline._statistics._report import PipelineReport
     from penstock.pipeline._statistics._stage_report import StageReport
     from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
@@ -43,7 +44,9 @@ else:
         StageReport="penstock.pipeline._statistics._stage_report",
         StageStarted="penstock.pipeline._events",
         SubprocessPipeline="penstock.pipeline._subprocess",
+        ThreadExecutor="penstock.pipeline._stages",
         build_pipeline="penstock.pipeline._pipeline",
+        replay="penstock.pipeline._replay",
         run_in_subprocess="penstock.pipeline._subprocess",
     )
 
@@ -70,6 +73,8 @@ __all__ = [
     "StageReport",
     "StageStarted",
     "SubprocessPipeline",
+    "ThreadExecutor",
     "build_pipeline",
+    "replay",
     "run_in_subprocess",
 ]

@@ -87,6 +87,7 @@ class PipelineBuilder(Generic[InT, OutT]):
         repeatable: bool = False,
         max_items: int | None = None,
         max_bytes: int | None = None,
+        skip_none: bool = False,
     ) -> Self:
         """Add a stage that makes something of each item.
 
@@ -94,14 +95,15 @@ class PipelineBuilder(Generic[InT, OutT]):
             op: a function, plain, async or a generator; an object with a `__call__`; or a container to look items
                 up in.
             concurrency: how many items the op may have at once, at least 1. Default 1.
-            executor: where a sync op runs: a `concurrent.futures.Executor` or a `ProcessExecutor`. Default None: the
-                pipeline's own threads.
+            executor: where a sync op runs: a `concurrent.futures.Executor`, a `ThreadExecutor` or a `ProcessExecutor`.
+                Default None: the pipeline's own threads.
             name: what the stage is called. Default None: the op's own name.
             output_order: "completion", the default, or "input".
             max_failures: how many items the op may fail on, as for `Pipe`. Default None: what `build` says.
             repeatable: whether an item may be given to the op again if its process died. Default False.
             max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
             max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
+            skip_none: whether results that are None are left out, as SKIP is. Default False.
 
         Returns:
             The builder.
@@ -125,6 +127,7 @@ class PipelineBuilder(Generic[InT, OutT]):
                 repeatable=repeatable,
                 max_items=max_items,
                 max_bytes=max_bytes,
+                skip_none=skip_none,
             )
         )
 

@@ -15,7 +15,16 @@ from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.pipeline._checks import check_choice, is_tuple_of
 from penstock.pipeline._ops import OutT_co, name_of, place_of
-from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, Sink, Stage, check_stages
+from penstock.pipeline._stages import (
+    Aggregate,
+    Disaggregate,
+    PathVariants,
+    Pipe,
+    Sink,
+    Stage,
+    ThreadExecutor,
+    check_stages,
+)
 
 MergeOrder: TypeAlias = Literal["arrival", "turns"]
 
@@ -199,7 +208,7 @@ def has_processes(config: PipelineConfig) -> bool:
 def _has_processes(stage: Stage) -> bool:
     match stage:
         case Pipe(executor=executor):
-            return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+            return executor is not None and not isinstance(executor, ThreadPoolExecutor | ThreadExecutor)
         case PathVariants(paths=paths):
             return any(_has_processes(inner) for path in paths for inner in path)
         case Aggregate() | Disaggregate():
@@ -333,7 +342,7 @@ def _pipe_text(pipe: Pipe) -> str:
         f"{', in input order' if pipe.output_order == 'input' else ''}"
         f"{'' if pipe.executor is None else f', on {type(pipe.executor).__name__}'}"
         f"{_failures_text(pipe.max_failures)}{waiting}{_bytes_text(pipe.max_bytes)}"
-        f"{', repeatable' if pipe.repeatable else ''}{_place_text(pipe.op)}"
+        f"{', repeatable' if pipe.repeatable else ''}{', without None' if pipe.skip_none else ''}{_place_text(pipe.op)}"
     )
 
 

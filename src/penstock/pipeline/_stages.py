@@ -49,6 +49,45 @@ class WorkerProcesses(Protocol):
 StageExecutor: TypeAlias = Submits | WorkerProcesses
 
 
+@frozen
+class ThreadExecutor:
+    """Threads that a stage of a pipeline runs on: `pipe(op, executor=ThreadExecutor(4), concurrency=4)`.
+
+    A value: the threads start and end with the pipeline. Stages that are given the same executor share them, and no
+    other stage uses them. So each thread can have something that its initializer makes: a connection, a decoder.
+
+    Args:
+        max_workers: how many threads, at least 1. The stage's `concurrency` should be as large.
+        initializer: called in each thread as it starts, with `initargs`. If it raises, the pipeline fails.
+        initargs: the initializer's arguments, as a tuple.
+
+    Raises:
+        UsageError: fewer than one worker.
+
+    Example:
+        >>> import threading
+        >>> from penstock.pipeline import PipelineBuilder, ThreadExecutor
+        >>> local = threading.local()
+        >>> def connect(name):
+        ...     local.connection = f"connection to {name}"
+        >>> def look_up(key):
+        ...     return f"{key} by {local.connection}"
+        >>> executor = ThreadExecutor(2, initializer=connect, initargs=("a store",))
+        >>> builder = PipelineBuilder().add_source(["key"]).pipe(look_up, executor=executor, concurrency=2).add_sink()
+        >>> with builder.build(num_threads=1).auto_stop() as pipeline:
+        ...     list(pipeline)
+        ['key by connection to a store']
+    """
+
+    max_workers: int
+    _: KW_ONLY
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_count("max_workers", self.max_workers)
+
+
 @frozen(cached=True)
 class Pipe(Generic[InT, OutT]):
     """A stage that makes something of each item: a result, several, or none.
@@ -65,16 +104,19 @@ class Pipe(Generic[InT, OutT]):
     Args:
         op: what is done with an item.
         concurrency: how many items the op may have at once, at least 1; exactly so in both orders. Default 1.
-        executor: where a sync op runs: a `concurrent.futures.Executor`, which stays the caller's to shut down, or a
-            `ProcessExecutor`. Default None: the pipeline's own threads. An async op runs in the pipeline's event loop.
+        executor: where a sync op runs: a `concurrent.futures.Executor`, which stays the caller's to shut down, a
+            `ThreadExecutor` or a `ProcessExecutor`. Default None: the pipeline's own threads. An async op runs in the
+            pipeline's event loop.
         name: what the stage is called in errors and reports, without a "/". Default None: the op's own name.
         output_order: "completion", the default, hands on what is ready; "input" keeps the order the items came in.
         max_failures: how many items may be dropped because the op failed on them; the next failure ends the pipeline.
             -1 is any number, and a `Fraction` the share of the items seen, looked at after 100 of them and at the end.
             Default None: those that the whole pipeline may drop.
-        repeatable: whether an item may be given to the op again where the process that had it died. Default False.
+        repeatable: whether an item may be given to the op again where the process that had it died. Of a generator,
+            which gives the same values then, those that went on before are skipped. Default False.
         max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
         max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
+        skip_none: whether results that are None are left out, as SKIP is. Default False.
 
     Raises:
         UsageError: for a wrong argument, and for an async op with an executor or, if it is a generator, in input order;
@@ -96,6 +138,7 @@ class Pipe(Generic[InT, OutT]):
     repeatable: bool = False
     max_items: int | None = None
     max_bytes: int | None = None
+    skip_none: bool = False
 
     def __post_init__(self) -> None:
         asynchronous = self.kind in {"async", "async generator"}
@@ -357,8 +400,8 @@ def check_stages(stages: tuple[object, ...]) -> None:
 def _check_executor(executor: object) -> None:
     if not callable(getattr(executor, "submit", None)) and not isinstance(executor, WorkerProcesses):
         raise UsageError(
-            f"an executor is a concurrent.futures.Executor or a ProcessExecutor; got {executor!r:.200}. "
-            "Make one, as ThreadPoolExecutor(4), or leave executor away for the pipeline's own threads"
+            "an executor is a concurrent.futures.Executor, a ThreadExecutor or a ProcessExecutor; "
+            f"got {executor!r:.200}. Make one, as ThreadExecutor(4), or leave executor away for the pipeline's threads"
         )
 
 

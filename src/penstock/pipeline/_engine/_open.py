@@ -22,11 +22,12 @@ from penstock.pipeline._operations._executor_stage import ExecutorStage, Remote
 from penstock.pipeline._operations._folding import AggregateStage
 from penstock.pipeline._operations._pulling import DisaggregateStage, GeneratorStage, Source
 from penstock.pipeline._operations._router import AsyncRouter, Router
+from penstock.pipeline._operations._skipping import skipping_none
 from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._sync_stage import SyncStage
-from penstock.pipeline._operations._threads import PoolThreads
-from penstock.pipeline._ops import kind_of
-from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe
+from penstock.pipeline._operations._threads import PoolThreads, Starts, Threads
+from penstock.pipeline._ops import Item, kind_of
+from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, ThreadExecutor
 from penstock.pipeline._stages import Stage as Step
 
 
@@ -127,7 +128,7 @@ class Opening:
             else:
                 stage = self._stage(step, self._site(step, full, channel, output))
                 above = [*above, self._add(full, stage.run, partial(_failure_of, channel), [output], above)]
-            if isinstance(before, SyncStage) and isinstance(stage, SyncStage):
+            if isinstance(before, SyncStage) and isinstance(stage, SyncStage) and stage.threads is before.threads:
                 before.following = stage
             before = None if isinstance(step, PathVariants) else stage
 
@@ -167,13 +168,9 @@ class Opening:
 
     def _pipe(self, pipe: Pipe, site: Site) -> Stage:
         ordered = pipe.output_order == "input"
-        op = cast("Any", pipe.op)
-        if pipe.kind == "lookup":
-            op = op.__getitem__
-        if pipe.kind == "generator" and _is_of_threads(pipe.executor):
-            pool = cast("concurrent.futures.Executor", pipe.executor)
-            return GeneratorStage(site, op, PoolThreads(pool), ordered=ordered)
-        if pipe.executor is not None:
+        op = _op_of(pipe)
+        threads = self._threads_of(pipe, site.name)
+        if threads is None:
             remote = self._remote(pipe, site.name)
             return ExecutorStage(site, op, remote, ordered=ordered, flatten=pipe.kind == "generator")
         match pipe.kind:
@@ -182,11 +179,22 @@ class Opening:
             case "async generator":
                 return AsyncGeneratorStage(site, op)
             case "generator":
-                return GeneratorStage(site, op, self._resources.threads, ordered=ordered)
+                return GeneratorStage(site, op, threads, ordered=ordered)
             case "sync" | "lookup":
-                return SyncStage(site, op, self._resources.threads, ordered=ordered)
+                assert isinstance(threads, Threads)
+                return SyncStage(site, op, threads, ordered=ordered)
             case _:
                 assert_never(pipe.kind)
+
+    def _threads_of(self, pipe: Pipe, name: str) -> Starts | None:
+        """Return the threads that a stage's calls are started on; None for an executor that is sent chunks."""
+        if pipe.executor is None:
+            return self._resources.threads
+        if isinstance(pipe.executor, ThreadExecutor):
+            return self._resources.pool_threads(pipe.executor, name)
+        if pipe.kind == "generator" and _is_of_threads(pipe.executor):
+            return PoolThreads(cast("concurrent.futures.Executor", pipe.executor))
+        return None
 
     def _remote(self, pipe: Pipe, name: str) -> Remote:
         with Caught() as caught:
@@ -216,6 +224,14 @@ class Opening:
         node = Node(name, run, failure, ends, above)
         self.nodes.append(node)
         return node
+
+
+def _op_of(pipe: Pipe) -> Callable[[Item], Item]:
+    """Return what is called for an item."""
+    op = cast("Any", pipe.op)
+    if pipe.kind == "lookup":
+        op = op.__getitem__
+    return skipping_none(op, pipe.kind) if pipe.skip_none else op
 
 
 def _is_of_threads(executor: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from penstock.pipeline._channels._channel import GATHER_SECONDS, MOST_ITEMS, Waiters
 from penstock.pipeline._channels._order import InOrder
+from penstock.pipeline._failures import FatalError, source_failure
 from penstock.pipeline._operations._calls import Applied, Op
 from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._threads import Threads
@@ -22,13 +23,14 @@ class SyncStage(Stage):
 
     Attributes:
         op: the function.
+        threads: that apply it.
         following: the stage behind, if it is a plain function on the same threads.
     """
 
     def __init__(self, site: Site, op: Op, threads: Threads, *, ordered: bool) -> None:
         super().__init__(site)
         self.op = op
-        self._threads = threads
+        self.threads = threads
         in_order = ordered and site.concurrency > 1
         self._order = InOrder(site.concurrency, self._put_judged) if in_order else None
         self.following: Self | None = None
@@ -70,10 +72,10 @@ class SyncStage(Stage):
                 await self._put_slowly(values)  # what is counted is not fused
 
         applied = Applied(tuple(stage.op for stage in stages), items)
-        call = self._threads.start(applied, self._halt)
+        call = self.threads.start(applied, self._halt)
         await call.pass_on(put)
         if call.error is not None:
-            raise call.error
+            raise self._broken(call.error)
         for stage in stages:
             stage.learn(applied.used, applied.seconds / len(stages))
             stage.count(applied.used, made, int(applied.failed is not None), applied.seconds / len(stages))
@@ -89,11 +91,11 @@ class SyncStage(Stage):
         results: list[object] = []
         while items and self._failure is None:
             applied = Applied((self.op,), items)
-            call = self._threads.start(applied, self._halt)
+            call = self.threads.start(applied, self._halt)
             while not call.done:  # when it turns out slow, it ends after the item at hand
                 await call.wait()
             if call.error is not None:
-                raise call.error
+                raise self._broken(call.error)
             values = call.take()
             results.extend(values)
             self.learn(applied.used, applied.seconds)
@@ -102,6 +104,11 @@ class SyncStage(Stage):
                 results.append(applied.failed)
             items = items[applied.used :]
         return results
+
+    def _broken(self, error: BaseException) -> BaseException:
+        """Return what to raise for a call that could not be made."""
+        cause = error.__cause__ if isinstance(error, FatalError) else None
+        return error if cause is None else source_failure(self.name, cause)
 
     # -- fused
 

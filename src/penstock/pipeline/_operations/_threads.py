@@ -187,7 +187,15 @@ def _fatal(error: BaseException) -> FatalError:
 class Threads:
     """Owns up to `count` threads, each started when it is first needed. All methods are the loop's."""
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, initializer: Callable[[], object] | None = None) -> None:
+        """Begin without a thread.
+
+        Args:
+            count: how many there may be.
+            name: of the threads.
+            initializer: called in each thread as it starts; what it raises is the `FatalError` of all its calls.
+        """
+        self._initializer = initializer
         self._count = count
         self._name = name
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
@@ -216,7 +224,7 @@ class Threads:
     def _start_thread(self) -> None:
         name = f"{self._name}-{len(self._threads)}"
         with Caught() as caught:
-            self._threads.append(DaemonThread(partial(_serve, self._calls), name))
+            self._threads.append(DaemonThread(partial(_serve, self._calls, self._initializer), name))
         if caught.error is not None:
             raise WorkerError(
                 f"thread {name} can't be started: {type(caught.error).__name__}: {caught.error}. Raise the limits of "
@@ -239,7 +247,13 @@ class Threads:
             thread.wait(timeout)
 
 
-def _serve(calls: "SimpleQueue[Call | None]") -> None:
+def _serve(calls: "SimpleQueue[Call | None]", initializer: Callable[[], object] | None) -> None:
+    with Caught() as initializing:
+        if initializer is not None:
+            initializer()
     while (call := calls.get()) is not None:
-        call.run()
+        if initializing.error is None:
+            call.run()
+        else:
+            call.fail(_fatal(initializing.error))
         del call  # an idle thread keeps nothing of its last call

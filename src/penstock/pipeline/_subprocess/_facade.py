@@ -12,7 +12,6 @@ Its states are those of `Pipeline`, with a process in the place of the thread. G
 """
 
 import asyncio
-import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from fractions import Fraction
 from types import TracebackType
@@ -30,6 +29,7 @@ from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._subprocess._link import Link
 from penstock.pipeline._subprocess._messages import Setup, Word
 from penstock.pipeline._subprocess._runs import Runs
+from penstock.pipeline._subprocess._sending import Sending, Successors
 
 _ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it is read
 
@@ -51,8 +51,10 @@ def run_in_subprocess(
     each process draws other numbers, and the same ones from run to run where the program seeds its generators.
 
     Args:
-        config: what it does: from `PipelineBuilder.get_config`. Its source and ops are pickled; a stage that needs
-            processes takes a `ProcessExecutor`.
+        config: what it does: from `PipelineBuilder.get_config`. Its source and ops are pickled, and may hold objects of
+            `multiprocessing`, such as a `Value` or a `Queue`, which both processes share. A `ThreadPoolExecutor` or
+            `ProcessPoolExecutor` of a stage stays here; the process has a `ThreadExecutor` or `ProcessExecutor` with as
+            many workers and the same initializer.
         num_threads: as in `build_pipeline`.
         max_failures: as in `build_pipeline`. Default 0.
         statistics: as in `build_pipeline`. Default False.
@@ -77,11 +79,13 @@ def run_in_subprocess(
         [1.0, 2.0, 3.0] [1.0, 2.0, 3.0]
     """
     check_start_method(start_method)
+    config = Successors().config(config)
     here = build_pipeline(config, num_threads=num_threads, max_failures=max_failures, statistics=statistics)
 
-    def make_setup(address: str) -> tuple[bytes, bytes]:
+    def make_setup(address: str) -> tuple[bytes, bytes, list[object]]:
         setup = Setup(config, num_threads, max_failures, statistics, address, _ON_THEIR_WAY)
-        return _pickled(initializer, "the initializer"), _pickled_setup(setup)
+        sending = Sending()
+        return _pickled(initializer, "the initializer", sending), _pickled_setup(setup, sending), sending.inherited
 
     return SubprocessPipeline(
         Runs(lambda timeout: Link(make_setup, start_method, timeout)), config.names(), here.report
@@ -306,14 +310,14 @@ class AsyncPassIterator(AsyncIterator[Item]):
                 self._beginning = None
 
 
-def _pickled_setup(setup: Setup) -> bytes:
+def _pickled_setup(setup: Setup, sending: Sending) -> bytes:
     with Caught(Exception):
-        return pickle.dumps(setup, protocol=pickle.HIGHEST_PROTOCOL)
-    _find_unpicklable(setup.config)
-    return _pickled(setup, "the config")
+        return sending.dump(setup)
+    _find_unpicklable(setup.config, sending)
+    return _pickled(setup, "the config", sending)
 
 
-def _find_unpicklable(config: PipelineConfig) -> None:
+def _find_unpicklable(config: PipelineConfig, sending: Sending) -> None:
     """Raise for the part of a pipeline that can't be pickled.
 
     Raises:
@@ -321,18 +325,20 @@ def _find_unpicklable(config: PipelineConfig) -> None:
     """
     if isinstance(config.source, Merge):
         for merged in config.source.pipelines:
-            _find_unpicklable(merged)
+            _find_unpicklable(merged, sending)
     else:
-        _pickled(config.source.source, "the source")
+        _pickled(config.source.source, "the source", sending)
     for stage in config.pipes:
-        _pickled(stage, f"stage {stage!r:.200}")
+        _pickled(stage, f"stage {stage!r:.200}", sending)
 
 
-def _pickled(value: object, what: str) -> bytes:
+def _pickled(value: object, what: str, sending: Sending) -> bytes:
     with Caught(Exception) as pickling:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return sending.dump(value)
+    if isinstance(pickling.error, UsageError):
+        raise pickling.error
     raise UsageError(
         f"{what} must be picklable to go to the pipeline's process; got {value!r:.200}, and {pickling.error!r:.500}. "
-        "Define functions at the top of a module, give ProcessExecutor(...) for a pool, or run the pipeline here: "
-        "build_pipeline"
+        "Define functions at the top of a module, give ThreadExecutor(...) or ProcessExecutor(...) for a pool, or run "
+        "the pipeline here: build_pipeline"
     ) from pickling.error

@@ -9,7 +9,7 @@ Guarantees:
 import asyncio
 import pickle
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._caught import Caught
 from penstock.concurrency._children._begin import begin_process
@@ -20,6 +20,7 @@ from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._pipeline import Pipeline
 from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Word
+from penstock.pipeline._subprocess._sending import load
 from penstock.transport import TensorPipeWriter
 
 if TYPE_CHECKING:
@@ -30,23 +31,24 @@ _TURN_ITEMS: Final = 64  # so many are sent before commands are looked for
 _ITEM_CHARACTERS: Final = 200
 
 
-def serve(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, seeds: GlobalSeeds) -> None:
+def serve(
+    requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, inherited: list[object], seeds: GlobalSeeds
+) -> None:
     """Run a pipeline for the parent until that says the end, or is gone."""
     begin_process(seeds)
     with suppress(BrokenPipeError), ExitStack() as resources:
         helper: Helper | None = None
         with Caught() as caught:
-            helper = _helper(requests, initializer, setup, resources)
+            prepare = cast("Callable[[], object] | None", load(initializer, inherited))
+            if prepare is not None:
+                prepare()
+            helper = _helper(requests, cast("Setup", load(setup, inherited)), resources)
         requests.send_bytes(pickle.dumps(None if caught.error is None else pack_error(caught.error, with_cause=True)))
         if helper is not None:
             asyncio.run(helper.serve())
 
 
-def _helper(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, resources: ExitStack) -> "Helper":
-    initialize: Callable[[], object] | None = pickle.loads(initializer)
-    if initialize is not None:
-        initialize()
-    described: Setup = pickle.loads(setup)
+def _helper(requests: "Connection[Any, Any]", described: Setup, resources: ExitStack) -> "Helper":
     probes = Probes(statistics=described.statistics, observer=None)
     engine = Engine(described.config, described.num_threads, described.max_failures, probes)
     engine.goes_on = False  # what was on its way is dropped by the parent, which decides what a `for` reads

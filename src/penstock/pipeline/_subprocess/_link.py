@@ -23,8 +23,8 @@ _ABANDONED_SECONDS: Final = 0.5  # the same, where nobody asked for it
 class MakeSetup(Protocol):
     """Pickles what the process is to run."""
 
-    def __call__(self, address: str) -> tuple[bytes, bytes]:
-        """Return the initializer and the setup, each pickled."""
+    def __call__(self, address: str) -> tuple[bytes, bytes, list[object]]:
+        """Return the initializer and the setup, each pickled, and the objects that only a start can hand over."""
         ...
 
 

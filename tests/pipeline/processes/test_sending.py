@@ -1,0 +1,114 @@
+"""What a pipeline in a process of its own takes with it: executors, made anew there, and objects of multiprocessing."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.pipeline import Merge, PathVariants, Pipe, PipelineBuilder, ThreadExecutor, run_in_subprocess
+
+_local = threading.local()
+
+
+def prepare(name: str) -> None:
+    """Be an initializer of threads."""
+    _local.name = name
+
+
+def where(item: list[Any]) -> list[Any]:
+    """Add the process, the thread, and what an initializer has left."""
+    return [*item, (os.getpid(), threading.get_ident(), getattr(_local, "name", None))]
+
+
+def first_path(_: object) -> int:
+    """Be a router."""
+    return 0
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ThreadExecutor])
+def test_threads(make: Callable[..., Any]) -> None:
+    """Stages that share a pool share one thread of the process, which the pool's initializer has prepared."""
+    executor = make(1, initializer=prepare, initargs=("mine",))
+    inner = PipelineBuilder().add_source([[]]).pipe(where, executor=executor).add_sink().get_config()
+    builder = PipelineBuilder().add_source(Merge((inner,))).pipe(where, executor=executor)
+    builder.path_variants(first_path, [[Pipe(where, executor=executor)]]).add_sink()
+    with run_in_subprocess(builder.get_config(), num_threads=1).auto_stop() as pipeline:
+        ((first, second, third),) = pipeline
+    assert first == second == third
+    assert first[0] != os.getpid()
+    assert first[2] == "mine"
+    if isinstance(executor, Executor):
+        executor.shutdown()
+
+
+def test_processes() -> None:
+    """Stages with a pool of processes run in processes that aren't the pipeline's own, as many and as prepared."""
+    with ProcessPoolExecutor(1, initializer=prepare, initargs=("mine",)) as executor:
+        builder = PipelineBuilder().add_source([[]]).pipe(where, executor=executor).pipe(where, executor=executor)
+        with run_in_subprocess(builder.pipe(where).add_sink().get_config(), num_threads=1).auto_stop() as pipeline:
+            ((first, second, own),) = pipeline
+    assert first[0] == second[0] != own[0]
+    assert first[2] == "mine"
+
+
+def test_a_path_keeps_its_type() -> None:
+    """A config that is sent is the same pipeline, paths included."""
+    config = PipelineBuilder().add_source([1]).path_variants(first_path, [[Pipe(abs)]]).add_sink().get_config()
+    assert isinstance(config.pipes[0], PathVariants)
+    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        assert list(pipeline) == [1]
+
+
+class Shares:
+    """Notes an item in everything that multiprocessing shares."""
+
+    def __init__(self, *shared: Any) -> None:
+        self._shared = shared
+
+    def __call__(self, item: int) -> int:
+        """Note it."""
+        value, array, raw, queue, event, sender = self._shared
+        with value.get_lock():
+            value.value += item
+        array[0] = raw.value = item
+        queue.put(item)
+        event.set()
+        sender.send(item)
+        return item
+
+
+def test_objects_of_multiprocessing() -> None:
+    """A value, an array, a queue, an event and a pipe are the same objects on both sides, after a restart too."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    value, array, raw = context.Value("i"), context.Array("i", 2), context.RawValue("i")
+    queue, event = context.SimpleQueue(), context.Event()
+    op = Shares(value, array, raw, queue, event, sender)
+    pipeline = run_in_subprocess(PipelineBuilder().add_source([3]).pipe(op).add_sink().get_config(), num_threads=1)
+    for runs in (1, 2):
+        assert list(pipeline) == [3]
+        pipeline.stop()
+        assert (value.value, array[0], raw.value, queue.get(), event.is_set(), receiver.recv()) == (
+            3 * runs,
+            3,
+            3,
+            3,
+            True,
+            3,
+        )
+    queue.close()
+    for end in (receiver, sender):
+        end.close()
+
+
+def test_a_lock_for_forked_processes() -> None:
+    """What is made for forked processes alone is refused, with what to make in its place."""
+    lock = multiprocessing.get_context("fork").Lock()
+    config = PipelineBuilder().add_source([lock]).add_sink().get_config()
+    with pytest.raises(UsageError, match=r"get_context\(\"spawn\"\)"):
+        list(run_in_subprocess(config, num_threads=1))

@@ -1,0 +1,65 @@
+"""A replay gives the first items as they come, and then the last of them again and again."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError
+from penstock.pipeline import PipelineBuilder, replay
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"keep": 1}, [0, 0, 0, 0, 0, 0, 0]),
+        ({"keep": 3}, [0, 1, 2, 0, 1, 2, 0]),
+        ({"keep": 2, "warm_up": 4}, [0, 1, 2, 3, 2, 3, 2]),
+        ({"keep": 2, "warm_up": 6, "stop_after": 5}, [0, 1, 2, 3, 4]),
+        ({"keep": 3, "warm_up": 100}, [0, 1, 2, 3, 4, 2, 3]),
+    ],
+)
+def test_what_comes(options: dict[str, Any], expected: list[int]) -> None:
+    """The warm-up comes as it is; the last items of it, or of what there was, come again in their order."""
+    assert [*islice(replay(range(5), **options), 7)] == expected
+
+
+def test_nothing_is_made_after_the_warm_up() -> None:
+    """The iterator is closed, and no item more than the warm-up's is asked for."""
+    seen: list[object] = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            for number in range(100):
+                seen.append(number)
+                yield number
+        finally:
+            seen.append("closed")
+
+    assert [*replay(numbers(), keep=1, warm_up=2, stop_after=4)] == [0, 1, 1, 1]
+    assert seen == [0, 1, "closed"]
+
+
+def test_pipelines_and_loaders() -> None:
+    """What a pipeline or a loader gives is replayed as it is."""
+    with PipelineBuilder().add_source(range(1000)).pipe(str).add_sink().build(num_threads=1).auto_stop() as pipeline:
+        assert [*replay(pipeline, keep=2, warm_up=3, stop_after=6)] == ["0", "1", "2", "1", "2", "1"]
+    with ps.Loader(ps.range(1000).batch(10), num_workers=2) as loader:
+        batches = [*replay(loader, keep=4, stop_after=20)]
+    assert all(np.array_equal(batch, range(step % 4 * 10, step % 4 * 10 + 10)) for step, batch in enumerate(batches))
+
+
+@pytest.mark.parametrize("options", [{"keep": 0}, {"keep": 3, "warm_up": 2}, {"stop_after": 0}])
+def test_wrong_arguments(options: dict[str, Any]) -> None:
+    """They are refused when the replay is made."""
+    with pytest.raises(UsageError):
+        replay([1], **options)
+
+
+def test_no_items() -> None:
+    """There is no replay of nothing."""
+    with pytest.raises(UsageError, match="at least one item"):
+        next(replay(list[int]()))

@@ -1,0 +1,88 @@
+"""Threads of a stage's own: started with the pipeline, prepared by an initializer, shared by stages with one value."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import PipelineFailure, UsageError
+from penstock.pipeline import PipelineBuilder, ThreadExecutor
+from tests.pipeline.running.reading import gate
+
+
+def test_each_thread_is_prepared_once() -> None:
+    """The initializer runs once in each thread, before its first call; nothing else runs on them."""
+    local = threading.local()
+    prepared: list[int] = []
+
+    def prepare(name: str) -> None:
+        local.name = name
+        prepared.append(threading.get_ident())
+
+    with gate() as calls:
+
+        def named(number: int) -> tuple[int, str, int]:
+            calls.pass_through()
+            return number, local.name, threading.get_ident()
+
+        executor = ThreadExecutor(3, initializer=prepare, initargs=("mine",))
+        builder = PipelineBuilder().add_source(range(30)).pipe(lambda item: item)
+        builder.pipe(named, executor=executor, concurrency=3).pipe(lambda item: (*item, threading.get_ident()))
+        with builder.add_sink(30).build(num_threads=2).auto_stop() as pipeline:
+            calls.wait_until(lambda now: now.inside == 3)
+            calls.open()
+            found = sorted(pipeline)
+    assert [number for number, *_ in found] == [*range(30)]
+    assert {name for _, name, *_ in found} == {"mine"}
+    assert len(prepared) == 3
+    assert {ident for _, _, ident, _ in found} <= {*prepared}
+    assert not {ident for *_, ident in found} & {*prepared}
+
+
+def test_stages_share_the_threads_of_one_value() -> None:
+    """Two stages with the same executor run on its one thread, generators too; an equal one has a thread of its own."""
+
+    def ident(item: list[int]) -> list[int]:
+        return [*item, threading.get_ident()]
+
+    def generate(item: list[int]) -> Iterator[list[int]]:
+        yield ident(item)
+
+    executor = ThreadExecutor(1)
+    builder = PipelineBuilder().add_source([[]]).pipe(ident, executor=executor).pipe(generate, executor=executor)
+    builder.pipe(ident, executor=ThreadExecutor(1), name="other").add_sink()
+    with builder.build(num_threads=1).auto_stop() as pipeline:
+        ((first, second, third),) = pipeline
+        assert first == second != third
+        ((again, *_),) = pipeline  # the next pass
+        assert again == first
+
+
+@pytest.mark.parametrize("generates", [False, True])
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
+    """It ends the pipeline, however many items may be dropped, with its exception as the cause."""
+
+    def generate(item: int) -> Iterator[int]:
+        yield item
+
+    def refuse() -> None:
+        raise ValueError("no connection")
+
+    executor = ThreadExecutor(2, initializer=refuse)
+    builder = PipelineBuilder().add_source(range(9))
+    builder.pipe(
+        generate if generates else abs, executor=executor, concurrency=2, output_order=order, name="op"
+    ).add_sink()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        with pytest.raises(PipelineFailure, match="no connection") as failed:
+            list(pipeline)
+        assert failed.value.stage == "op"
+        assert isinstance(failed.value.__cause__, ValueError)
+
+
+def test_arguments_are_checked() -> None:
+    """At least one thread."""
+    with pytest.raises(UsageError, match="max_workers"):
+        ThreadExecutor(0)
