@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.bench import Bench
 from benchmarks.macro import (
+    audio,
     images,
     import_time,
     jax_feed,
@@ -14,11 +15,13 @@ from benchmarks.macro import (
     pipeline_noop,
     random_map,
     resume,
+    seeks,
     shuffle,
     stack,
     tiny,
     tokens,
     transport,
+    video,
 )
 from benchmarks.processes import big_batches, busy_trainer, kill, memory, start_stop, stragglers
 from benchmarks.scenario import Scenario
@@ -42,6 +45,9 @@ SCENARIOS: Mapping[str, Callable[[Bench], Scenario]] = {
     "start-stop": start_stop.build,
     "busy-trainer": busy_trainer.build,
     "images": images.build,
+    "audio": audio.build,
+    "video": video.build,
+    "seeks": seeks.build,
     "jax-feed": jax_feed.build,
     "kill": kill.build,
     "import": import_time.build,

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from benchmarks.carry.child import IN_FLIGHT, Ends, Send, open_carrier
 from benchmarks.carry.messages import Message, from_leaves, leaves
 from benchmarks.macro import import_time, tiny, tokens, transport
-from benchmarks.rivals import Contestants, torch_processes, torch_stack
+from benchmarks.rivals import Contestants, torch_media, torch_processes, torch_stack
 from benchmarks.rivals.torch_processes import KINDS, Kind
 from benchmarks.scenario import Contestant, Output, Role
 from benchmarks.streams import passes
@@ -166,6 +166,8 @@ CONTESTANTS: dict[str, Contestants] = {
     "memory": torch_processes.in_memory,
     "big-batches": torch_processes.big,
     "images": torch_processes.of_images,
+    "audio": torch_media.of_audio,
+    "video": torch_media.of_video,
     "start-stop": torch_processes.started,
     "busy-trainer": torch_processes.beside_busy,
     "import": _import,
