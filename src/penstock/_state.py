@@ -26,11 +26,15 @@ from penstock.errors import StateError
 VERSION: Final = 1
 MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
 _LARGEST: Final = 1 << 62
+_MOST_EPOCHS: Final = 1 << 31
+_MOST_RANKS: Final = 1 << 20
+_DEEPEST: Final = 256  # lists within lists; each step of a dataset adds one or two
 
 State: TypeAlias = dict[str, Any]
 Token: TypeAlias = Any
 """An integer, a string, None, or a tuple of tokens."""
 _NOTHING: Final[Mapping[str, Any]] = {}
+_REMAINDERS: Final = {"keep", "drop", "pad"}
 
 
 class Segment(NamedTuple):
@@ -97,41 +101,53 @@ def from_json(state: object) -> LoaderState:
     if isinstance(state, str | bytes):
         try:
             state = json.loads(state)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
     fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
     if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
-    if fields["penstock"] != VERSION:
+    if type(fields["penstock"]) is not int or fields["penstock"] != VERSION:
         raise StateError(f"this version reads states of version {VERSION}; got version {_short(fields['penstock'])}")
     try:
         return _parse(fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise StateError(f"this state is incomplete or damaged ({type(error).__name__}: {error})") from error
 
 
 def _parse(state: Mapping[str, Any]) -> LoaderState:
-    fingerprint = {name: str(state["fingerprint"][name]) for name in ("source", "order", "functions")}
-    details = {name: str(digest) for name, digest in state["fingerprint"].get("details", _NOTHING).items()}
+    """Return a state whose parts have the types, the ranges and the order that they must have in any dataset.
+
+    What only the dataset shows is checked by it: positions by `Progress.restore`, tokens by their stages' `check`.
+    """
+    found = state["fingerprint"]
+    fingerprint = {name: _text(found[name]) for name in ("source", "order", "functions")}
+    details = {str(name): _text(digest) for name, digest in found.get("details", _NOTHING).items()}
     shape = state["shape"]
+    batch, remainder, ranks = _count(shape["batch"]), _text(shape["remainder"]), _count(shape["ranks"], _MOST_RANKS)
     segments = tuple(Segment(*map(_count, segment)) for segment in state["segments"])
-    step, epoch, position = (_count(state[name]) for name in ("step", "epoch", "position"))
+    step, epoch, position = _count(state["step"]), _count(state["epoch"], _MOST_EPOCHS), _count(state["position"])
+    rank = _count(state.get("rank", 0))
     if not segments or any(segment.batch < 1 for segment in segments) or segments[-1].step > step:
         raise ValueError("segments must cover the step, in batches of at least 1")
     if any(earlier.step >= later.step for earlier, later in itertools.pairwise(segments)):
         raise ValueError("segments must follow each other")
+    places = [(segment.epoch, segment.position) for segment in segments]
+    if sorted(places) != places or places[-1] > (epoch, position):
+        raise ValueError("segments must not go back to an earlier place")
+    if not batch or rank >= ranks or remainder not in _REMAINDERS:
+        raise ValueError("batches have rows, a rank is below the number of ranks, and a remainder is a known one")
     return LoaderState(
         fingerprint,
         details,
-        str(state["numpy"]),
-        Shape(_count(shape["batch"]), str(shape["remainder"]), _count(shape["ranks"])),
+        _text(state["numpy"]),
+        Shape(batch, remainder, ranks),
         step,
         epoch,
         position,
         segments,
         _tuples(state.get("cursor")),
         _tuples(state.get("legs")),
-        _count(state.get("rank", 0)),
+        rank,
         None if state.get("ahead") is None else _spans(state["ahead"]),
     )
 
@@ -161,17 +177,25 @@ def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
     return isinstance(value, tuple)
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"expected a whole number from 0 to 2**62, found {_short(value)}")
+def _count(value: object, most: int = _LARGEST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"expected a whole number from 0 to 2**{most.bit_length() - 1}, found {_short(value)}")
     return value
 
 
-def _tuples(value: object) -> Token:
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, found {_short(value)}")
+    return value
+
+
+def _tuples(value: object, depth: int = 0) -> Token:
     """Return a token from its JSON form."""
     if value is None or isinstance(value, str):
         return value
-    return tuple(map(_tuples, value)) if _is_list(value) else _count(value)
+    if depth > _DEEPEST:
+        raise ValueError(f"expected lists that are at most {_DEEPEST} deep")
+    return tuple(_tuples(each, depth + 1) for each in value) if _is_list(value) else _count(value)
 
 
 def _lists(token: Token) -> Token:
@@ -180,7 +204,10 @@ def _lists(token: Token) -> Token:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # of an integer with thousands of digits, or of lists that are very deep
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

@@ -110,11 +110,11 @@ class OrderedProgress:
 
     def _pass_end(self) -> None:
         """Stand at the next epoch's start rather than at an epoch's end."""
-        where = self._next.where
-        if where == self._beginning():
-            return
-        if self._stage(where.legs, self._next.epoch).is_drained(where.token):
+        if self._is_pass_end(self._next.where, self._next.epoch):
             self._next_epoch()
+
+    def _is_pass_end(self, where: Where, epoch: int) -> bool:
+        return where != self._beginning() and self._stage(where.legs, epoch).is_drained(where.token)
 
     def _lookup(self, step: int) -> _Known:
         known = self._known.get(step)
@@ -140,17 +140,20 @@ class OrderedProgress:
     def restore(self, states: Sequence[LoaderState]) -> None:
         if any(state.cursor is None for state in states):
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
-        self._next = self._restored(states)
+        known = self._restored(states)
+        begins_next = self._is_pass_end(known.where, known.epoch)  # all that may fail comes first
+        self._next = known
         self._last = None
         self._known.clear()
         self._remember(self._next)
-        self._pass_end()
+        if begins_next:
+            self._next_epoch()
 
     def _restored(self, states: Sequence[LoaderState]) -> _Known:
         rank, count = self._plan.shard.rank, self._plan.shard.count
         own = next((state for state in states if (state.rank, state.shape.ranks) == (rank, count)), None)
         if own is not None:
-            legs = self._own_legs if own.legs is None else from_json(own.legs)
+            legs = self._own_legs if own.legs is None else from_json(own.legs, self._node)
             where = Where(legs, own.cursor)
             self._check(where, own.epoch)
             return _Known(own.step, own.epoch, where, 0)
@@ -167,21 +170,20 @@ class OrderedProgress:
 
     def _legs_of(self, state: LoaderState) -> tuple[Leg, ...]:
         if state.legs is not None:
-            return from_json(state.legs)
+            return from_json(state.legs, self._node)
         return (first_leg(self._node, state.rank, state.shape.ranks),)
 
     def _check(self, where: Where, epoch: int) -> None:
-        try:
-            self._stage(where.legs, epoch).points(where.token)
-        except (TypeError, IndexError, ValueError, AttributeError) as error:
-            raise StateError("this state was saved by an indexable dataset, or one with other steps") from error
+        stage = self._stage(where.legs, epoch)
+        stage.check(where.token)
 
 
 def _need_all_ranks(states: Sequence[LoaderState]) -> None:
     ranks = states[0].shape.ranks
     if any(state.shape.ranks != ranks for state in states):
         raise StateError(f"states of one run are needed; these are of {sorted({s.shape.ranks for s in states})} ranks")
-    missing = sorted(set(range(ranks)) - {state.rank for state in states})
+    given = {state.rank for state in states}
+    missing = [rank for rank in range(min(ranks, len(states) + 8)) if rank not in given]
     if missing or len(states) != ranks:
         raise StateError(
             f"a dataset that is read in order goes on, on other ranks, from the states of all {ranks} old ones; "

@@ -249,6 +249,8 @@ class IndexedProgress:
         if self._recuts and (state.shape.remainder == "drop") != self._timeline.drops_remainder:
             # Epochs had another number of steps, so which elements the earlier steps had can't be told any more.
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
+        if any(segment.position > self._timeline.total for segment in segments):  # of a source that was longer
+            segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
         self._at = (state.step, ahead, None, ())
         self._differs = self._may_differ or state.ahead is not None

@@ -65,6 +65,9 @@ class BatchStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
 
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)
 

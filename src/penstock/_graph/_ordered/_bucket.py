@@ -11,9 +11,10 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._graph._bucketed import bucket_of
 from penstock._graph._nodes import Bucket, Element
-from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
+from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, is_compound, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock._graph._ordered._stage import Point, Stage, one_each, parts_of, refuse
+from penstock.errors import StateError
 
 _Refs: TypeAlias = list[tuple[Sequence[Token], int]]
 
@@ -96,8 +97,14 @@ class BucketStage:
         elements, marks = self.below.reproduce(tokens) if tokens else ([], no_marks())
         waiting: list[_Waiting] = []
         first = 0
-        for bucket in held:
+        for number, bucket in enumerate(held):
             stop = first + len(bucket)
+            for row in range(first, stop):
+                if self._bucket(elements[row], marks, row) != number:
+                    raise StateError(
+                        f"the state has an element wait in bucket {number} that belongs into another one in this "
+                        "dataset. Load it into the dataset that it was saved from."
+                    )
             rows = [marks[row : row + 1] for row in range(first, stop)]
             waiting.append(_Waiting(elements[first:stop], rows, [(tokens, row) for row in range(first, stop)]))
             first = stop
@@ -105,6 +112,15 @@ class BucketStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        start, held = parts_of(token, 2, of="bucket()")
+        self.below.check(start)
+        for waiting in parts_of(held, len(self.rows), of="bucket()"):
+            if not is_compound(waiting):
+                refuse(waiting, "bucket() has a list of the places of the elements that wait")
+            for at in waiting:
+                self.below.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[0])

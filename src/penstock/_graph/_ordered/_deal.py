@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Limit, Node, Zip, walk
+from penstock._graph._nodes import Limit, Node, Stream, Zip, walk
 from penstock._graph._ordered._batch import BatchStage
-from penstock._graph._ordered._build import Opening, legs_of, legs_top, open_stages
+from penstock._graph._ordered._build import Opening, leaves_of, legs_of, legs_top, open_stages
 from penstock._graph._ordered._chunk import Token, is_compound
-from penstock._graph._ordered._leaf import LeafCourse, Span, is_leaf, read_inline
+from penstock._graph._ordered._leaf import LeafCourse, Span, count_positions, is_leaf, read_inline
 from penstock._graph._ordered._legs import Leg, LegsStage, deal
 from penstock._graph._ordered._limit import LimitStage
 from penstock._graph._ordered._rows import RowsStage
-from penstock._graph._ordered._stage import Stage, StepStage
+from penstock._graph._ordered._stage import LARGEST, Stage, StepStage, check_number, parts_of, refuse
+from penstock._graph._ordered._stream import check_snapshot
 from penstock._graph._ordered._window import WindowShuffleStage
 from penstock.errors import StateError
 
@@ -97,12 +98,44 @@ def to_json(legs: tuple[Leg, ...]) -> Token:
     )
 
 
-def from_json(value: Token) -> tuple[Leg, ...]:
-    """Return the legs that `to_json` described, or raise a StateError."""
-    try:
-        return tuple(
-            Leg(tuple(LeafCourse(tuple(Span(*span) for span in spans), snapshot) for spans, snapshot in courses), token)
-            for courses, token in value
-        )
-    except (TypeError, ValueError) as error:
-        raise StateError(f"the legs of this state are damaged ({error})") from error
+def from_json(value: Token, node: Node) -> tuple[Leg, ...]:
+    """Return the legs that `to_json` described.
+
+    Raises:
+        StateError: they can't be those of a rank of this dataset. The tokens that they begin at are not looked at.
+    """
+    leaves = leaves_of(node)
+    legs: list[Leg] = []
+    for leg in _some(value, "a state after a change of ranks has parts that a rank reads"):
+        courses, token = parts_of(leg, 2, of="a rank's part")
+        parts = parts_of(courses, len(leaves), of="a rank's part")
+        legs.append(Leg(tuple(_course(part, leaf) for part, leaf in zip(parts, leaves, strict=True)), token))
+    if not legs:
+        refuse(value, "a state after a change of ranks has parts that a rank reads")
+    return tuple(legs)
+
+
+def _some(value: Token, needed: str) -> tuple[Token, ...]:
+    if not is_compound(value):
+        refuse(value, f"{needed}, as a list")
+    return tuple(value)
+
+
+def _course(value: Token, leaf: Node) -> LeafCourse:
+    """Return what a rank reads of a leaf: positions that the leaf has."""
+    spans, snapshot = parts_of(value, 2, of="a rank's part of a leaf")
+    total = LARGEST if isinstance(leaf, Stream) else count_positions(leaf)
+    if isinstance(leaf, Stream):
+        check_snapshot(leaf, snapshot, LARGEST)
+    elif snapshot is not None:
+        refuse(snapshot, "only a stream has a state of its own")
+    found: list[Span] = []
+    for span in _some(spans, "a rank's part of a leaf has runs of positions"):
+        start, step, count = parts_of(span, 3, of="a run of positions")
+        check_number(start, total, "a run of positions")
+        check_number(step, LARGEST, "a run of positions")
+        check_number(count, total, "a run of positions")
+        if not step or (count and start + (count - 1) * step >= total):
+            refuse(span, f"a run of positions lies below {total:,}")
+        found.append(Span(start, step, count))
+    return LeafCourse(tuple(found), snapshot)

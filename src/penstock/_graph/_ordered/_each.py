@@ -43,6 +43,9 @@ class MapStage:
         places = MarkPlaces(self.leaves, marks)
         return apply_block(self.step, elements, places, self.context, element_at), marks
 
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)
 
@@ -88,6 +91,9 @@ class FilterStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         # An element's own token: the predicate was true of it.
         return self.below.reproduce(tokens)
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)

@@ -6,7 +6,7 @@ from typing import Final
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Zip
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Pending, Token
-from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock._graph._ordered._stage import Point, Stage, one_each, parts_of
 from penstock.errors import GraphError
 
 _MOST_AT_ONCE: Final = 64
@@ -29,6 +29,11 @@ class ChainStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        for part, at in zip(self.parts, parts_of(token, len(self.parts), of="concatenate()"), strict=True):
+            if at is not None:
+                part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return tuple(
@@ -92,6 +97,10 @@ class ZipStage:
         parts = [part.reproduce([token[number] for token in tokens]) for number, part in enumerate(self.parts)]
         elements = [joined(self.step, list(row)) for row in zip(*(elements for elements, _ in parts), strict=True)]
         return elements, parts[0][1]
+
+    def check(self, token: Token, /) -> None:
+        for part, at in zip(self.parts, parts_of(token, len(self.parts), of="zip()"), strict=True):
+            part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return tuple(point for part, at in zip(self.parts, token, strict=True) for point in part.points(at))

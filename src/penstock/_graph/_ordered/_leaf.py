@@ -19,9 +19,9 @@ from penstock._graph._deadly import element_around
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Element, Filter, Map, Node
 from penstock._graph._ordered._chunk import Chunk, Marks, Picked, Token
-from penstock._graph._ordered._stage import Point
+from penstock._graph._ordered._stage import Point, check_number
 from penstock._graph._seed_position import Integers, seed_position_block
-from penstock.errors import InternalError
+from penstock.errors import InternalError, StateError
 
 _CHUNK_SECONDS: Final = 0.002
 _MOST_AT_ONCE: Final = 4096
@@ -166,8 +166,14 @@ class Leaf:
         positions = np.concatenate(parts)
         block = evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, self.context)
         if len(block.elements) != len(tokens):
-            raise InternalError("an element that a state holds is now left out; its filter must be a pure function")
+            raise StateError(
+                "the state holds the place of an element that a filter leaves out now. Its predicate must be a pure "
+                "function, and the dataset the one that the state was saved from."
+            )
         return block.elements, self.marks(positions)
+
+    def check(self, token: Token, /) -> None:
+        check_number(token, self.course.total, "a leaf")
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return (Point(token),)

@@ -12,7 +12,7 @@ from penstock._frozen import frozen
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
 from penstock._graph._ordered._leaf import LeafCourse, Span
-from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock._graph._ordered._stage import Point, Stage, check_number, one_each, parts_of
 
 
 class Leg(NamedTuple):
@@ -50,6 +50,13 @@ class LegsStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        number, at = parts_of(token, 2, of="a rank's part")
+        check_number(number, len(self.legs) - 1, "a rank's part")
+        self.stage(number).check(at)
+        for later in range(number + 1, len(self.legs)):
+            self.stage(later).check(self._start_of(later)[1])
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.stage(token[0]).points(token[1])

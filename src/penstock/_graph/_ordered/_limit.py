@@ -9,7 +9,7 @@ from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Limit
 from penstock._graph._ordered._batch import Rest
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
-from penstock._graph._ordered._stage import Point, Stage
+from penstock._graph._ordered._stage import Point, Stage, check_number, parts_of
 from penstock.errors import GraphError
 
 
@@ -46,6 +46,11 @@ class LimitStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return self.below.reproduce([token[0] for token in tokens])
+
+    def check(self, token: Token, /) -> None:
+        below, count = parts_of(token, 2, of="limit()")
+        self.below.check(below)
+        check_number(count, self.step.count, "limit()")
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[0])

@@ -15,7 +15,7 @@ from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, OrderedMix
 from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, no_marks
-from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock._graph._ordered._stage import LARGEST, Point, Stage, check_number, one_each, parts_of
 from penstock.errors import GraphError
 
 _AT_ONCE: Final = 64  # elements of a chunk
@@ -111,6 +111,15 @@ class OrderedMixStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        count, taken, tokens = parts_of(token, 3, of="a mixture")
+        check_number(count, LARGEST, "a mixture")
+        for amount in parts_of(taken, len(self.parts), of="a mixture"):
+            check_number(amount, LARGEST, "a part of a mixture")
+        for part, at in zip(self.parts, parts_of(tokens, len(self.parts), of="a mixture"), strict=True):
+            if at is not None:
+                part.check(at)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         found: list[Point] = []

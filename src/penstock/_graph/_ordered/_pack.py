@@ -16,10 +16,19 @@ import numpy as np
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Pack
-from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token
+from penstock._graph._ordered._chunk import Chunk, Lazy, Marks, Token, is_compound
 from penstock._graph._ordered._packer import Intake, Packer
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage, one_each
+from penstock._graph._ordered._stage import (
+    LARGEST,
+    Point,
+    Stage,
+    check_held,
+    check_number,
+    one_each,
+    parts_of,
+    refuse,
+)
 from penstock._graph._packed import where_read
 from penstock.errors import GraphError
 
@@ -43,7 +52,9 @@ class PackStage:
     def run(self, token: Token, /) -> Iterator[Chunk]:
         packer = Packer(self.step.packing, self.below.reproduce, token, self.batched)
         try:
-            for intake in _intakes(self.below.run(token[0]), token[1]):
+            for number, intake in enumerate(_intakes(self.below.run(token[0]), token[1])):
+                if token[1] and not number:
+                    check_held(intake.afters[0], token[2], "a document that is cut")
                 try:
                     chunks = packer.pack(intake)
                 except GraphError:
@@ -66,6 +77,38 @@ class PackStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        start, consumed, after, held = parts_of(token, 4, of="pack()")
+        self.below.check(start)
+        check_number(consumed, LARGEST, "pack()")
+        if bool(consumed) != (after is not None):
+            refuse(token, "pack() has the end of a document of which a part came")
+        if consumed:
+            self.below.check(after)
+        packing = self.step.packing
+        most = packing.bins if packing.how == "best_fit" else 1
+        if not is_compound(held) or len(held) > most:
+            refuse(held, f"pack() has at most {most} open sequences")
+        for pieces in held:
+            if not is_compound(pieces) or not pieces or len(pieces) % 3:
+                refuse(pieces, "an open sequence has three values for each of its pieces")
+            for number in range(0, len(pieces), 3):
+                self.below.check(pieces[number])
+            self._check_lengths(pieces)
+
+    def _check_lengths(self, pieces: tuple[Token, ...]) -> None:
+        """Refuse pieces that don't fit into a sequence."""
+        packing = self.step.packing
+        rooms = [room for _, room in packing.features]
+        rooms = rooms[:1] if packing.is_shared else rooms
+        for offset, length in zip(pieces[1::3], pieces[2::3], strict=True):
+            check_number(offset, LARGEST, "a piece of a document")
+            lengths = (length,) if packing.is_shared else parts_of(length, len(rooms), of="a piece of a document")
+            rooms = [
+                room - check_number(one, max(room, 0), "a piece of a document")
+                for one, room in zip(lengths, rooms, strict=True)
+            ]
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])

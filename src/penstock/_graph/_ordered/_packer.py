@@ -1,20 +1,22 @@
 """The sequences that are open while documents are packed, from one block of documents to the next."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph._nodes import Element
-from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
+from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, is_compound, no_marks
 from penstock._graph._ordered._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
+from penstock._graph._ordered._stage import check_enough
 from penstock._graph._seed_position import nested_ordinals
 from penstock.batching._documents import Form, filled, form_of, lengths_of, most_rows, row_blocks, rows_of
 from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
 from penstock.batching._packing import Packing
 from penstock.batching._pieces import PackingPlan, Pieces, concat_then_split, plan_of_sequences
+from penstock.errors import GraphError, StateError
 
 Integers: TypeAlias = NDArray[np.int64]
 Reproduce: TypeAlias = Callable[[Sequence[Token]], tuple[list[Element], Marks]]
@@ -214,6 +216,7 @@ def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _
     """Return where the pieces of documents go; `consumed` tokens of the first one went somewhere before."""
     capacity = packing.capacity
     if consumed:
+        check_enough(consumed, int(lengths[0].min()), "a document that is cut")
         lengths[0] -= consumed
     if packing.how == "best_fit":
         pieces = whole_pieces(lengths, capacity, packing.long)
@@ -258,10 +261,35 @@ def _kept(
     return _Open([elements[number] for number in chosen], marks[used], starts, kept, sequence, bins)
 
 
+def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token, Element]) -> None:
+    """Raise where a token's pieces aren't parts of the documents that are there now.
+
+    Raises:
+        StateError: they are of others.
+    """
+    if not documents:
+        return
+    try:
+        form = form_of(packing, next(iter(documents.values())))
+        lengths = lengths_of(packing, form, list(documents.values()))
+    except GraphError as error:
+        raise StateError(f"the state holds documents that can't be packed in this dataset: {error}") from error
+    known = dict(zip(documents, lengths.reshape(len(documents), -1).tolist(), strict=True))
+    for pieces in opened:
+        for start, offset, length in zip(*(pieces[part::3] for part in range(3)), strict=True):
+            parts = length if is_compound(length) else (length,)
+            if any(offset + part > whole for part, whole in zip(parts, known[start], strict=False)):
+                raise StateError(
+                    f"the state has packed values {offset} to {offset + max(parts)} of a document that has "
+                    f"{known[start]} in this dataset. Load it into the dataset that it was saved from."
+                )
+
+
 def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
     """Return the open sequences that a token tells of."""
     starts: list[Token] = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
     elements, marks = reproduce(starts) if starts else ([], no_marks())
+    _check_opened(packing, opened, dict(zip(starts, elements, strict=True)))
     numbers = {start: number for number, start in enumerate(starts)}
     flat = [
         (numbers[start], offset, length)

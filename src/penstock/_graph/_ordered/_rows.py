@@ -20,7 +20,16 @@ from penstock._graph._flat import flat_into
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._ordered._chunk import ORDINAL, Chunk, Lazy, Marks, Token, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage, check_held
+from penstock._graph._ordered._stage import (
+    LARGEST,
+    Point,
+    Stage,
+    check_enough,
+    check_held,
+    check_number,
+    parts_of,
+    refuse,
+)
 from penstock._graph._seed_position import Integers, nested_ordinals
 from penstock.batching._rows import split_rows
 
@@ -56,6 +65,8 @@ class RowsStage:
                 with Caught(Exception) as caught:
                     self._split(lists, parents.elements, parents.marks)
                 has_room = sum(map(len, lists)) < _MOST_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                if lists and skip:
+                    check_enough(skip, len(lists[0]), "an element that several are made of")
                 if lists:
                     yield _chunk(lists, skip, parents)
                     skip = 0
@@ -82,9 +93,19 @@ class RowsStage:
         found_marks: list[Marks] = []
         for token in tokens:
             rows, mark = split[token[0]]
+            check_enough(token[1], len(rows), "an element that several are made of")
             found.append(rows[token[1]])
             found_marks.append(_marks(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
         return found, np.concatenate(found_marks)
+
+    def check(self, token: Token, /) -> None:
+        start, *more = parts_of(token, 2, 3, of="unbatch() or flat_map()")
+        self.below.check(start)
+        skip = check_number(more[0], LARGEST, "unbatch() or flat_map()")
+        if bool(skip) != (len(more) > 1):
+            refuse(token, "unbatch() or flat_map() has the end of an element of which some rows came")
+        if skip:
+            self.below.check(more[1])
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])

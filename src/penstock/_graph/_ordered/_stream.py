@@ -18,7 +18,7 @@ from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Stream
 from penstock._graph._ordered._chunk import Chunk, Marks, Token
 from penstock._graph._ordered._leaf import LeafCourse
-from penstock._graph._ordered._stage import Point, one_each
+from penstock._graph._ordered._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
 from penstock.errors import GraphError, StateError
 from penstock.sources._stateful import begin_pass, forgets, state_methods
 
@@ -91,11 +91,32 @@ class StreamStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
         return one_each(self, tokens)
 
+    def check(self, token: Token, /) -> None:
+        position, snapshot = parts_of(token, 2, of="a stream")
+        check_number(position, LARGEST, "a stream")
+        check_snapshot(self.step, snapshot, position)
+        check_snapshot(self.step, self.course.snapshot, LARGEST)
+
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return (Point(token[0], token[1], by_position=True),)
 
     def is_drained(self, token: Token, /) -> bool:
         return bool(token[0] >= self.course.end)
+
+
+def check_snapshot(step: Stream, snapshot: Token, position: int) -> None:
+    """Raise a StateError where what a state has of a stream can't be a snapshot at or before a position."""
+    if snapshot is None:
+        return
+    count, passes, text = parts_of(snapshot, 3, of="a stream's own state")
+    check_number(count, position, "a stream's own state")
+    check_number(passes, _ENDLESS_PASSES if step.times is None else step.times, "a stream's own state")
+    if text is None:
+        return
+    try:
+        json.loads(text if isinstance(text, str) else "")
+    except (ValueError, RecursionError):
+        refuse(text, "a stream's own state has JSON text")
 
 
 def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
@@ -137,7 +158,7 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
     made: Any = step.iterable() if callable(step.iterable) else step.iterable
     own = state_methods(made)
     state = None if text is None else json.loads(text)
-    begin_pass(made, epoch, None if own is None else state)
+    _load(step, lambda given: begin_pass(made, epoch, given), None if own is None else state)
     iterator = iter(made)
     inner = own or state_methods(iterator)
     if inner is None:
@@ -145,8 +166,22 @@ def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
             raise StateError(f"the state holds one of {_name(step.iterable)}, which has none now")
         return _Opened(iterator, None)
     if own is None and text is not None:
-        inner.load(state)
+        _load(step, inner.load, state)
     return _Opened(iterator, inner.save)
+
+
+def _load(step: Stream, load: Callable[[Any], object], state: object) -> None:
+    """Have a pass begin at a state, or at None, the beginning."""
+    if state is None:
+        load(None)
+        return
+    try:
+        load(state)
+    except Exception as error:
+        raise StateError(
+            f"{_name(step.iterable)} can't resume from its own part of this state ({type(error).__name__}: {error}). "
+            "Load it into the dataset that it was saved from."
+        ) from error
 
 
 def _as_text(step: Stream, state: object) -> str:

@@ -12,8 +12,9 @@ from penstock._frozen import frozen
 from penstock._graph._nodes import Element, WindowShuffle
 from penstock._graph._ordered._chunk import Chunk, Group, Lazy, Marks, Token, groups, no_marks
 from penstock._graph._ordered._places import MarkPlaces, Whence
-from penstock._graph._ordered._stage import Point, Stage, check_held
+from penstock._graph._ordered._stage import Point, Stage, check_enough, check_held, check_number, parts_of, refuse
 from penstock._seeds import derive
+from penstock.errors import StateError
 from penstock.sampling import Permutation
 
 
@@ -33,6 +34,7 @@ class WindowShuffleStage:
         for window in groups(self.below.run(token[0]), self.step.size):
             if skip:
                 check_held(window.after, token[2], f"a window of {self.step.size}")
+                check_enough(skip, len(window.elements), f"a window of {self.step.size}")
             chunk = self._shuffled(window)
             yield chunk.part(skip, len(chunk.elements))
             skip = 0
@@ -55,12 +57,26 @@ class WindowShuffleStage:
         return Chunk(elements, window.marks[order], Lazy(count, token), afters, rows)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Marks]:
-        shuffled = {
-            token[0]: self._shuffled(next(iter(groups(self.below.run(token[0]), self.step.size)))) for token in tokens
-        }
+        shuffled: dict[Token, Chunk] = {}
+        for token in tokens:
+            window = next(groups(self.below.run(token[0]), self.step.size), None)
+            if window is None:
+                raise StateError(f"the state holds a place in a window of {self.step.size} behind the last one")
+            shuffled[token[0]] = self._shuffled(window)
+        for token in tokens:
+            check_enough(token[1], len(shuffled[token[0]].elements), f"a window of {self.step.size}")
         elements = [shuffled[token[0]].elements[token[1]] for token in tokens]
         marks = [shuffled[token[0]].marks[token[1] : token[1] + 1] for token in tokens]
         return elements, np.concatenate(marks) if marks else no_marks()
+
+    def check(self, token: Token, /) -> None:
+        start, *more = parts_of(token, 2, 3, of="window_shuffle()")
+        self.below.check(start)
+        skip = check_number(more[0], self.step.size - 1, "window_shuffle()")
+        if bool(skip) != (len(more) > 1):
+            refuse(token, "window_shuffle() has the end of a window of which some elements came")
+        if skip:
+            self.below.check(more[1])
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])

@@ -1,0 +1,102 @@
+"""States that were changed by chance are refused when they are loaded, or are states of another place."""
+
+import contextlib
+import itertools
+import json
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.loader.mutations import DATASETS, SHAPES, Mutations, dealt, nested, states_of
+
+
+@cache
+def cases(name: str) -> list[tuple[dict[str, Any], list[Any]]]:
+    """Return how loaders of a dataset may be made, and states of each; a list of states where ranks change."""
+    found: list[tuple[dict[str, Any], list[Any]]] = []
+    for shape in SHAPES.values():
+        with contextlib.suppress(ps.errors.PenstockError):  # a shard without batches, or batches of 3 for 2 ranks
+            found.append((shape, states_of(DATASETS[name](), shape)))
+    one: dict[str, Any] = {"shard": ps.Shard(0, 1)}
+    with contextlib.suppress(ps.errors.PenstockError):  # what can't be dealt to other ranks
+        found.append((one, dealt(name)))
+        ranks = [states_of(DATASETS[name](), {"shard": ps.Shard(rank, 2, uneven=True)})[1] for rank in range(2)]
+        found.append((one, [ranks]))
+    return found
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@settings(max_examples=20)
+@given(data=st.data(), chance=st.randoms(use_true_random=False))
+def test_a_mutated_state(name: str, data: st.DataObject, chance: Any) -> None:
+    """Loading raises a StateError and moves nothing, or what follows raises nothing but a StateError."""
+    shape, states = data.draw(st.sampled_from(cases(name)))
+    mutated = Mutations(chance).mutated(data.draw(st.sampled_from(states)))
+    loader = ps.Loader(DATASETS[name](), **{key: value for key, value in shape.items() if "workers" not in key})
+    before = loader.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of streams that are read again, and of functions that differ
+        try:
+            loader.load_state_dict(mutated)
+        except (ps.errors.StateError, ps.errors.UsageError):
+            assert loader.state_dict() == before
+            return
+        with contextlib.suppress(ps.errors.StateError):  # that other elements are there only reading shows
+            assert json.dumps(loader.state_dict())
+            assert len(list(itertools.islice(loader, 20))) <= 20
+            assert json.dumps(loader.state_dict())
+
+
+@pytest.mark.parametrize("text", [json.dumps, str])
+def test_deep_states(text: Any) -> None:
+    """Lists that are very deep, as a value or as text, are refused."""
+    loader = ps.Loader(DATASETS["filter"]())
+    state = loader.state_dict()
+    for depth in (300, 20_000):
+        with pytest.raises(ps.errors.StateError, match="incomplete or damaged"):
+            loader.load_state_dict({**state, "cursor": nested(depth)})
+        with pytest.raises(ps.errors.StateError):
+            loader.load_state_dict(text(state)[:-1] + ', "cursor": ' + "[" * depth + "]" * depth + "}")
+        with pytest.raises(ps.errors.StateError):
+            loader.load_state_dict(nested(depth))
+
+
+def test_large_numbers_allocate_nothing() -> None:
+    """Numbers that no dataset has are refused, and none is counted up to."""
+    loader = ps.Loader(DATASETS["filter"]())
+    state = loader.state_dict()
+    for large in (1 << 40, 1 << 62, 10**30, 10**5000):
+        for change in ({"step": large, "epoch": large}, {"rank": large}, {"penstock": large}, {"cursor": [0, large]}):
+            with pytest.raises(ps.errors.StateError):
+                loader.load_state_dict({**state, **change})
+        for shape in ({"ranks": large}, {"ranks": 1 << 20}, {"batch": 0}):
+            with pytest.raises(ps.errors.StateError):
+                loader.load_state_dict({**state, "shape": {**state["shape"], **shape}})
+        legs = [[[[[[0, 1, large]], None]], None]]
+        with pytest.raises(ps.errors.StateError):
+            loader.load_state_dict({**state, "legs": legs})
+
+
+def test_places_that_only_reading_shows() -> None:
+    """A token that has the right form, but speaks of other elements, is a StateError where it is read."""
+    windows = ps.range(20).filter(bool).window_shuffle(8).batch(4)
+    loader = ps.Loader(windows)
+    next(iter(loader))
+    state = loader.state_dict()
+    token = state["cursor"][1]
+    assert len(token) == 3
+    loader.load_state_dict({**state, "cursor": [0, [token[0], token[1], token[2] + 1]]})
+    with pytest.raises(ps.errors.StateError, match="within a window of 8"):
+        next(iter(loader))
+    buckets = ps.Loader(DATASETS["bucket"]())
+    states = [buckets.state_dict() for _ in buckets]
+    state = next(state for state in states if any(state["cursor"][1][1]))
+    where, held = state["cursor"][1]
+    buckets.load_state_dict({**state, "cursor": [0, [where, held[::-1]]]})
+    with pytest.raises(ps.errors.StateError, match="wait in bucket"):
+        next(iter(buckets))
