@@ -23,13 +23,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from penstock.errors import ClosedError, UsageError
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 
+_NO_END: Final = "_next and _take must not raise StopAsyncIteration; call stop() to end"
 _PLAIN_METHODS: Final = ("_store", "_take", "_held", "_is_ready", "_drop")
 
 
@@ -93,8 +94,11 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         [1, 3, 5]
     """
 
+    _waits_in_next: ClassVar[bool] = False  # a subclass has a `_next`
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        cls._waits_in_next = vars(Stream)["_next"] is not cls._next
         for name in _PLAIN_METHODS:
             if kind := _waiting_kind(getattr(cls, name)):
                 raise UsageError(
@@ -114,7 +118,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         self._end: _End | None = None  # set once putting is over
         self._at_once = False  # the end comes before what is held
         self._finished = False  # the end was read
-        self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the latest read
+        self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the first read since a loop began
         self._is_read = False  # a read is under way
         self._reading: asyncio.Future[None] | None = None  # of a read that waits for an item
         self._next_task: asyncio.Task[object] | None = None  # of a read that waits in `_next`
@@ -304,6 +308,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             )
         if self._finished:
             raise UsageError("a stream is read once, by one reader; got a loop after its end. Make a new stream")
+        self._reader = None
         return self
 
     async def __anext__(self) -> Read:
@@ -311,28 +316,49 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
 
         Raises:
             UsageError: another read waits.
+            RuntimeError: `_take` or `_next` raised StopAsyncIteration.
         """
         if self._is_read:
             raise UsageError("a stream is read by one task at a time; got a read while another one waits")
-        task = _current_task()
-        if task is not None and (self._reader is None or self._reader() is not task):
+        if self._reader is None and (task := _current_task()) is not None:
             self._reader = weakref.ref(task)
-        self._is_read = True
-        try:
-            return await self._read(task)
-        finally:
-            self._is_read = False
-
-    async def _read(self, task: "asyncio.Task[object] | None") -> Read:
-        while not self._is_readable():
-            self._reading = asyncio.get_running_loop().create_future()
-            try:
-                await self._reading
-            finally:
-                self._reading = None
+        if not self._is_readable():
+            await self._until_readable()
         # A plain `_take` waits for nothing, so that a cancelled read has taken nothing.
         if self._end is not None and (self._at_once or not self._held()):
             raise self._read_end(self._end)
+        if not self._waits_in_next:
+            try:
+                return self._take()
+            except StopAsyncIteration as error:
+                raise RuntimeError(_NO_END) from error
+            finally:
+                self._give_room()
+        self._is_read = True
+        try:
+            return await self._awaited(_current_task())
+        finally:
+            self._is_read = False
+
+    async def _until_readable(self) -> None:
+        self._is_read = True
+        try:
+            while not self._is_readable():
+                self._reading = asyncio.get_running_loop().create_future()
+                try:
+                    await self._reading
+                finally:
+                    self._reading = None
+        finally:
+            self._is_read = False
+
+    async def _awaited(self, task: "asyncio.Task[object] | None") -> Read:
+        """Return what `_next` gives; an end that comes at once ends its wait.
+
+        Raises:
+            RuntimeError: it raised StopAsyncIteration.
+            CancelledError: the task was cancelled by somebody else.
+        """
         already = 0 if task is None else task.cancelling()
         self._next_task = task
         try:
@@ -340,7 +366,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             if not self._at_once:
                 return item
         except StopAsyncIteration as error:
-            raise RuntimeError("_next and _take must not raise StopAsyncIteration; call stop() to end") from error
+            raise RuntimeError(_NO_END) from error
         except asyncio.CancelledError:
             if not self._withdraw_interrupt(task, already):
                 raise
