@@ -11,7 +11,7 @@ MOST_LINES = 800
 LARGE_FILES: dict[str, str] = {}
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
-WAIVERS = 24
+WAIVERS = 20
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never, cast
 
-from penstock._caught import Caught
+from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._jax_keys import key_of, keys_of
 from penstock._graph._length import length
@@ -138,7 +138,9 @@ def apply_one(step: Map, element: Element, place: Place, context: Context, eleme
     """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
     try:
         return _call(step, element, place, context)
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises follows on_error
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         return apply_again(step, element, error, place, context, element_at)
 
 
@@ -306,7 +308,7 @@ def _substitute(
         try:
             element = element_at(bare, place.epoch, position, context)
         except Exception as error:
-            if attempt + 1 < attempts:
+            if attempt + 1 < attempts and not raised_by_handler(error):
                 continue
             error.add_note(f"{whereabouts(step, place)}; {attempts} substitutes failed too")
             raise

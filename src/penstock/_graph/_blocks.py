@@ -4,7 +4,6 @@ Whatever depends on the position alone is computed here: reading, functions, pre
 that a filter or `on_error="skip"` left out are missing from the result, which says which ones were kept.
 """
 
-import contextlib
 import itertools
 from typing import Final, NamedTuple, assert_never, cast
 
@@ -192,7 +191,7 @@ def _keep(elements: list[Element], below: Block, mask: list[bool]) -> Block:
 
 
 def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:
-    with contextlib.suppress(Exception):  # judged again below, one by one, which adds the note
+    with Caught(Exception):  # judged again below, one by one, which adds the note
         predicate = step.predicate
         return [bool(predicate(element)) for element in elements]
     return [keeps(step, element, places.place(index)) for index, element in enumerate(elements)]

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from penstock._caught import raised_by_handler
 from penstock._graph._nodes import Cache, Element
 from penstock._storage._cache import MISSING, Missing
 from penstock._storage._cache import Cache as ElementStore
@@ -36,7 +37,9 @@ def _asked(step: Cache, ask: Callable[[], Element | Missing]) -> Element | Missi
     """Return what the store says, or `MISSING` where it failed."""
     try:
         return ask()
-    except Exception as error:  # noqa: BLE001 - whatever the store raises, the element is there or can be computed
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         _tell(step, error)
         return MISSING
 

@@ -2,21 +2,27 @@
 
 Guarantees:
   - Batches come each exactly once, in order or as they become ready; the loader counts a batch when it is handed out.
-  - After an exception, Ctrl-C included, the same batch is tried again by the next call, or skipped by `loader.seek`.
+  - After an exception the same batch is tried again by the next call, or skipped by `loader.seek`; also after one that
+    a signal's handler raised, Ctrl-C's or the program's own, which is raised once.
+  - One thread at a time is inside of `next`; a second one gets a UsageError, and the first one its batch.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, what computes ahead for it stops.
 """
 
+import threading
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter
 from typing import Generic, Protocol, Self
 
+from penstock._caught import raised_by_handler
 from penstock._dataset._verbs import T_co
 from penstock._loader._progress import Progress
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
-from penstock.errors import ClosedError
+from penstock.errors import ClosedError, UsageError
 from penstock.transport._closer import Closer
+from penstock.transport._interrupts import HeldInterrupts
 
 
 class Stateful(Protocol):
@@ -72,6 +78,7 @@ class LoaderIterator(Generic[T_co]):
         self._clock = clock
         self._retired = ""
         self._ended = False
+        self._reader = 0  # the thread that is inside of `next`
         self._open(self._progress.begin())
 
     def _open(self, courses: list[Course]) -> None:
@@ -86,33 +93,66 @@ class LoaderIterator(Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
-        batch: T_co
-        asked = perf_counter()
-        if self._ended or self._retired or self._interrupted:
-            self._refuse_or_reopen()
+        thread = get_ident()
+        if self._reader:
+            self._refuse_second(thread)
+        # Python switches between threads, and calls signals' handlers, where a function is called or a loop begins
+        # again. So nothing comes between the check, this line and the block: one thread at a time is inside.
+        self._reader = thread
         try:
-            batch, token = self._next()
-            self._clock.count(asked, perf_counter())
-            self._progress.handed_out(token)  # last: an interrupt comes before it, or finds it done
-        except EndOfEpoch:
-            self._refuse_retired()  # by another thread, meanwhile: then it isn't the epoch that has ended
-            self._ended = not self._progress.has_rest()
-        except StopIteration as error:
-            raise RuntimeError("a function of the dataset raised StopIteration") from error
-        except Exception as error:
+            while True:
+                asked = perf_counter()
+                if self._ended or self._retired or self._interrupted:
+                    self._refuse_or_reopen()
+                batch: T_co
+                at = self._progress.at
+                try:
+                    batch, token = self._next()
+                    self._clock.count(asked, perf_counter())
+                    self._progress.handed_out(token)
+                except EndOfEpoch:
+                    self._refuse_retired()  # by another thread, meanwhile: then it isn't the epoch that has ended
+                except StopIteration as error:
+                    raise RuntimeError("a function of the dataset raised StopIteration") from error
+                except BaseException as error:
+                    self._met(error, at)
+                    raise
+                else:
+                    return batch
+                self._end_or_go_on()
+        finally:
+            self._reader = 0
+
+    def _refuse_second(self, thread: int) -> None:
+        names = {each.ident: f"thread {each.name!r}" for each in threading.enumerate()}
+        reader, second = (names.get(each, f"thread {each}") for each in (self._reader, thread))
+        if thread == self._reader:
+            raise UsageError(
+                f"an iterator gives one batch at a time; {second} called next() inside of its own next(), from a "
+                "function of the dataset or a signal's handler. Make another loader for what is read there"
+            )
+        raise UsageError(
+            f"an iterator is read by one thread at a time; got next() from {second} while {reader} is inside of "
+            "next(). Read in one thread and hand batches over through a queue, or hold a lock around next()"
+        )
+
+    def _met(self, error: BaseException, at: object) -> None:
+        if isinstance(error, Exception) and not raised_by_handler(error):
             self._explain(error)
-            raise
-        except BaseException:
-            self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
-            raise
-        else:
-            return batch
-        if not self._ended:  # what follows was handed out before: on to what comes after that
-            self.close()
+            return
+        self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
+        if not self._retired:  # else the loader has gone elsewhere
+            self._progress.at = at  # the batch may have been counted
+
+    def _end_or_go_on(self) -> None:
+        with HeldInterrupts():  # else the epoch ends, and the loader never begins the next one
+            if not self._progress.has_rest():
+                self._ended = True
+                self._progress.ended()
+                self.close()
+                raise StopIteration
+            self.close()  # what follows was handed out before: on to what comes after that
             self._open(self._progress.rest())
-            return next(self)
-        self._end()
-        raise StopIteration
 
     def _refuse_retired(self) -> None:
         if self._retired:
@@ -127,12 +167,9 @@ class LoaderIterator(Generic[T_co]):
         self._refuse_retired()
         if self._ended:
             raise StopIteration
-        self.close()
-        self._open(self._progress.rest())
-
-    def _end(self) -> None:
-        self._progress.ended()
-        self.close()
+        with HeldInterrupts():
+            self.close()
+            self._open(self._progress.rest())
 
     @property
     def may_wait(self) -> int | None:

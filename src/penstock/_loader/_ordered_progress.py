@@ -39,10 +39,17 @@ class OrderedProgress:
         self._batch = plan.batch_size
         self._node = plan.node
         self._own_legs = (first_leg(plan.node, plan.shard.rank, plan.shard.count),)
-        self._next = _Known(0, 0, self._beginning(), 0)
-        self._last: _Known | None = None
+        self.at: tuple[_Known | None, _Known] = None, _Known(0, 0, self._beginning(), 0)  # the last one, and the next
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._remember(self._next)
+
+    @property
+    def _last(self) -> _Known | None:
+        return self.at[0]
+
+    @property
+    def _next(self) -> _Known:
+        return self.at[1]
 
     @property
     def next_step(self) -> int:
@@ -66,9 +73,9 @@ class OrderedProgress:
 
     def begin(self) -> list[Course]:
         if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
-            self._next = self._next._replace(run=self._next.run + 1)
+            self.at = self._last, self._next._replace(run=self._next.run + 1)
             self._next_epoch()
-        self._last = None
+        self.at = None, self._next
         return self.rest()
 
     def rest(self) -> list[Course]:
@@ -85,7 +92,7 @@ class OrderedProgress:
         following = _Known(last.step + 1, last.epoch, last.where._replace(token=token), last.run)
         self._remember(following)
         # Last, and no call: an interrupt comes before the batch is counted, or after it was handed out.
-        self._last, self._next = last, following
+        self.at = last, following
 
     def ended(self) -> None:
         self._next_epoch()
@@ -93,7 +100,7 @@ class OrderedProgress:
     def _next_epoch(self) -> None:
         following = _Known(self._next.step, self._next.epoch + 1, self._beginning(), self._next.run)
         self._remember(following)
-        self._next = following
+        self.at = self._last, following
 
     def _remember(self, known: _Known) -> None:
         self._known[known.step] = known
@@ -102,8 +109,7 @@ class OrderedProgress:
             self._known.popitem(last=False)
 
     def jump(self, step: int) -> None:
-        self._next = self._lookup(step)
-        self._last = None
+        self.at = None, self._lookup(step)
         self._pass_end()
         for later in [other for other, known in self._known.items() if known.run > self._next.run]:
             del self._known[later]  # the epoch that was left early after this step may now be read to its end
@@ -142,8 +148,7 @@ class OrderedProgress:
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
         known = self._restored(states)
         begins_next = self._is_pass_end(known.where, known.epoch)  # all that may fail comes first
-        self._next = known
-        self._last = None
+        self.at = None, known
         self._known.clear()
         self._remember(self._next)
         if begins_next:

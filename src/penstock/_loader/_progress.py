@@ -1,7 +1,7 @@
 """Where a loader is: which batch was handed out last, and which comes next. Counted at the consumer's side."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._length import is_endless
 from penstock._loader._reached import Reached
@@ -32,7 +32,13 @@ class Point(NamedTuple):
 
 
 class Progress(Protocol):
-    """The place in a dataset. Used by the consumer's thread alone."""
+    """The place in a dataset. Used by the consumer's thread alone.
+
+    Attributes:
+        at: all that `handed_out` changes, replaced by each call; put back, the batch counts as not handed out.
+    """
+
+    at: Any
 
     @property
     def next_step(self) -> int:
@@ -105,7 +111,7 @@ class IndexedProgress:
         self._shard = plan.shard
         self._may_differ = not plan.ordered and plan.place != "inline"
         self._differs = self._may_differ  # from other ranks, within this epoch
-        self._at: _At = (0, (), None, ())
+        self.at: _At = (0, (), None, ())
         self._known_from = 0  # counts of batches handed out of which it is known which ones these were
 
     @property
@@ -115,7 +121,7 @@ class IndexedProgress:
 
     @property
     def _reached(self) -> Reached:
-        return Reached(*self._at[:2])
+        return Reached(*self.at[:2])
 
     @property
     def steps_per_epoch(self) -> int:
@@ -123,7 +129,7 @@ class IndexedProgress:
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
-        step, _, last, _ = self._at
+        step, _, last, _ = self.at
         course = self._course
         return self.unit(step) if last is None or course is None else course.unit(last - course.first.step)
 
@@ -133,18 +139,18 @@ class IndexedProgress:
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
     def begin(self) -> list[Course]:
-        reached, last = self._reached, self._at[2]
+        reached, last = self._reached, self.at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
         if last is not None and (position or reached.ahead):  # the epoch was left early
             step, epoch, position = reached.end, epoch + 1, 0
             reached = Reached(step)
             self._timeline = self._timeline.cut(step, epoch, position, self._stride)
-        if self._at[3]:
+        if self.at[3]:
             self._known_from = step  # in which order the batches before came is forgotten
         first = Unit(step, epoch, position, self._batch)
         self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
-        self._at = (reached.step, reached.ahead, None, ())
+        self.at = (reached.step, reached.ahead, None, ())
         self._differs = self._may_differ or (self._differs and (position > 0 or bool(reached.ahead)))
         return self.rest()
 
@@ -160,18 +166,18 @@ class IndexedProgress:
         return [Course(course.unit(start - first), stop - start, course.stride) for start, stop in gaps]
 
     def has_rest(self) -> bool:
-        course, step = self._course, self._at[0]
+        course, step = self._course, self.at[0]
         return course is not None and self._part_end <= step < course.first.step + course.steps
 
     def handed_out(self, token: Token) -> None:
         # One store, the last: an interrupt comes before the batch is counted, or after it was handed out.
-        first, ahead, _, recent = self._at
+        first, ahead, _, recent = self.at
         if token is None and not ahead and not recent:  # all in order, as nearly always
-            self._at = (first + 1, (), first, ())
+            self.at = (first + 1, (), first, ())
         else:
             step = first if token is None else int(token)
             after = self._reached.after(step)
-            self._at = (after.step, after.ahead, step, (*recent[-_REMEMBERED + 1 :], step))
+            self.at = (after.step, after.ahead, step, (*recent[-_REMEMBERED + 1 :], step))
 
     def ended(self) -> None:
         pass
@@ -185,7 +191,7 @@ class IndexedProgress:
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
         self._timeline = timeline
-        self._at = (step, (), None, ())
+        self.at = (step, (), None, ())
         self._known_from = 0
         self._course = None
 
@@ -218,7 +224,7 @@ class IndexedProgress:
         Raises:
             StateError: where that isn't known any more.
         """
-        reached, recent = self._reached, self._at[3]
+        reached, recent = self._reached, self.at[3]
         back = reached.total - count
         if back == 0:
             return reached
@@ -252,7 +258,7 @@ class IndexedProgress:
         if any(segment.position > self._timeline.total for segment in segments):  # of a source that was longer
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         self._go_on(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
-        self._at = (state.step, ahead, None, ())
+        self.at = (state.step, ahead, None, ())
         self._differs = self._may_differ or state.ahead is not None
 
     def _one_of(self, states: Sequence[LoaderState]) -> LoaderState:

@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from penstock._caught import raised_by_handler
 from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, KNOWN_LAYOUT, decide
 from penstock._graph._ordered._leaf import Leaf
 from penstock._plan._plan import Batches
@@ -55,8 +56,8 @@ class Cutter:
             return None
         try:
             return self._make(course, count)
-        except Exception:
-            if count == 1:
+        except Exception as error:
+            if count == 1 or raised_by_handler(error):
                 raise
         return self._make(course, 1)  # a sampler of the user's raised for one of them; those before it come first
 

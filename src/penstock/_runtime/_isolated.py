@@ -23,7 +23,6 @@ import pickle
 import threading
 import warnings
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from multiprocessing.util import Finalize
@@ -329,11 +328,12 @@ class IsolatedStream:
                 continue
             self._warn_of_kept(life)
             try:
-                self._take_in(self._message(life, timeout_seconds, awaited=awaited))
+                message = self._message(life, timeout_seconds, awaited=awaited)
+                if message is None:
+                    return False
+                self._take_in(message)
             except (PeerError, EndOfPipeError):
                 self._lost = True
-            except TimeoutError:
-                return False
             except ClosedError:  # by another thread: the loader, or what the process never came to send to
                 self._closed = self._helper.is_closed
                 self._lost = not self._closed
@@ -342,12 +342,15 @@ class IsolatedStream:
         return True
 
     def _message(self, life: Life, timeout_seconds: float | None, *, awaited: bool) -> object:
+        """Return what the helper sends next; None if there was nothing for so many seconds."""
         if awaited and life.reader.keeps_referred:  # perhaps all that there is: hardly ever, and telling wakes it
             patience = _PATIENCE_SECONDS if timeout_seconds is None else 0.0
-            with suppress(TimeoutError):
+            with Caught(TimeoutError):
                 return life.reader.receive(timeout_seconds=patience)
             life.starve()
-        return life.reader.receive(timeout_seconds=timeout_seconds)
+        with Caught(TimeoutError):
+            return life.reader.receive(timeout_seconds=timeout_seconds)
+        return None
 
     def _bury(self, life: Life) -> None:
         death = self._helper.bury(life)

@@ -12,11 +12,11 @@ Guarantees, beyond a crew's:
 
 import pickle
 import sys
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
 
+from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
@@ -200,7 +200,7 @@ class ProcessCrew(Crew):
             for event in chain.from_iterable(map(pickle.loads, self._board.notes(slot))):
                 client.recorder.observe(event)
             if spill is not None:
-                with suppress(Exception):  # of the elements' own, which the consumer then meets
+                with Caught(Exception):  # of the elements' own, which the consumer then meets
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False

@@ -13,13 +13,13 @@ All methods belong to one thread at a time, the consumer's or one that takes or 
 called wherever the garbage collector runs.
 """
 
-import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Generic, TypeVar
 
+from penstock._caught import Caught
 from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
 from penstock._runtime._client import Client, nothing
 from penstock._runtime._crew import SLOTS_EACH, Crew
@@ -120,7 +120,7 @@ class JobQueue(Generic[AnyJob]):
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting, as far as that can be told without waiting."""
         if not self._armed and not self._ended:
-            with contextlib.suppress(Exception), self._crew.owned() as held:  # `next_job` meets the error
+            with Caught(Exception), self._crew.owned() as held:  # `next_job` meets the error
                 self._arm()
                 if self._client.lender is not None and not self._armed:
                     return self._ended  # it waits for memory
@@ -152,7 +152,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _arm_ahead(self) -> None:
         """Arm jobs as long as the bounds allow; where making one raises, leave it to the consumer to meet that."""
-        with contextlib.suppress(Exception):
+        with Caught(Exception):
             self._arm()
 
     def _arm(self) -> None:

@@ -4,9 +4,9 @@
 """
 
 import time
-from contextlib import suppress
 from typing import Final, Protocol
 
+from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Mix, foot
@@ -106,7 +106,7 @@ class InlineStream:
 
     def _more(self, index: int) -> list[Element]:
         """Return the batches of the next steps, at least one, the last first."""
-        with suppress(Exception):  # raised again by whoever computes it singly
+        with Caught(Exception):  # raised again by whoever computes it singly
             return self._several(index)[::-1]
         self._direct = None
         self._units = 1

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import raised_by_handler
 from penstock._tree import Element, Structure, flatten
 from penstock.batching._layout import Layout, layout_of
 from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding
@@ -180,7 +181,9 @@ def _write_item(spec: LeafSpec, item: object, column: NDArray[Any], row: int) ->
         value = as_value(item)
     except LeafError:
         return False
-    except Exception:  # noqa: BLE001, an object's own __array__ failed; `stack` raises it again and notes where
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         return False
     if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.shape != spec.shape:
         return False

@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
+from penstock._caught import raised_by_handler
 from penstock.errors import InternalError, SourceError
 from penstock.sources._arrays import Arrays
 from penstock.sources._as_source import describe_key, source_length
@@ -135,7 +136,9 @@ def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys
         return [_read_one(source, read, keys)]
     try:
         return read(keys)
-    except Exception as error:  # noqa: BLE001 - raised below, once it is known which key it is about
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         block_error = error
     records = [_read_one(source, read, keys[i : i + 1]) for i in range(len(keys))]
     if is_transient(block_error):
@@ -203,7 +206,7 @@ def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -
         try:
             return read(key)[0]
         except Exception as error:
-            if seconds is None or not is_transient(error):
+            if seconds is None or not is_transient(error) or raised_by_handler(error):
                 _add_key(source, int(key.flat[0]), error)
                 raise
         threading.Event().wait(seconds)

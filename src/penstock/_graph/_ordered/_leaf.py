@@ -4,13 +4,13 @@ A leaf goes through its *course*: runs of positions, given by arithmetic. A rank
 position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock._decisions import LEAF_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context
@@ -194,7 +194,7 @@ def read_inline(leaf: Leaf, start: int) -> Iterator[Chunk]:
         stop = min(start + decide(LEAF_ELEMENTS, size, leaf.at_once), end)
         began = time.perf_counter()
         block: Block | None = None
-        with contextlib.suppress(Exception):  # raised again below, by the element that it belongs to
+        with Caught(Exception):  # raised again below, by the element that it belongs to
             block = leaf.evaluate(start, stop, leaf.context)
         if block is None:
             yield from one_by_one(leaf, start, stop)

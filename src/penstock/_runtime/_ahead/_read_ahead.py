@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock._caught import Caught
@@ -109,7 +108,7 @@ class _Jobs(Generic[AnyJob]):
             if self._to_request:
                 return self._to_request.popleft()
             job: AnyJob | None = None
-            with suppress(Exception):  # the queue meets it again
+            with Caught(Exception):  # the queue meets it again
                 job = self._next()
             if job is None:
                 self._requests_ended = True  # workers read for themselves what comes now
@@ -158,7 +157,7 @@ class _Requests(Generic[AnyJob]):
 
 
 def _upcoming(job: AwaitingJob, block: int) -> list[Upcoming]:
-    with suppress(Exception):  # a sampler of the user's raised; the worker meets it again
+    with Caught(Exception):  # a sampler of the user's raised; the worker meets it again
         return job.upcoming(block)
     return []
 

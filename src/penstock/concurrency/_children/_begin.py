@@ -16,6 +16,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from penstock._caught import keep_all
 from penstock._decisions import follow_environment
 from penstock._native import end_when_readable
 from penstock.concurrency._children._freed_memory import keep_freed_memory
@@ -44,6 +45,7 @@ def begin_process(seeds: GlobalSeeds) -> None:
     # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
     multiprocessing.current_process().daemon = False
     follow_environment()
+    keep_all()
     seed_process(seeds)
     keep_freed_memory()
 

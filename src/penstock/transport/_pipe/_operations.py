@@ -20,6 +20,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import ClosedError
@@ -124,8 +125,8 @@ class Operations:
                 self._leave()
             if result is None:
                 raise self._too_late(timeout_seconds)
-            if held.arrived and self._put_back is not None:
-                self._put_back(result[0])  # it won't be returned: the interrupt is told now
+            if self._put_back is not None:
+                held.undo = partial(self._put_back, result[0])
             return result[0]
 
     async def run_async(self, steps: Steps[ResultT]) -> ResultT:
@@ -147,8 +148,8 @@ class Operations:
                     while True:
                         with HeldInterrupts() as held, self._turn:
                             done = self._next(steps)
-                            if done is not None and held.arrived and self._put_back is not None:
-                                self._put_back(done[0])
+                            if done is not None and self._put_back is not None:
+                                held.undo = partial(self._put_back, done[0])
                         if done is not None:
                             return done[0]
                         await self._readable()

@@ -1,0 +1,112 @@
+"""An iterator is read by one thread at a time: a second one is refused, and no batch is lost or repeated."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError
+
+PLACES: list[dict[str, Any]] = [
+    {},
+    {"num_workers": 1, "workers": "threads"},
+    {"num_workers": 1, "workers": "processes"},
+    {"isolated": True},
+    {"num_workers": 1, "workers": "threads", "isolated": True},
+    {"num_workers": 1, "workers": "threads", "ordered": False},
+]
+IDS = ["inline", "threads", "processes", "isolated", "isolated threads", "out of order"]
+PATIENCE_SECONDS = 30.0
+
+
+class Waits:
+    """A function that waits at the first element until somebody opens a pipe for writing."""
+
+    def __init__(self, pipe: Path) -> None:
+        self._pipe = str(pipe)
+
+    def __call__(self, number: int) -> int:
+        """Return the element."""
+        if number == 0:
+            open(self._pipe, encoding="ascii").close()
+        return number
+
+
+def keep(number: int) -> bool:
+    """Return whether a filter keeps an element."""
+    return number >= 0
+
+
+def datasets(pipe: Path) -> list[ps.Dataset[Any]]:
+    """Return a dataset with positions, and one that is read in order."""
+    waiting = ps.range(12).map(Waits(pipe))
+    return [waiting.batch(2), waiting.filter(keep).batch(2)]
+
+
+class Reader:
+    """A thread that asks an iterator for one batch."""
+
+    def __init__(self, iterator: Iterator[Any], name: str, has_failed: threading.Event) -> None:
+        self.batch: Any = None
+        self.error: BaseException | None = None
+        self._iterator = iterator
+        self._has_failed = has_failed
+        self.thread = threading.Thread(target=self._read, name=name)
+
+    def _read(self) -> None:
+        try:
+            self.batch = next(self._iterator)
+        except UsageError as error:
+            self.error = error
+            self._has_failed.set()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["indexable", "in order"])
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_a_second_thread_is_refused(place: dict[str, Any], which: int, tmp_path: Path) -> None:
+    """The second thread gets an error that names both; the first one its batch, and each other one comes once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    has_failed = threading.Event()
+    with ps.Loader(datasets(pipe)[which], **place) as loader:
+        iterator = iter(loader)
+        readers = [Reader(iterator, name, has_failed) for name in ("early bird", "worm")]
+        for reader in readers:
+            reader.thread.start()
+        assert has_failed.wait(PATIENCE_SECONDS)
+        assert loader.state_dict()["step"] == 0  # which any thread may ask for
+        pipe.open("w").close()
+        for reader in readers:
+            reader.thread.join()
+        first, second = sorted(readers, key=lambda reader: reader.error is not None)
+        assert (first.batch.tolist(), first.error, second.batch) == ([0, 1], None, None)
+        assert "one thread at a time" in str(second.error)
+        assert "'early bird'" in str(second.error)
+        assert "'worm'" in str(second.error)
+        assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+
+
+def test_threads_in_turn() -> None:
+    """Threads that take turns read an iterator together."""
+    with ps.Loader(ps.range(8).batch(2)) as loader:
+        iterator = iter(loader)
+        found: list[list[int]] = []
+        for _ in range(4):
+            thread = threading.Thread(target=lambda: found.append(next(iterator).tolist()))
+            thread.start()
+            thread.join()
+    assert found == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_next_inside_of_next() -> None:
+    """A function of the dataset that asks for a batch is refused."""
+    iterators: list[Iterator[Any]] = []
+    with ps.Loader(ps.range(4).map(lambda number: next(iterators[0]) if iterators else number).batch(2)) as loader:
+        iterators.append(iter(loader))
+        with pytest.raises(UsageError, match="inside of its own next"):
+            next(iterators[0])
+        iterators.clear()
