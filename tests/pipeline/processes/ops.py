@@ -46,9 +46,20 @@ def refuse_stubbornly(number: int) -> int:
     raise StubbornError("stubborn", number)
 
 
-def exit_program(number: int) -> int:
-    """Ask for the end of the program."""
-    raise SystemExit(number)
+class EndOfTheWorldError(BaseException):
+    """No Exception."""
+
+
+def raise_at_five(error: BaseException, number: int) -> int:
+    """Return the number, but raise for 5."""
+    if number == 5:
+        raise error
+    return number
+
+
+def yield_or_raise_at_five(error: BaseException, number: int) -> Iterator[int]:
+    """Yield the number, but raise for 5."""
+    yield raise_at_five(error, number)
 
 
 def up_to(number: int) -> Iterator[int]:

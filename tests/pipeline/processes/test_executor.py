@@ -92,7 +92,6 @@ def closed_after_each_test() -> Any:
     ("op", "error", "words"),
     [
         (ops.refuse_stubbornly, WorkerError, "StubbornError: stubborn 1"),
-        (ops.exit_program, WorkerError, r"SystemExit\(1\)"),
         (ops.lambda_of, WorkerError, "got function, which can't be"),
     ],
 )

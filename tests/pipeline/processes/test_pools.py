@@ -1,16 +1,19 @@
 """Stages in pools of the user's own."""
 
+import asyncio
 import os
 import random  # noqa: TID251 - what must not be seeded here
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import pytest
 
-from penstock.errors import UsageError, WorkerError
+from penstock.errors import PipelineFailure, UsageError, WorkerError
+from penstock.pipeline import PipelineBuilder, ProcessExecutor, build_pipeline, run_in_subprocess
 from penstock.pipeline._processes import Executors
 from penstock.pipeline._processes._executor._chunks import Values
 from tests.pipeline.processes import ops
@@ -48,6 +51,38 @@ def test_what_can_not_be_pickled(pool: ProcessPoolExecutor) -> None:
         with pytest.raises(WorkerError, match=words):
             raise ops.error_of(outcomes[0])
     assert executors.remote(pool, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
+
+
+ENDS: list[BaseException] = [
+    SystemExit(3),
+    KeyboardInterrupt("mine"),
+    asyncio.CancelledError("mine"),
+    GeneratorExit("mine"),
+    ops.EndOfTheWorldError("mine"),
+]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+@pytest.mark.parametrize("where", ["own threads", "threads", "processes", "processes of ours", "subprocess"])
+@pytest.mark.parametrize("op", [ops.raise_at_five, ops.yield_or_raise_at_five])
+def test_what_ends_programs_is_never_dropped(error: BaseException, where: str, op: Any) -> None:
+    """An exception that is no Exception ends the pass in each place alike, however many items may be dropped."""
+    if where != "own threads" and op is ops.yield_or_raise_at_five and not isinstance(error, SystemExit):
+        return
+    with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
+        executor = {"threads": threads, "processes": processes, "processes of ours": ProcessExecutor(1)}.get(where)
+        builder = PipelineBuilder().add_source([1, 2, 5, 3]).pipe(partial(op, error), executor=executor, name="end")
+        config = builder.add_sink().get_config()
+        make: Any = run_in_subprocess if where == "subprocess" else build_pipeline
+        pipeline = make(config, num_threads=2, max_failures=-1)
+        found: list[int] = []
+        with pytest.raises(PipelineFailure) as failed:
+            ops.into(found, pipeline)
+        pipeline.stop()
+    assert found == [1, 2]
+    assert (failed.value.stage, failed.value.item) == ("end", "5")
+    assert type(failed.value.__cause__) is type(error)
+    assert failed.value.__cause__.args == error.args
 
 
 def test_a_death_names_the_stage() -> None:

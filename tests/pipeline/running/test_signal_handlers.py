@@ -12,6 +12,9 @@ import pytest
 from penstock.pipeline import Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
 
+# A handler may be called in a finalizer of Python's own, where Python prints what it raises, and forgets it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 EVERY_SECONDS = 0.00017
 NUM_ITEMS = 4000
 
@@ -153,7 +156,6 @@ def test_a_read_that_waits(*, continuous: bool) -> None:
             assert [*items] == [0, 1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's, of its own weak references
 def test_passes_and_stops() -> None:
     """Passes that begin, reads and stops out of which a handler raises leave nothing running; the next ones work."""
     threads = threading.active_count()

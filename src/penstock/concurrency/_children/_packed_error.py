@@ -4,11 +4,13 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock.errors import WorkerError
+
+Raised = TypeVar("Raised", bound=BaseException)
 
 _TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book
 _WORDS_CHARACTERS: Final = 2_000
@@ -68,6 +70,16 @@ def error_text(error: BaseException) -> tuple[str, str]:
     return f"{type(error).__qualname__}: {words}", text
 
 
+def unpack_raised(packed: PackedError) -> BaseException:
+    """Return what was raised in another process, of any kind, to be the cause of an error that is raised here.
+
+    Returns:
+        The exception itself, with the traceback there as a note; a WorkerError with its description where it can't be
+        rebuilt.
+    """
+    return _unpacked(packed, BaseException)
+
+
 def unpack_error(packed: PackedError) -> Exception:
     """Return the exception to raise for what was packed in another process.
 
@@ -75,17 +87,19 @@ def unpack_error(packed: PackedError) -> Exception:
         The exception itself, with the traceback there as a note; a WorkerError with its description where it can't be
         rebuilt, and where it is none that functions should raise, such as SystemExit.
     """
+    return _unpacked(packed, Exception)
+
+
+def _unpacked(packed: PackedError, kind: type[Raised]) -> Raised | WorkerError:
     original: object = None
     if packed.pickled:
         with Caught() as caught:  # its class may not exist here
             original = pickle.loads(packed.pickled)
         caught.pass_interrupt()
-    if isinstance(original, Exception):
-        error: Exception = original
-    else:
-        error = WorkerError(f"process {packed.pid} raised {packed.description}")
+    raised = f"process {packed.pid} raised {packed.description}"
+    error = original if isinstance(original, kind) else WorkerError(raised)
     if packed.cause is not None:
-        error.__cause__ = unpack_error(packed.cause)
+        error.__cause__ = unpack_raised(packed.cause)
     if packed.traceback:
         error.add_note(f"In process {packed.pid}:\n{packed.traceback}")
     return error

@@ -2,7 +2,8 @@
 
 Guarantees:
   - An item that fails doesn't touch the others of its chunk.
-  - An exception comes back as the user's own type, with the traceback of its process as a note.
+  - An exception comes back as the user's own type, with the traceback of its process as a note; also one that is no
+    Exception, such as SystemExit, which ends neither the process nor a thread of a pool.
   - What can't be pickled, items, results or exceptions, is an error that says so, and never breaks the process.
   - A generator is pulled in steps of a few milliseconds where its process can be asked again: between two of them it is
     kept there, and the process does other calls.
@@ -17,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final, TypeAlias, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_error
+from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._channels._size import size_of
 
@@ -182,7 +183,7 @@ class PackedOutcomes:
     def _unpacked(self, packed: _Packed) -> Outcome:
         match packed:
             case (False, value):
-                return False, unpack_error(cast("PackedError", value))
+                return False, unpack_raised(cast("PackedError", value))
             case (True, Values(outcomes, token)):
                 return True, Values([self._unpacked(each) for each in outcomes], token, self.worker)
             case _:
@@ -193,12 +194,12 @@ def _outcome(op: Op, item: object, *, flatten: bool, in_steps: bool) -> Outcome:
     with Caught() as calling:
         result = op(item)
         return True, _pulled(iter(cast("Iterable[object]", result)), in_steps=in_steps) if flatten else result
-    return False, as_exception(calling.error)
+    return False, calling.error
 
 
 def _packed(outcome: Outcome) -> _Packed:
     match outcome:
-        case (False, Exception() as error):
+        case (False, BaseException() as error):
             return False, pack_error(error)
         case (True, Values(outcomes, token)):
             return True, Values([_packed(each) for each in outcomes], token)
@@ -223,7 +224,7 @@ def _picklable(outcome: _Packed) -> _Packed:
 
 
 def as_exception(error: BaseException | None) -> Exception:
-    """Return what a user's function raised as an exception that neither ends a process nor, sent on, the program."""
+    """Return what a call of a whole chunk raised as an exception that, raised by its future, ends no program."""
     if isinstance(error, Exception):
         return error
     told = WorkerError(f"a stage's function raised {error!r}")
