@@ -1,5 +1,6 @@
 """What the processes of these tests do; importable, so that every start method can run it."""
 
+import asyncio
 import atexit  # noqa: TID251 - what a user may do
 import itertools
 import os
@@ -7,7 +8,7 @@ import random  # noqa: TID251 - what is seeded
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ def refuse_odd(number: int) -> int:
 def refuse_stubbornly(number: int) -> int:
     """Raise what can't be brought over."""
     raise StubbornError("stubborn", number)
+
+
+class LetterAndWait:
+    """A source of one letter, and then of nothing for ever, until it is cancelled."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Iterate."""
+        yield "a"
+        await asyncio.Event().wait()
+
+
+class NotedLetters:
+    """A source of one letter that notes in a folder each time that it is begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[str]:
+        """Begin."""
+        (self._folder / str(time.monotonic_ns())).touch()
+        return iter("a")
 
 
 class EndOfTheWorldError(BaseException):

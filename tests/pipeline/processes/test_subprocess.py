@@ -1,13 +1,15 @@
 """A pipeline in a process of its own: items, passes, failures, and what it reports."""
 
 import asyncio
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerError
+from penstock.errors import AlreadyRunningError, ClosedError, PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, PipelineConfig
 from penstock.pipeline._processes import ProcessExecutor
 from penstock.pipeline._subprocess import run_in_subprocess
@@ -59,10 +61,80 @@ def test_items_one_by_one() -> None:
             pipeline.get_item()
     pipeline.stop()
     pipeline.stop()
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="the pipeline was stopped"):
+            pipeline.get_item(timeout=60)
+    pipeline.start()
     assert pipeline.get_item(timeout=60) == "a"
-    with pytest.raises(UsageError, match="while it runs"):
-        pipeline.start()
+    for kind in (UsageError, RuntimeError, AlreadyRunningError):
+        with pytest.raises(kind, match="while it runs"):
+            pipeline.start()
     pipeline.stop()
+
+
+def test_states() -> None:
+    """`state` says what the pipeline does, as far as it was read."""
+    pipeline = run_in_subprocess(config_of("ab"), num_threads=1)
+    states = [pipeline.state]
+    items = iter(pipeline)
+    states.append(pipeline.state)
+    assert list(items) == ["a", "b"]
+    states.append(pipeline.state)
+    pipeline.stop(wait=False)
+    states.append(pipeline.state)
+    assert states == ["new", "running", "done", "stopped"]
+    pipeline.stop()
+    assert list(pipeline) == ["a", "b"]
+    pipeline.stop()
+
+
+def test_leaving_a_for_early() -> None:
+    """Over a continuous source the next `for` continues, and skips a rest that is empty; else a new pass begins."""
+    with run_in_subprocess(config_of(range(6), ops.double, continuous=True), num_threads=1).auto_stop() as pipeline:
+        found = [list(itertools.islice(pipeline, 4)) for _ in range(3)]
+        assert found == [[0, 2, 4, 6], [8, 10], [0, 2, 4, 6]]
+        found = [list(itertools.islice(pipeline, 2)) for _ in range(3)]
+        assert found == [[8, 10], [0, 2], [4, 6]]
+        assert pipeline.get_item() == 8
+        older = iter(pipeline)
+        assert list(pipeline) == [10]
+        with pytest.raises(ClosedError, match="this pass has ended for this reader"):
+            next(older)
+    with run_in_subprocess(config_of(range(6), ops.double), num_threads=1).auto_stop() as pipeline:
+        assert [list(itertools.islice(pipeline, 4)) for _ in range(2)] == [[0, 2, 4, 6]] * 2
+
+
+def test_leaving_an_async_for_early() -> None:
+    """So it is with `async for`."""
+
+    async def steps(pipeline: Any, count: int) -> list[int]:
+        found: list[int] = []
+        async for item in pipeline:
+            found.append(item)
+            if len(found) == count:
+                break
+        return found
+
+    async def main() -> list[list[int]]:
+        return [await steps(pipeline, 4) for _ in range(3)]
+
+    with run_in_subprocess(config_of(range(6), ops.double, continuous=True), num_threads=1).auto_stop() as pipeline:
+        assert asyncio.run(main()) == [[0, 2, 4, 6], [8, 10], [0, 2, 4, 6]]
+
+
+def test_a_continuous_source_is_begun_one_pass_ahead(tmp_path: Path) -> None:
+    """A pass is begun in the process when the one before it is read here, and no earlier."""
+
+    def count() -> int:
+        return len(list(tmp_path.iterdir()))
+
+    config = config_of(ops.NotedLetters(tmp_path), continuous=True)
+    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        for passes in range(1, 6):
+            assert count() <= passes
+            assert list(pipeline) == ["a"]
+            assert count() <= passes + 1
+    assert count() <= 6
 
 
 def test_continuous() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import UsageError, WorkerError
+from penstock.errors import ClosedError, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, PipelineConfig
 from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
 from tests.pipeline.processes import ops
@@ -111,20 +111,55 @@ def test_a_start_that_takes_too_long(ready: Path) -> None:
         slow.start(timeout=0.01)
 
 
-def test_stop_ends_what_does_not_end(ready: Path) -> None:
-    """A function that never returns is ended with its process when the time is over; who waits sees the end."""
+def read_all(pipeline: SubprocessPipeline[Any], told: list[BaseException | None]) -> None:
+    """Read a pass, and note what it ended with."""
+    try:
+        list(pipeline)
+        told.append(None)
+    except ClosedError as error:
+        told.append(error)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_stop_ends_what_does_not_end(ready: Path, *, wait: bool) -> None:
+    """A function that never returns is ended with its process when the time is over; a reader gets a ClosedError."""
     config = PipelineBuilder().add_source([str(ready)]).pipe(ops.wait_for_ever).add_sink().get_config()
     pipeline = run_in_subprocess(config, num_threads=1)
-    seen: list[Any] = []
-    reader = threading.Thread(target=lambda: seen.append(list(pipeline)))
+    told: list[BaseException | None] = []
+    reader = threading.Thread(target=read_all, args=(pipeline, told))
     reader.start()
     with ready.open() as pipe:
         process = os.pidfd_open(int(pipe.readline()))
-    pipeline.stop(timeout=0.1)
-    assert select.select([process], [], [], 0)[0]
-    os.close(process)
+    pipeline.stop(timeout=0.1, wait=wait)
     reader.join()
-    assert seen == [[]]
+    assert isinstance(told[0], ClosedError)
+    assert str(told[0]).startswith("the pipeline was stopped")
+    assert pipeline.state == "stopped"
+    assert select.select([process], [], [], 0 if wait else 10)[0]
+    os.close(process)
+    pipeline.stop()
+
+
+def test_another_reader_takes_over() -> None:
+    """A reader that waits while another pass begins gets a ClosedError, and takes no item of that pass."""
+    config = PipelineBuilder().add_source(ops.LetterAndWait()).add_sink().get_config()
+    pipeline = run_in_subprocess(config, num_threads=1)
+    for _ in range(5):
+        items = iter(pipeline)
+        assert next(items) == "a"
+        told: list[BaseException | None] = []
+
+        def read(items: Any = items, told: list[BaseException | None] = told) -> None:
+            read_all(items, told)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        others = iter(pipeline)
+        assert next(others) == "a"
+        reader.join()
+        assert isinstance(told[0], ClosedError)
+        assert str(told[0]).startswith("this pass has ended for this reader")
+    pipeline.stop(timeout=0.1)
 
 
 def test_stop_lets_the_process_end_by_itself(tmp_path: Path) -> None:

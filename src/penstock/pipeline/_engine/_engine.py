@@ -58,7 +58,7 @@ class Engine:
         self.dropped: Dropped = Dropped()
         self.outlet: Outlet | None = None
         self.is_stopped: bool = False
-        self.goes_on: bool = config.continuous or _one_shot(config) is not None
+        self.goes_on: bool = config.continuous or one_shot(config) is not None
         self._max_failures = max_failures
         self._background: Background | None = None
         self._ending: Background | None = None  # one that was stopped, and may not have ended yet
@@ -209,17 +209,17 @@ def _not_opened(error: BaseException) -> PipelineFailure:
     return failure
 
 
-def _one_shot(config: PipelineConfig) -> object | None:
+def one_shot(config: PipelineConfig) -> object | None:
     """Return a source that can be gone through once; None if there is none."""
     if isinstance(config.source, Merge):
-        found = (_one_shot(merged) for merged in config.source.pipelines)
+        found = (one_shot(merged) for merged in config.source.pipelines)
         return next((each for each in found if each is not None), None)
     source: object = config.source.source
     return source if isinstance(source, Iterator | AsyncIterator) else None
 
 
 def _need_iterable_again(config: PipelineConfig) -> None:
-    source = _one_shot(config)
+    source = one_shot(config)
     if source is not None:
         raise UsageError(
             f"an iterator can be gone through once; got a second pass over {source!r:.200}. Give what makes a new "

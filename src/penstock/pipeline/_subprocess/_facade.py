@@ -15,13 +15,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Generic, Self, cast
+from typing import Final, Generic, Self
 
 from penstock._caught import Caught
 from penstock.concurrency._children._child_process import StartMethod, check_start_method
 from penstock.concurrency._children._packed_error import unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
+from penstock.pipeline._engine._engine import State, one_shot
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import Item, OutT_co
 from penstock.pipeline._pipeline import build_pipeline
@@ -31,6 +32,8 @@ from penstock.pipeline._subprocess._messages import Setup, Word
 from penstock.pipeline._subprocess._runs import Runs
 from penstock.pipeline._subprocess._sending import Sending, Successors
 
+_ITEM: Final = Word.ITEM
+_END_OF_PASS: Final = Word.END_OF_PASS
 _ON_THEIR_WAY: Final = 2  # items, so that one travels while the one before it is read
 
 
@@ -87,16 +90,20 @@ def run_in_subprocess(
         sending = Sending()
         return _pickled(initializer, "the initializer", sending), _pickled_setup(setup, sending), sending.inherited
 
-    return SubprocessPipeline(
-        Runs(lambda timeout: Link(make_setup, start_method, timeout)), config.names(), here.report
+    runs = Runs(
+        lambda timeout: Link(make_setup, start_method, timeout),
+        continuous=config.continuous,
+        goes_on=config.continuous or one_shot(config) is not None,
     )
+    return SubprocessPipeline(runs, config.names(), here.report)
 
 
 class SubprocessPipeline(Generic[OutT_co]):
     """A pipeline in one process of its own, whose items are read here: by `for`, `async for`, or one by one.
 
-    One `for` is one pass over the source. Leaving it early ends that pass, and the next `for` begins a new one; an
-    iterator that is kept goes on. All passes run in the same process, until a stop, or its death.
+    One `for` is one pass over the source. After one that was left early, the next `for` begins a new pass; where the
+    source is continuous or an iterator, it continues with the rest of that one. An iterator that is kept continues,
+    too. All passes run in the same process, until a stop, or its death.
 
     It is made by `run_in_subprocess`, and may be started again after each end, stop, failure or death. Any thread may
     call any method; coroutines and threads don't read at the same time.
@@ -131,19 +138,24 @@ class SubprocessPipeline(Generic[OutT_co]):
             timeout: how many seconds the process may take to start; None, the default, means any time.
 
         Raises:
-            UsageError: the pipeline is running, or its config can't be pickled.
+            AlreadyRunningError: the pipeline is running. It is a UsageError and a RuntimeError.
+            UsageError: its config can't be pickled.
             WorkerError: the process died before it was ready.
             TimeoutError: it was not ready in time, and was ended.
         """
         self._runs.start(timeout)
 
-    def stop(self, *, timeout: float | None = None) -> None:
-        """End the process, in whatever state it is; what was not read is dropped. Harmless when repeated.
+    def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
+        """End the process, in whatever state it is. Harmless when repeated.
+
+        Items that were not read are discarded. A reader whose pass was open, also one that waits in another thread,
+        gets a ClosedError. Only `start` or a new `for` starts the pipeline again; `get_item` doesn't.
 
         Args:
             timeout: how many seconds stages have to end before the process is killed; None, the default, means 5.
+            wait: whether to wait until the process has ended. Default True.
         """
-        self._runs.stop(timeout)
+        self._runs.stop(timeout, wait=wait)
 
     def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
@@ -160,7 +172,7 @@ class SubprocessPipeline(Generic[OutT_co]):
     # -- reading
 
     def get_item(self, *, timeout: float | None = None) -> OutT_co:
-        """Return the next item of the pass; starts the pipeline if it was never started, or was stopped.
+        """Return the next item of the pass; starts the pipeline if it is new: never started, and not stopped.
 
         Args:
             timeout: how many seconds to wait for it; None, the default, means any time.
@@ -173,9 +185,20 @@ class SubprocessPipeline(Generic[OutT_co]):
             TimeoutError: no item came in time. None is lost.
             PipelineFailure: a stage failed; what it raised is the cause.
             WorkerError: the process died.
+            ClosedError: the pipeline was stopped, before or during the call.
         """
         link = self._runs.current()
-        return cast("OutT_co", self._runs.judge(link, *link.receive(link.run, timeout)))
+        word, content = link.receive(link.run, timeout)
+        if word is not _ITEM:
+            try:
+                over = EOFError("the pass is over")
+                error = self._runs.ended(word, content)
+            except BaseException:
+                link.due = (word, content)
+                raise
+            raise over if error is None else error
+        item: OutT_co = content
+        return item  # with no call since the item was received, after which a signal handler might raise
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
         """Return an iterator over one pass, as `iter` does.
@@ -184,13 +207,15 @@ class SubprocessPipeline(Generic[OutT_co]):
             timeout: how many seconds to wait for each item; None, the default, means any time.
 
         Returns:
-            The iterator: over a new pass, unless nothing was read of the one that runs.
+            The iterator: over a new pass, unless nothing was read of the one that runs; over the rest of that one,
+            where the source is continuous or an iterator. Iterators that were made before are over: their next read is
+            a ClosedError, as it is after a `stop`.
 
         Raises:
             UsageError: the config can't be pickled.
             WorkerError: the process died before it was ready.
         """
-        return PassIterator(self._runs, self._runs.begin_pass(), timeout)
+        return PassIterator(self._runs, timeout)
 
     def __iter__(self) -> Iterator[OutT_co]:
         """Return an iterator over one pass."""
@@ -225,6 +250,14 @@ class SubprocessPipeline(Generic[OutT_co]):
         seen = self._runs.look()
         return self._report() if seen.report is None else seen.report
 
+    @property
+    def state(self) -> State:
+        """What the pipeline does: "new", "running", "done" or "stopped".
+
+        It is "done" when the end of the run, or a failure, was read. Else as `Pipeline.state`.
+        """
+        return self._runs.state
+
     def __repr__(self) -> str:
         pid = self._runs.pid
         state = "not running" if pid is None else f"in process {pid}"
@@ -252,24 +285,33 @@ class AutoStop(Generic[OutT_co]):
 class PassIterator(Iterator[Item]):
     """The items of one pass."""
 
-    def __init__(self, runs: Runs, number: int, timeout: float | None) -> None:
+    def __init__(self, runs: Runs, timeout: float | None) -> None:
         self._runs = runs
-        self._number = number
+        self._number, self._link, self._is_rest = runs.begin_pass()
+        self._run = self._link.run
         self._timeout = timeout
         self._ended = False
 
     def __next__(self) -> Item:
-        link = None if self._ended else self._runs.link_of(self._number)
-        if link is None:
-            raise StopIteration
-        word, content = link.receive(link.run, self._timeout)
-        if word is Word.ITEM:
-            return content
-        self._ended = True
-        try:
-            return self._runs.judge(link, word, content)
-        except EOFError:
-            raise StopIteration from None
+        while not self._ended:
+            self._runs.check_reader(self._number)
+            word, content = self._link.receive(self._run, self._timeout)
+            if word is _ITEM:
+                self._is_rest = False
+                return content
+            try:
+                error = self._runs.ended(word, content)
+            except BaseException:
+                self._link.due = (word, content)
+                raise
+            if self._is_rest and word is _END_OF_PASS:
+                self._is_rest = False
+                self._number = self._runs.reader
+                continue
+            self._ended = True
+            if error is not None:
+                raise error
+        raise StopIteration
 
 
 class AsyncPassIterator(AsyncIterator[Item]):
@@ -277,29 +319,39 @@ class AsyncPassIterator(AsyncIterator[Item]):
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._number: int | None = None
-        self._beginning: asyncio.Future[int] | None = None
+        self._begun: tuple[int, Link, bool] | None = None
+        self._beginning: asyncio.Future[tuple[int, Link, bool]] | None = None
+        self._run = 0
         self._ended = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Item:
-        if self._number is None:
-            self._number = await self._begin()
-        link = None if self._ended else self._runs.link_of(self._number)
-        if link is None:
-            raise StopAsyncIteration
-        word, content = await link.areceive(link.run)
-        if word is Word.ITEM:
-            return content
-        self._ended = True
-        try:
-            return self._runs.judge(link, word, content)
-        except EOFError:
-            raise StopAsyncIteration from None
+        if self._begun is None:
+            self._begun = await self._begin()
+            self._run = self._begun[1].run
+        while not self._ended:
+            number, link, is_rest = self._begun
+            self._runs.check_reader(number)
+            word, content = await link.areceive(self._run)
+            if word is _ITEM:
+                self._begun = number, link, False
+                return content
+            try:
+                error = self._runs.ended(word, content)
+            except BaseException:
+                link.due = (word, content)
+                raise
+            if is_rest and word is _END_OF_PASS:
+                self._begun = self._runs.reader, link, False
+                continue
+            self._ended = True
+            if error is not None:
+                raise error
+        raise StopAsyncIteration
 
-    async def _begin(self) -> int:
+    async def _begin(self) -> tuple[int, Link, bool]:
         if self._beginning is None:
             self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
         beginning = self._beginning

@@ -7,6 +7,7 @@ Guarantees:
 """
 
 import asyncio
+import itertools
 import pickle
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,7 +20,7 @@ from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._pipeline import Pipeline
-from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Setup, Word
+from penstock.pipeline._subprocess._messages import Begin, Look, Read, Seen, Setup, Word
 from penstock.pipeline._subprocess._sending import load
 from penstock.transport import TensorPipeWriter
 
@@ -76,6 +77,8 @@ class Helper:
         self._pipeline = pipeline
         self._writer = writer
         self._commands: asyncio.Queue[Begin | Look | None] = asyncio.Queue()
+        self._read = Read(0, 0)  # what the parent reads
+        self._asked = asyncio.Event()  # that has changed
         self._failure: PackedError | None = None
         self._failed_run = 0
 
@@ -110,10 +113,14 @@ class Helper:
             self._tell(-1)
 
     def _hear(self) -> None:
-        command: Begin | Look | None = None
+        command: Begin | Read | Look | None = None
         with suppress(EOFError, OSError):
             message = self._requests.recv_bytes()
             command = pickle.loads(message) if message else None
+        if isinstance(command, Read):
+            self._read = command
+            self._asked.set()
+            return
         if command is None:
             asyncio.get_running_loop().remove_reader(self._requests.fileno())
         self._commands.put_nowait(command)
@@ -135,12 +142,18 @@ class Helper:
                 raise caught.error
 
     async def _send_passes(self, run: int) -> None:
-        while True:
+        if not self._setup.config.continuous:
             await self._send_pass(run)
-            if not self._setup.config.continuous:
-                break
+            await self._send((run, int(Word.END), None))
+            return
+        if self._pipeline.state != "running":
+            self._pipeline.start()
+        for number in itertools.count(1):
+            while self._read < (run, number):  # the next pass is computed, and not sent, before this one is read
+                self._asked.clear()
+                await self._asked.wait()
+            await self._send_pass(run)
             await self._send((run, int(Word.END_OF_PASS), None))
-        await self._send((run, int(Word.END), None))
 
     async def _send_pass(self, run: int) -> None:
         word, count = int(Word.ITEM), 0

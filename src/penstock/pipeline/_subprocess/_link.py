@@ -12,8 +12,10 @@ from penstock.concurrency._children._child_process import ChildProcess, StartMet
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.concurrency._children._seeding import draw_seeds
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
+from penstock.pipeline._engine._engine import REPLACED, STOPPED
+from penstock.pipeline._ops import Item
 from penstock.pipeline._subprocess._helper import serve
-from penstock.pipeline._subprocess._messages import Begin, Look, Seen, Word
+from penstock.pipeline._subprocess._messages import Begin, Look, Read, Seen, Word
 from penstock.transport import TensorPipeReader
 
 _PATIENCE_SECONDS: Final = 5.0  # what the process has to end by itself
@@ -38,14 +40,20 @@ class Link:
 
     Attributes:
         run: the number of the run that began last.
-        ended: how that ended, as far as it was received.
-        turn: who receives.
+        ended: whether it has ended, as far as it was received.
+        turn: held by the thread that receives.
+        due: what the next read gets: a word and its content; None if it receives one.
     """
 
     def __init__(self, make_setup: MakeSetup, start_method: StartMethod | None, timeout: float | None) -> None:
         self.run: int = 0
         self.ended: bool = True
-        self.turn: threading.Lock = threading.Lock()
+        self.turn: threading.RLock = threading.RLock()  # one that an interrupted thread can take again
+        self.due: tuple[Word, Item] | None = None
+        self._message: object = None  # that was received, and not judged
+        self._passes_begun = 0  # of the run
+        self._closed_because = ""
+        self._sending = threading.Lock()
         self._owner = os.getpid()
         self._asking = threading.Lock()
         self._questions = 0
@@ -80,14 +88,25 @@ class Link:
         """
         self.run += 1
         self.ended = False
+        self.due = None
+        self._passes_begun = 0
         try:
-            self.process.pipe.send_bytes(pickle.dumps(Begin(self.run)))
+            self._send(Begin(self.run))
         except OSError:
             raise self.died() from None
         return self.run
 
-    def receive(self, run: int, timeout: float | None) -> tuple[Word, object]:
-        """Return the next word of a run, and what it comes with; a run that has ended goes on ending.
+    def begin_pass(self) -> None:
+        """Tell the process that another pass of the run is being read."""
+        self._passes_begun += 1
+        with suppress(OSError):  # the read that follows meets the death
+            self._send(Read(self.run, self._passes_begun))
+
+    def receive(self, run: int, timeout: float | None) -> tuple[Word, Item]:
+        """Return the next word of a run, and what it comes with; a run that has ended ends again.
+
+        A signal handler's exception that comes out of it leaves the word to the next call: what was received is kept
+        until nothing is called any more before the return.
 
         Args:
             run: its number.
@@ -98,6 +117,7 @@ class Link:
 
         Raises:
             TimeoutError: there was none for so many seconds.
+            ClosedError: the pipeline was stopped, or another run has begun.
             WorkerError: the process has died.
             MessageError: an item can't be rebuilt in this process.
         """
@@ -105,48 +125,57 @@ class Link:
         if not self.turn.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutError(f"no item came within {timeout} s")
         try:
-            while not (self.ended or self.run != run):
+            while not self._has_due(run):
                 left = None if until is None else max(until - monotonic(), 0.0)
                 try:
-                    message = self.reader.receive(timeout_seconds=left)
+                    self._message = self.reader.receive(timeout_seconds=left)
                 except TimeoutError:
                     raise TimeoutError(f"no item came within {timeout} s") from None
                 except (PeerError, MessageError, ClosedError, EOFError) as error:
-                    return self._lost(error)
-                found = self.judge(message, run)
-                if found is not None:
-                    return found
-                del message
+                    self._lose(error)
         finally:
             self.turn.release()
-        return Word.END, None
+        due = self.due
+        self.due = None
+        assert due is not None
+        return due
 
-    async def areceive(self, run: int) -> tuple[Word, object]:
+    async def areceive(self, run: int) -> tuple[Word, Item]:
         """Do what `receive` does, from a coroutine.
 
         Returns:
             As `receive`.
         """
-        while not (self.ended or self.run != run):
+        while not self._has_due(run):
             try:
-                message = await self.reader.areceive()
+                self._message = await self.reader.areceive()
             except (PeerError, MessageError, ClosedError, EOFError) as error:
-                return self._lost(error)
-            found = self.judge(message, run)
-            if found is not None:
-                return found
-            del message
-        return Word.END, None
+                self._lose(error)
+        due = self.due
+        self.due = None
+        assert due is not None
+        return due
 
-    def judge(self, message: object, run: int) -> tuple[Word, object] | None:
-        """Return what a message says to who reads a run; None if it is of an older one."""
-        of_run, number, content = cast("tuple[int, int, object]", message)
-        if of_run != run:
-            return None
-        word = Word(number)
-        if word is Word.END or word is Word.FAILED:
-            self.ended = True
-        return word, content
+    def _has_due(self, run: int) -> bool:
+        """Return whether a word of a run is due; judge what was received.
+
+        Raises:
+            ClosedError: the pipeline was stopped, or another run has begun.
+        """
+        if self._closed_because:
+            raise ClosedError(self._closed_because)
+        if self.run != run:
+            raise ClosedError(REPLACED)
+        if self._message is not None:
+            of_run, number, content = cast("tuple[int, int, object]", self._message)
+            if of_run == run:
+                word = Word(number)
+                self.ended = word is Word.END or word is Word.FAILED
+                self.due = (word, content)
+            self._message = None  # else it is of an older run
+        elif self.due is None and self.ended:
+            self.due = (Word.END, None)
+        return self.due is not None
 
     def look(self) -> Seen:
         """Return what the process has seen so far.
@@ -157,10 +186,16 @@ class Link:
         with self._asking:
             self._questions += 1
             try:
-                self.process.pipe.send_bytes(pickle.dumps(Look(self._questions)))
+                self._send(Look(self._questions))
                 return self._answer(self._questions, None)
             except (EOFError, OSError):
                 raise self.died() from None
+
+    def close_reading(self) -> None:
+        """Wake a reader that waits for an item, and the process that waits for room: nothing is received any more."""
+        if os.getpid() == self._owner:
+            self._closed_because = STOPPED
+            self.reader.close()
 
     def stop(self, timeout: float | None) -> Seen | None:
         """Return the process's last word, if it came to that, once it has ended; kill it if it takes longer."""
@@ -168,7 +203,7 @@ class Link:
         if os.getpid() != self._owner or self._closed:
             return None
         patience = _PATIENCE_SECONDS if timeout is None else timeout
-        self.reader.close()  # who waits for an item is told, and the process that waits for room
+        self.close_reading()
         with self._asking, suppress(EOFError, OSError, TimeoutError):
             self.process.pipe.send_bytes(b"")
             seen = self._answer(-1, patience)
@@ -186,23 +221,26 @@ class Link:
         self._dispose()
         return death
 
-    def _lost(self, error: Exception) -> tuple[Word, object]:
-        """Return the end, where somebody has stopped the pipeline meanwhile.
-
-        Returns:
-            As `receive`.
+    def _lose(self, error: Exception) -> None:
+        """End the run, whose pipe has broken.
 
         Raises:
-            WorkerError: the process has died.
-            MessageError: an item can't be rebuilt in this process.
+            ClosedError: since the pipeline was stopped.
+            WorkerError: since the process has died.
+            MessageError: since an item can't be rebuilt in this process.
         """
-        self.ended = True
         if isinstance(error, ClosedError) or self._closed:
-            return Word.END, None
+            raise ClosedError(self._closed_because or STOPPED) from None
+        self.ended = True
         if isinstance(error, MessageError):
             self._dispose()
             raise error
         raise self.died() from None
+
+    def _send(self, command: Begin | Read | Look) -> None:
+        pickled = pickle.dumps(command)
+        with self._sending:
+            self.process.pipe.send_bytes(pickled)
 
     def _answer(self, number: int, timeout: float | None) -> Seen:
         """Return the answer to a question; those to questions that were interrupted are passed over.

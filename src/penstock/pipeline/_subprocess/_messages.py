@@ -54,6 +54,18 @@ class Begin(NamedTuple):
     run: int
 
 
+class Read(NamedTuple):
+    """A pass of a run is being read.
+
+    Attributes:
+        run: the run's number.
+        passes: how many of its passes the reader has begun to read.
+    """
+
+    run: int
+    passes: int
+
+
 class Look(NamedTuple):
     """Tell what was seen so far.
 

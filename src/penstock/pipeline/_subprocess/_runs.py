@@ -4,12 +4,16 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.util import Finalize
 
+from penstock._caught import Caught
 from penstock.concurrency._children._packed_error import unpack_error
-from penstock.errors import ClosedError, UsageError
+from penstock.errors import AlreadyRunningError, ClosedError, UsageError
+from penstock.pipeline._engine._engine import REPLACED, STOPPED, State
 from penstock.pipeline._subprocess._link import Link
 from penstock.pipeline._subprocess._messages import Seen, Word
+from penstock.transport._daemon_thread import DaemonThread
 
 KEPT_DROPPED = 1000
 
@@ -19,14 +23,24 @@ class Runs:
 
     Args:
         connect: starts a process, within so many seconds.
+        continuous: whether passes follow each other in one run.
+        goes_on: whether a pass that is left early goes on with the next reader, as in `Engine`.
+
+    Attributes:
+        reader: the number of the iterator that reads; others that were made before are over.
+        is_stopped: whether it was stopped, and not started since.
     """
 
-    def __init__(self, connect: Callable[[float | None], Link]) -> None:
+    def __init__(self, connect: Callable[[float | None], Link], *, continuous: bool, goes_on: bool) -> None:
+        self.reader: int = 0
+        self.is_stopped: bool = False
         self._connect = connect
+        self._continuous = continuous
+        self._goes_on = goes_on
         self._link: Link | None = None
         self._lock = threading.RLock()  # over starting and stopping
-        self._pass = 0  # which pass is being read
-        self._fresh = False  # nothing of it was read yet
+        self._ending = threading.Lock()  # over waiting for the end of a process
+        self._fresh = False  # nothing of the pass was read yet
         self._seen = Seen(0, (), None)  # by processes that were stopped
         self._process = os.getpid()
         self._finalizer: Finalize | None = None
@@ -37,87 +51,117 @@ class Runs:
         link = self._link
         return None if link is None or link.ended else link.process.pid
 
+    @property
+    def state(self) -> State:
+        """What the pipeline does, as far as it was received."""
+        link = self._link
+        if self.is_stopped or os.getpid() != self._process:
+            return "stopped"
+        if link is None:
+            return "new"
+        return "done" if link.ended or not link.alive else "running"
+
     def start(self, timeout: float | None) -> None:
         """Begin a run.
 
         Raises:
-            UsageError: one runs.
+            AlreadyRunningError: one runs.
         """
         self.check_process()
         with self._lock:
-            if self._link is not None and self._link.alive and not self._link.ended:
-                raise UsageError("a pipeline is started once at a time; got start() while it runs. Call stop() before")
+            if self.state == "running":
+                raise AlreadyRunningError(
+                    "a pipeline is started once at a time; got start() while it runs. Call stop() before"
+                )
             self._begin(timeout)
 
-    def begin_pass(self) -> int:
-        """Return the number of a pass of which nothing was read; begin it if need be."""
-        self.check_process()
-        with self._lock:
-            if not (self._fresh and self._link is not None and self._link.alive):
-                self._begin(None)
-            return self._pass
-
-    def link_of(self, number: int) -> Link | None:
-        """Return what an iterator over a pass reads; None if the pipeline was stopped.
-
-        Raises:
-            ClosedError: that pass is over.
-        """
-        self.check_process()
-        if self._pass != number:
-            raise ClosedError("this pass has ended, for a new one has begun: an iterator is read before the next one")
-        self._fresh = False
-        return self._link
-
-    def current(self) -> Link:
-        """Return what is read now; begin a run if there never was one, or the pipeline was stopped."""
-        self.check_process()
-        link = self._link
-        if link is None or not link.alive:
-            with self._lock:
-                link = self._link
-                if link is None or (link.ended and not link.alive):
-                    link = self._begin(None)
-        self._fresh = False
-        return link
-
-    def judge(self, link: Link, word: Word, content: object) -> object:
-        """Return an item that was received, or raise what a word means.
-
-        Args:
-            link: that it came from.
-            word: what was received.
-            content: with the word.
+    def begin_pass(self) -> tuple[int, Link, bool]:
+        """Begin to read, as `Reading.begin_pass` does.
 
         Returns:
-            The item.
+            The number of the reader, where it receives, and whether it reads a rest.
+        """
+        self.check_process()
+        with self._lock:
+            link = self._link
+            if link is None or (not (self._fresh and link.alive) and (self._fresh or link.ended or not self._goes_on)):
+                link = self._begin(None)
+            self.reader += 1
+            return self.reader, link, not self._fresh
+
+    def check_reader(self, number: int) -> None:
+        """Check that this is the reader whose turn it is, and tell the process of a pass that is being read.
 
         Raises:
-            EOFError: the pass is over.
+            ClosedError: another one has begun to read.
         """
-        if word is Word.ITEM:
-            return content
+        self.check_process()
+        if self.reader != number:
+            raise ClosedError(REPLACED)
+        self._note_read()
+
+    def current(self) -> Link:
+        """Return what is read now; begin a run if the pipeline is new.
+
+        Raises:
+            ClosedError: it was stopped.
+        """
+        self.check_process()
+        if self.is_stopped:
+            raise ClosedError(STOPPED)
+        link = self._link
+        if link is None:
+            with self._lock:
+                link = self._link or self._begin(None)
+        self._note_read()
+        return link
+
+    def _note_read(self) -> None:
+        link = self._link
+        if self._fresh and link is not None:
+            if self._continuous:
+                link.begin_pass()
+            self._fresh = False
+
+    def ended(self, word: Word, content: object) -> Exception | None:
+        """Return what a reader raises for a word other than an item, which is read then; None for a plain end."""
+        error: Exception | None = None
         if word is Word.FAILED:
             assert isinstance(content, bytes)
             error = unpack_error(pickle.loads(content))
-            raise error
         if word is Word.END_OF_PASS:
-            with self._lock:
-                self._pass += 1
-                self._fresh = link is self._link
-        raise EOFError("the pass is over")
+            self.reader += 1
+            self._fresh = True
+        return error
 
-    def stop(self, timeout: float | None) -> Exception | None:
-        """Return a failure of the run that nobody has read, once the process has ended."""
+    def stop(self, timeout: float | None, *, wait: bool = True) -> Exception | None:
+        """Return a failure of the run that nobody has read, once the process has ended, or at once."""
         self.check_process()
         with self._lock:
             self._fresh = False
+            self.is_stopped = True
             link, self._link = self._link, None
-            if link is None:
-                return None
+            finalizer, self._finalizer = self._finalizer, None
+        if link is not None and finalizer is not None:
             unread = None if link.ended else link.run
+            link.close_reading()
+            end = partial(self._end, link, finalizer, unread, timeout)
+            if not wait:
+                _end_in_thread(end)
+                return None
+            with Caught() as caught:
+                return end()
+            _end_in_thread(end)  # a signal handler has raised
+            raise caught.taken()
+        if wait:
+            with self._ending:  # another thread may be at it
+                pass
+        return None
+
+    def _end(self, link: Link, finalizer: Finalize, unread: int | None, timeout: float | None) -> Exception | None:
+        with self._ending:
             seen = link.stop(timeout)
-            self._forget()
+            finalizer.cancel()
         if seen is None:
             return None
         self._seen = Seen(0, (self._seen.dropped + seen.dropped)[:KEPT_DROPPED], seen.report)
@@ -156,7 +200,8 @@ class Runs:
             self._finalizer = Finalize(self, link.abandon, exitpriority=0)
             self._link = link
         self._link.begin()
-        self._pass += 1
+        self.is_stopped = False
+        self.reader += 1
         self._fresh = True
         return self._link
 
@@ -164,3 +209,10 @@ class Runs:
         if self._finalizer is not None:
             self._finalizer.cancel()
         self._finalizer = self._link = None
+
+
+def _end_in_thread(end: Callable[[], object]) -> None:
+    def run() -> None:
+        end()
+
+    DaemonThread(run, "penstock-stop")

@@ -112,7 +112,7 @@ def _pulled(iterator: Iterator[object], *, in_steps: bool) -> Values:
                     _kept[token] = iterator
                     return Values(outcomes, token)
     if caught.error is not None:
-        outcomes.append((False, as_exception(caught.error)))
+        outcomes.append((False, caught.error))
     return Values(outcomes)
 
 
