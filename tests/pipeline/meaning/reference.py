@@ -36,11 +36,15 @@ class Failure:
 
 
 def evaluate(
-    config: PipelineConfig, max_failures: int | Fraction = 0, dropped: list[Failure] | None = None
+    config: PipelineConfig,
+    max_failures: int | Fraction = 0,
+    dropped: list[Failure] | None = None,
+    tried: list[int] | None = None,
 ) -> tuple[list[Any], Failure | None]:
     """Return one pass: the items that come out in input order, and the failure that ended it, if one did.
 
-    What is dropped by failures that are allowed is added to `dropped`.
+    What is dropped by failures that are allowed is added to `dropped`, and how many items all stages were given to
+    `tried`.
     """
     outputs: list[Any] = []
     with closing(asyncio.new_event_loop()) as loop:
@@ -51,6 +55,9 @@ def evaluate(
             run.end()
         except _FailedError as failed:
             return outputs, failed.failure
+        finally:
+            if tried is not None:
+                tried.append(run.budget.seen)
     return outputs, None
 
 
@@ -246,6 +253,7 @@ class _Collect:
 
     def push(self, item: Any) -> Iterator[Any]:
         """Give the batch that this item fills."""
+        self._run.budget.seen += 1
         return self._batches(lambda: self._aggregator.accumulate(item), item)
 
     def finish(self) -> Iterator[Any]:
@@ -300,6 +308,7 @@ class _Branch:
 
     def push(self, item: Any) -> Iterator[Any]:
         """Send an item along its path."""
+        self._run.budget.seen += 1
         try:
             number: int = next(self._route(item))
             path = self._paths[number]

@@ -70,7 +70,12 @@ def test_what_ends_programs_is_never_dropped(error: BaseException, where: str, o
     if where != "own threads" and op is ops.yield_or_raise_at_five and not isinstance(error, SystemExit):
         return
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
-        executor = {"threads": threads, "processes": processes, "processes of ours": ProcessExecutor(1)}.get(where)
+        executors: dict[str, Any] = {
+            "threads": threads,
+            "processes": processes,
+            "processes of ours": ProcessExecutor(1),
+        }
+        executor = executors.get(where)
         builder = PipelineBuilder().add_source([1, 2, 5, 3]).pipe(partial(op, error), executor=executor, name="end")
         config = builder.add_sink().get_config()
         make: Any = run_in_subprocess if where == "subprocess" else build_pipeline
@@ -81,8 +86,9 @@ def test_what_ends_programs_is_never_dropped(error: BaseException, where: str, o
         pipeline.stop()
     assert found == [1, 2]
     assert (failed.value.stage, failed.value.item) == ("end", "5")
-    assert type(failed.value.__cause__) is type(error)
-    assert failed.value.__cause__.args == error.args
+    cause = failed.value.__cause__
+    assert cause is not None
+    assert (type(cause), cause.args) == (type(error), error.args)
 
 
 def test_a_death_names_the_stage() -> None:

@@ -1,0 +1,211 @@
+"""Random pipelines whose readers leave early, are stopped or interrupted lose nothing, and end no pass early.
+
+What a reader has when it leaves, or when its read fails, is the beginning of what the sequential reference gives; and
+a read that ends without an exception has read the whole pass.
+"""
+
+import itertools
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ClosedError, PipelineFailure
+from penstock.pipeline import Pipeline, build_pipeline
+from tests.pipeline.meaning.drawing import graphs
+from tests.pipeline.meaning.graphs import BrokenError, Graph, configured, flattened
+from tests.pipeline.meaning.reference import evaluate
+from tests.pipeline.running.reading import PATIENCE_SECONDS
+from tests.pipeline.running.test_signal_handlers import InterruptedError_, Timer, interrupting
+
+THREADS = st.integers(1, 3)
+
+
+def expected_of(graph: Graph) -> list[Any]:
+    """Return one pass of the reference."""
+    return evaluate(configured(graph))[0]
+
+
+def is_beginning(found: list[Any], whole: list[Any], graph: Graph) -> bool:
+    """Whether items are the first of a pass; where its order is free, whether they are items of it."""
+    if graph.is_ordered():
+        return found == whole[: len(found)]
+    return Counter(flattened(found)) <= Counter(flattened(expected_of(graph.intact())))
+
+
+@given(
+    graph=graphs(failing=False, ordered=True),
+    threads=THREADS,
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    by_get_item=st.booleans(),
+)
+def test_steps_over_a_continuous_source(graph: Graph, threads: int, counts: list[int], *, by_get_item: bool) -> None:
+    """`for`s of so many steps give pass after pass, each whole, and no step twice."""
+    whole = expected_of(graph)
+    pipeline = build_pipeline(configured(replace(graph, continuous=True)), num_threads=threads)
+    with pipeline.auto_stop():
+        at = 0
+        for number, count in enumerate(counts):
+            if by_get_item and number % 2 and at < len(whole):
+                assert pipeline.get_item(timeout=PATIENCE_SECONDS) == whole[at]
+                at += 1
+                continue
+            at = at if at < len(whole) or number == 0 else 0  # a rest that is empty is skipped
+            found = list(itertools.islice(pipeline.get_iterator(timeout=PATIENCE_SECONDS), count))
+            assert found == whole[at : at + count]
+            at = at + count if len(found) == count else 0
+
+
+@given(graph=graphs(failing=False, ordered=True), threads=THREADS, counts=st.lists(st.integers(0, 30), max_size=5))
+def test_left_early_over_a_finite_source(graph: Graph, threads: int, counts: list[int]) -> None:
+    """Each `for` begins from the start, however the one before it was left."""
+    whole = expected_of(graph)
+    with build_pipeline(configured(graph), num_threads=threads).auto_stop() as pipeline:
+        for count in counts:
+            assert list(itertools.islice(pipeline, count)) == whole[:count]
+        assert [*pipeline] == whole
+
+
+@given(
+    graph=graphs(failing=True),
+    threads=THREADS,
+    after=st.integers(0, 60),
+    continuous=st.booleans(),
+    wait=st.booleans(),
+    data=st.data(),
+)
+def test_stopped_from_another_thread(
+    graph: Graph, threads: int, after: int, data: Any, *, continuous: bool, wait: bool
+) -> None:
+    """A stop at any moment: the reader has read whole passes, or it gets a ClosedError; then everything works again."""
+    graph = replace(graph, continuous=continuous)
+    by_get_item: bool = data.draw(st.booleans())
+    whole, failure = evaluate(configured(graph))
+    pipeline = build_pipeline(configured(graph), num_threads=threads)
+    read_some, done = threading.Semaphore(0), threading.Event()
+
+    def stop() -> None:
+        for _ in range(after):
+            read_some.acquire()
+            if done.is_set():
+                break
+        pipeline.stop(wait=wait)
+
+    stopper = threading.Thread(target=stop)
+    found: list[Any] = []
+    with ExitStack() as leaving:
+        leaving.callback(pipeline.stop)
+        leaving.callback(stopper.join)
+        leaving.callback(read_some.release)
+        leaving.callback(done.set)
+        pipeline.start()
+        items = items_of(pipeline, by_get_item=by_get_item)
+        stopper.start()
+        error: Exception | None = None
+        try:
+            for item in items:
+                found.append(item)
+                read_some.release()
+        except (ClosedError, PipelineFailure) as raised:
+            error = raised
+    assert pipeline.state == "stopped"
+    assert is_beginning(found, whole, graph)
+    match error:
+        case None:
+            assert failure is None or graph.drops_last()
+            assert found == whole or not graph.is_ordered()
+        case ClosedError():
+            assert str(error).startswith("the pipeline was stopped")
+        case _:
+            assert isinstance(error.__cause__, BrokenError)
+
+
+def items_of(pipeline: Pipeline[Any], *, by_get_item: bool) -> Iterator[Any]:
+    """Return the items of the pass that runs."""
+    if not by_get_item:
+        return pipeline.get_iterator(timeout=PATIENCE_SECONDS)
+    return one_by_one(pipeline)
+
+
+def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
+    """Yield what `get_item` gives."""
+    try:
+        while True:
+            yield pipeline.get_item(timeout=PATIENCE_SECONDS)
+    except EOFError:
+        pass
+
+
+@given(
+    graph=graphs(failing=True, ordered=True),
+    threads=THREADS,
+    delays=st.lists(st.floats(0.00001, 0.002), min_size=1, max_size=20),
+    continuous=st.booleans(),
+)
+def test_interrupted_by_a_signal_handler(graph: Graph, threads: int, delays: list[float], *, continuous: bool) -> None:
+    """A handler that raises at any moments of two passes changes nothing of what is read."""
+    graph = replace(graph, continuous=continuous)
+    whole, failure = evaluate(configured(graph))
+    with ExitStack() as leaving:
+        pipeline = build_pipeline(configured(graph), num_threads=threads)
+        leaving.callback(pipeline.stop)
+        timer = leaving.enter_context(interrupting())
+        for _ in range(2):
+            pipeline.start() if pipeline.state != "running" else None
+            found, failed = read_interrupted(pipeline, timer, delays)
+            assert found == whole
+            assert (failed is None) == (failure is None)
+
+
+def read_interrupted(
+    pipeline: Pipeline[Any], timer: Timer, delays: list[float]
+) -> tuple[list[Any], PipelineFailure | None]:
+    """Return the items of a pass, and its failure, read while a handler raises after each delay."""
+    found: list[Any] = []
+    items, ended, left = pipeline.get_iterator(timeout=PATIENCE_SECONDS), False, [*delays]
+    while not ended:
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left.pop())
+        try:
+            timer.armed = True
+            for item in items:
+                found.append(item)  # noqa: PERF402 - what came before an exception stays
+            ended = True
+            timer.armed = False
+        except InterruptedError_:
+            continue
+        except PipelineFailure as failure:
+            timer.armed = False
+            return found, failure
+    return found, None
+
+
+@given(
+    graph=graphs(failing=True, ordered=True),
+    threads=THREADS,
+    share=st.fractions(0, 1, max_denominator=20),
+)
+def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
+    """Where too few items are tried to judge before, the end judges the share of failures, whatever the shape."""
+    tried: list[int] = []
+    expected, failure = evaluate(configured(graph), share, tried=tried)
+    if tried[0] >= 100:
+        return
+    with ExitStack() as leaving:
+        pipeline = build_pipeline(configured(graph), num_threads=threads, max_failures=share)
+        leaving.callback(pipeline.stop)
+        found: list[Any] = []
+        failed = False
+        try:
+            found.extend(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        except PipelineFailure:
+            failed = True
+    assert failed == (failure is not None)
+    assert failed or found == expected
