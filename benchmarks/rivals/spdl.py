@@ -20,7 +20,7 @@ from spdl.pipeline import PipelineBuilder, SharedMemoryRingBuffer, SharedMemoryS
 
 from benchmarks.carry.child import IN_FLIGHT
 from benchmarks.carry.messages import Message, first_message, numbered
-from benchmarks.macro import images, import_time, pipeline_noop, tiny, tokens, transport
+from benchmarks.macro import images, import_time, pipeline_noop, pipeline_waiting, tiny, tokens, transport
 from benchmarks.rivals import Contestants
 from benchmarks.scenario import Batch, Contestant, Output
 from benchmarks.streams import passes
@@ -102,6 +102,24 @@ def _pipeline_noop(work: pipeline_noop.Work, _: ExitStack) -> tuple[Contestant, 
         pipeline_noop.first_item("SPDL", "rival", sync),
         pipeline_noop.stopped("SPDL", "rival", sync),
         pipeline_noop.rebuilt("SPDL", "rival", sync, work),
+    )
+
+
+def _pipeline_waiting(cells: tuple[pipeline_waiting.Cell, ...], _: ExitStack) -> tuple[Contestant, ...]:
+    def make(cell: pipeline_waiting.Cell) -> Any:  # noqa: ANN401 - as below
+        op = partial(pipeline_waiting.request, cell.milliseconds)
+        builder = _builder().add_source(range(cell.requests)).pipe(op, concurrency=cell.concurrency)
+        return builder.add_sink(pipeline_waiting.SINK).build(num_threads=1)
+
+    return tuple(
+        pipeline_waiting.timed(
+            f"{cell}: SPDL",
+            "rival",
+            cell,
+            partial(pipeline_waiting.running, partial(make, cell)),
+            pipeline_waiting.limit_name(cell),
+        )
+        for cell in cells
     )
 
 
@@ -209,4 +227,5 @@ CONTESTANTS: dict[str, Contestants] = {
     "import": _import,
     "transport": _transport,
     "pipeline-noop": _pipeline_noop,
+    "pipeline-waiting": _pipeline_waiting,
 }
