@@ -18,6 +18,7 @@ from penstock._caught import raised_by_handler
 from penstock._dataset._verbs import T_co
 from penstock._loader._progress import Progress
 from penstock._runtime._batches import Course, Unit
+from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError, UsageError
@@ -70,16 +71,28 @@ class LoaderIterator(Generic[T_co]):
     """
 
     def __init__(
-        self, loader: Stateful, progress: Progress, open_stream: Callable[[list[Course]], Stream], clock: Clock
+        self,
+        loader: Stateful,
+        progress: Progress,
+        open_stream: Callable[[list[Course]], Stream],
+        clock: Clock,
+        recorder: Recorder,
     ) -> None:
         self._loader = loader  # kept alive: it owns the workers
         self._progress = progress
         self._open_stream = open_stream
         self._clock = clock
+        self._recorder = recorder
         self._retired = ""
         self._ended = False
         self._reader = 0  # the thread that is inside of `next`
-        self._open(self._progress.begin())
+        self._begin()
+
+    def _begin(self) -> None:
+        courses = self._progress.begin()
+        self._is_whole = bool(courses) and courses[0].first.position == 0
+        self._batches_before = self._clock.batches
+        self._open(courses)
 
     def _open(self, courses: list[Course]) -> None:
         self._stream = self._open_stream(courses)
@@ -148,8 +161,11 @@ class LoaderIterator(Generic[T_co]):
         with HeldInterrupts():  # else the epoch ends, and the loader never begins the next one
             if not self._progress.has_rest():
                 self._ended = True
+                epoch = self._progress.current().epoch
                 self._progress.ended()
                 self.close()
+                if self._is_whole and self._clock.batches == self._batches_before:
+                    self._recorder.check_empty_epoch(epoch)
                 raise StopIteration
             self.close()  # what follows was handed out before: on to what comes after that
             self._open(self._progress.rest())
@@ -187,7 +203,7 @@ class LoaderIterator(Generic[T_co]):
         self._loader.load_state_dict(state)
         self._retired = ""
         self._ended = False
-        self._open(self._progress.begin())
+        self._begin()
 
     def close(self) -> None:
         """Stop what computes ahead for this iterator; batches handed out stay valid."""

@@ -141,6 +141,8 @@ class Loader(Generic[T_co]):
         self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
+        clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
+        self._runtime.recorder.handed_out = lambda: clock.batches * rows  # which keeps the clock, and not the loader
         self._iterator: weakref.ref[LoaderIterator[T_co]] | None = None
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
@@ -159,7 +161,9 @@ class Loader(Generic[T_co]):
             if isinstance(node, Read):
                 check_length(node.source, node.length)
         self._retire_iterator("a newer iter(loader) has taken this iterator's place; keep one iterator at a time")
-        iterator: LoaderIterator[T_co] = LoaderIterator(self, self._progress, self._open_stream, self._clock)
+        iterator: LoaderIterator[T_co] = LoaderIterator(
+            self, self._progress, self._open_stream, self._clock, self._runtime.recorder
+        )
         self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed it meanwhile, and not seen the iterator
         return iterator

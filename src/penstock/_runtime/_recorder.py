@@ -1,17 +1,23 @@
 """What a loader remembers of its events: counts for ever, the events themselves up to a bound."""
 
+import logging
 import threading
 import warnings
 from collections import OrderedDict, deque
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Filter, Map, Node, walk
+from penstock.errors import GraphError
 from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MOST_EVENTS = 1000
 _WASTED_ELEMENTS = 10_000
 _WASTED_SHARE = 0.99
+_logger = logging.getLogger("penstock")
 
 
 class Remembered(NamedTuple):
@@ -22,9 +28,16 @@ class Remembered(NamedTuple):
 
 
 class Recorder:
-    """Counts events and keeps the latest; may be told from any thread. An event told twice counts once."""
+    """Counts events and keeps the latest; may be told from any thread. An event told twice counts once.
+
+    Of the elements that a step replaced or left out, the 1st, 10th, 100th and so on is a warning in the log.
+
+    Attributes:
+        handed_out: returns how many elements the loader has handed out.
+    """
 
     def __init__(self) -> None:
+        self.handed_out: Callable[[], int] = int
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
         self._counts: dict[tuple[type[Replaced], str], int] = {}
@@ -32,6 +45,7 @@ class Recorder:
         self._death_count = 0
         # What follows is the consumer's thread's alone.
         self.filtered = 0
+        self._skipped_before = 0  # this epoch
         self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
         self._has_warned = False
 
@@ -57,7 +71,41 @@ class Recorder:
             if len(self._events) > _MOST_EVENTS:
                 self._events.popitem(last=False)
             kind = (type(event), event.step)
-            self._counts[kind] = self._counts.get(kind, 0) + 1
+            count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if str(count).strip("0") == "1":
+            self._log(event, count)
+
+    def _log(self, event: Replaced, count: int) -> None:
+        done = "replaced" if isinstance(event, Substituted) else "left out"
+        _logger.warning(
+            "step %r has %s %s element%s, while %s were handed out; the last, at epoch %d, position %d, key %d: %s",
+            event.step,
+            done,
+            f"{count:,}",
+            "" if count == 1 else "s",
+            f"{self.handed_out():,}",
+            event.epoch,
+            event.position,
+            event.key,
+            event.error,
+        )
+
+    def check_empty_epoch(self, epoch: int) -> None:
+        """Check why an epoch gave no batch.
+
+        Raises:
+            GraphError: steps left elements out since their functions failed.
+        """
+        skipped = self.total(Skipped) - self._skipped_before
+        if not skipped:
+            return
+        with self._lock:
+            last = next(event for event in reversed(self._events.values()) if isinstance(event, Skipped))
+        raise GraphError(
+            f"epoch {epoch} gave no batch: on_error='skip' left out {skipped:,} elements; the last, in step "
+            f"{last.step!r} at position {last.position}, key {last.key}, for {last.error}. Correct what fails; "
+            "loader.replaced() lists the latest elements that were left out"
+        )
 
     def substituted(self, step: str, epoch: int, position: int) -> int:
         """Return how many elements a step has replaced, besides the one at `position` of `epoch`."""
@@ -68,6 +116,7 @@ class Recorder:
     def start_epoch(self) -> None:
         """Begin to look anew at how much filters leave out."""
         self._since_start = {}
+        self._skipped_before = self.total(Skipped)
 
     def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
         """Count what filters kept and left out; warn, once, where they leave out almost all of what is read."""
@@ -127,7 +176,7 @@ def _wasteful_text(node: Node, kept: int, dropped: int) -> str:
 
 
 class TellingRecorder(Recorder):
-    """A recorder that also keeps what it is told, to be sent."""
+    """A recorder that also keeps what it is told, to be sent to the process that logs it."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
@@ -143,6 +192,9 @@ class TellingRecorder(Recorder):
     def observe(self, event: Event) -> None:
         super().observe(event)
         self._new.append(event)
+
+    def _log(self, event: Replaced, count: int) -> None:
+        del event, count
 
     def count_filtered(self, node: Node, kept: int, dropped: int) -> None:
         self._filtered.append((self._numbers[id(node)], kept, dropped))
