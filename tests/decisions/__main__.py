@@ -25,11 +25,12 @@ def main() -> int:
     """Compare, and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.decisions", description=__doc__)
     parser.add_argument("--batches", type=int, default=1_000_000, help="how many to compare, at least")
+    parser.add_argument("--elements", type=int, default=6_000, help="of the source of each dataset")
     parser.add_argument("--seed", type=int, default=1, help="of the first decisions")
     parser.add_argument("--place", choices=[*PLACES], action="append", help="where; by default everywhere")
     parser.add_argument("--dataset", choices=[*DATASETS], action="append", help="which; by default all")
     asked = parser.parse_args()
-    comparison = Comparison()
+    comparison = Comparison(asked.elements)
     began = shown = time.monotonic()
     names, places = asked.dataset or [*DATASETS], asked.place or [*PLACES]
     for _ in compare_until(comparison, asked.batches, names, places, asked.seed):

@@ -45,12 +45,16 @@ class Wrong(NamedTuple):
 class Comparison:
     """Compares, and counts.
 
+    Args:
+        count: how many elements the source of each dataset has.
+
     Attributes:
         counts: how many batches were compared, by dataset and place.
         wrong: those that differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 600) -> None:
+        self._count = count
         self.counts: Counter[tuple[str, str]] = Counter()
         self.wrong: list[Wrong] = []
         self._expected: dict[str, list[list[Any]]] = {}
@@ -63,14 +67,14 @@ class Comparison:
     def expected(self, name: str) -> list[list[Any]]:
         """Return the digests of a dataset's first epochs, by the definition."""
         if name not in self._expected:
-            dataset = DATASETS[name]()
+            dataset = DATASETS[name](self._count)
             self._expected[name] = [[digest(batch) for batch in epoch_of(dataset, each)] for each in range(EPOCHS)]
         return self._expected[name]
 
     def run(self, name: str, place: str, seed: int | None) -> None:
         """Read a dataset's first epochs in a place, and compare each batch."""
         expected = self.expected(name)
-        with random_decisions(seed), ps.Loader(DATASETS[name](), **PLACES[place]) as loader:
+        with random_decisions(seed), ps.Loader(DATASETS[name](self._count), **PLACES[place]) as loader:
             for epoch in range(EPOCHS):
                 found = _with_error(loader)
                 for number, (batch, right) in enumerate(zip_longest(found, expected[epoch], fillvalue=_MISSING)):

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 import penstock as ps
 from tests.equivalence.joints import Counter
 
-COUNT: Final = 600
-"""Elements of the source of each dataset."""
-
 
 def document(number: int) -> dict[str, NDArray[np.int32]]:
     """Return a document of a few tokens."""
@@ -81,46 +78,54 @@ def above(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "total": np.asarray(batch["number"]).sum()}
 
 
-def _numbers(count: int = COUNT) -> ps.Dataset[Any]:
+def _numbers(count: int) -> ps.Dataset[Any]:
     return ps.range(count, seed=count).shuffle()
 
 
-def _rows(count: int = COUNT) -> ps.Dataset[Any]:
+def _rows(count: int) -> ps.Dataset[Any]:
     return _numbers(count).map(row, name="row")
 
 
-def _stream(count: int = COUNT) -> ps.Dataset[Any]:
+def _stream(count: int) -> ps.Dataset[Any]:
     return ps.stream(partial(Counter, count), seed=1).map(row, name="row")
 
 
-def _documents() -> ps.Dataset[Any]:
-    return _numbers().map(document)
+def _documents(count: int) -> ps.Dataset[Any]:
+    return _numbers(count).map(document)
 
 
-DATASETS: Final[dict[str, Callable[[], ps.Dataset[Any]]]] = {
-    "pack, a function, batch": lambda: _documents().pack(16).map(same).batch(4),
-    "pack, a function, batches of 1": lambda: _documents().pack(16).map(shifted).batch(1),
-    "whole documents, pack, a function": lambda: _numbers().map(whole_document).pack(16).map(shifted).batch(4),
-    "pack, batch": lambda: _documents().pack(16, how="split").batch(4),
-    "filter, pack, random function": lambda: (
-        _rows().filter(is_kept).map(document_of).pack(16, fill=-1).random_map(noisy).batch(3, remainder="drop")
+DATASETS: Final[dict[str, Callable[[int], ps.Dataset[Any]]]] = {
+    "pack, a function, batch": lambda count: _documents(count).pack(16).map(same).batch(4),
+    "pack, a function, batches of 1": lambda count: _documents(count).pack(16).map(shifted).batch(1),
+    "whole documents, pack, a function": lambda count: (
+        _numbers(count).map(whole_document).pack(16).map(shifted).batch(4)
     ),
-    "functions, batch": lambda: _rows().random_map(noisy).batch(3),
-    "batch, functions": lambda: _rows().batch(3, remainder="pad", mask="mask").map(above).random_map(noisy),
-    "a merge": lambda: _rows().batch(2, merge=totals),
-    "filter, batch": lambda: _rows().filter(is_kept).batch(2),
-    "filter, functions, batch": lambda: _rows().filter(is_kept).random_map(noisy).batch(2),
-    "failing, batch": lambda: _rows().map(refuses_some, on_error="skip").random_map(noisy).batch(2),
-    "bucket": lambda: _rows().filter(is_kept).bucket(size_of, [8, 16, 40], rows=[4, 2, 1]),
-    "window shuffle, functions": lambda: _rows().window_shuffle(9).random_map(noisy).batch(3),
-    "flat map, batch": lambda: _rows().flat_map(copies).random_map(noisy).batch(2),
-    "batches taken apart": lambda: _rows().filter(is_kept).batch(4).unbatch().map(same).batch(3),
-    "stream, functions": lambda: _stream().random_map(noisy).batch(2),
-    "stream, window shuffle, limit": lambda: _stream().window_shuffle(5).map(same).limit(481).batch(3),
-    "mixture": lambda: ps.mix({"a": _rows(300), "b": _rows(200)}, {"a": 2, "b": 1}, stop="all").batch(2),
-    "mixture of filters and streams": lambda: (
-        ps.mix({"a": _rows(400).filter(is_kept), "b": _stream(250)}, {"a": 2, "b": 1}, stop="all").map(same).batch(2)
+    "pack, batch": lambda count: _documents(count).pack(16, how="split").batch(4),
+    "filter, pack, random function": lambda count: (
+        _rows(count).filter(is_kept).map(document_of).pack(16, fill=-1).random_map(noisy).batch(3, remainder="drop")
     ),
-    "elements": lambda: _rows(400).filter(is_kept).random_map(noisy),
+    "functions, batch": lambda count: _rows(count).random_map(noisy).batch(3),
+    "batch, functions": lambda count: _rows(count).batch(3, remainder="pad", mask="mask").map(above).random_map(noisy),
+    "a merge": lambda count: _rows(count).batch(2, merge=totals),
+    "filter, batch": lambda count: _rows(count).filter(is_kept).batch(2),
+    "filter, functions, batch": lambda count: _rows(count).filter(is_kept).random_map(noisy).batch(2),
+    "failing, batch": lambda count: _rows(count).map(refuses_some, on_error="skip").random_map(noisy).batch(2),
+    "bucket": lambda count: _rows(count).filter(is_kept).bucket(size_of, [8, 16, 40], rows=[4, 2, 1]),
+    "window shuffle, functions": lambda count: _rows(count).window_shuffle(9).random_map(noisy).batch(3),
+    "flat map, batch": lambda count: _rows(count).flat_map(copies).random_map(noisy).batch(2),
+    "batches taken apart": lambda count: _rows(count).filter(is_kept).batch(4).unbatch().map(same).batch(3),
+    "stream, functions": lambda count: _stream(count).random_map(noisy).batch(2),
+    "stream, window shuffle, limit": lambda count: (
+        _stream(count).window_shuffle(5).map(same).limit(4 * count // 5).batch(3)
+    ),
+    "mixture": lambda count: ps.mix(
+        {"a": _rows(count // 2), "b": _rows(count // 3)}, {"a": 2, "b": 1}, stop="all"
+    ).batch(2),
+    "mixture of filters and streams": lambda count: (
+        ps.mix({"a": _rows(count).filter(is_kept), "b": _stream(count // 2)}, {"a": 2, "b": 1}, stop="all")
+        .map(same)
+        .batch(2)
+    ),
+    "elements": lambda count: _rows(count).filter(is_kept).random_map(noisy),
 }
-"""How each is made, by what it is called."""
+"""How each is made over a source of so many elements, by what it is called."""

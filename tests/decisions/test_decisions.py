@@ -102,7 +102,7 @@ def test_rows_that_come_as_anything_but_a_list_are_an_error(monkeypatch: pytest.
     """A batch is made of nothing else, so that such a fault is met where it is, and no wrong batch is handed out."""
     stacks: Any = property(lambda self: isinstance(self.step.merge, Stack))
     monkeypatch.setattr(BatchStage, "_stacks", stacks)
-    dataset = DATASETS["whole documents, pack, a function"]()
+    dataset = DATASETS["whole documents, pack, a function"](600)
 
     def read() -> None:
         for seed in range(1, 21):

@@ -103,7 +103,7 @@ def test_the_drop_in_loses_nothing(kind: str, seed: int | None) -> None:
 @pytest.mark.parametrize("name", ["functions, batch", "pack, a function, batch"])
 def test_tensors_are_those_of_the_definition(name: str, place: str, seed: int | None) -> None:
     """Batches that are placed ahead come in order, each once."""
-    dataset = DATASETS[name]()
+    dataset = DATASETS[name](600)
     with random_decisions(seed), Loader(dataset, ahead=2, **PLACES[place]) as loader:
         for epoch in range(2):
             found: Any = [{key: value.numpy() for key, value in batch.items()} for batch in loader]
