@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._decisions import REPEATED_JOBS, SUFFIX_BATCHES, decide
+from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._nodes import Element
 from penstock._graph._ordered._batch import Rest
@@ -226,6 +226,8 @@ class TailStream:
     def _begun(self, job: _Job | None) -> _Job | None:
         if job is not None:
             self._job, self._ready = job, job.batches()[::-1]
+            if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
+                self._ready = []  # as if the job's first batch had failed
             self._arm()  # in its place
         return job
 
