@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from penstock._dataset._dataset import Dataset
 from penstock._graph._length import length
-from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Map, Node, Read, parents_of, walk
+from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Limit, Map, Node, Read, parents_of, walk
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
@@ -52,6 +52,7 @@ _EPOCH_BYTES: Final = 48 << 20
 _BYTES: Final = (1, 1, 64, 1 << 12, 1 << 16, 1 << 20, 4 << 20)
 _ROWS: Final = (1, 2, 3, 5, 8, 16, 64, 200, 512)
 _MOST_ELEMENTS: Final = 1_024
+_PASSES: Final = (1, 1, 4, 10)
 _ENOUGH: Final = 5  # batches, where a few draws give a dataset of so many
 _DRAWS: Final = 8
 _MOST_READS: Final = 20_000
@@ -215,6 +216,8 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
     if known is not None and known < 3 * rows:
         dataset = dataset.repeat(min(-(-3 * rows // known), max(_MOST_ELEMENTS // known, 1)))
         known = length(dataset.node)
+    if known is None and not any(isinstance(node, Limit) for node in walk(dataset.node)):
+        dataset = dataset.repeat(draw(st.sampled_from(_PASSES)))  # for chunks to end at many places
     if draw(st.booleans()):
         dataset = dataset.map(uniform, name="made uniform")
     most = _EPOCH_BYTES // (known or _ASSUMED_ELEMENTS)

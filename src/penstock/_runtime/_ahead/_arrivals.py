@@ -61,9 +61,14 @@ class BlockRecords:
 
     def _read(self, source: Source, keys: Keys) -> list[Record]:
         # Each is handed out once: a function may write to its record, so one that is asked for again is read again.
-        kept = [self._records.get((id(source), key)) for key in keys.tolist()]
-        records: list[Record] = [records.pop() if records else None for records in kept]
-        absent = [index for index, found in enumerate(kept) if found is None]
+        # Where a key comes several times, fewer records than that may be here, since some requests failed.
+        records: list[Record] = []
+        absent: list[int] = []
+        for index, key in enumerate(keys.tolist()):
+            kept = self._records.get((id(source), key))
+            if not kept:
+                absent.append(index)
+            records.append(kept.pop() if kept else None)
         return records if not absent else _filled(records, absent, source, keys)
 
 
