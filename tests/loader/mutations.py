@@ -148,6 +148,11 @@ _PLACES = (
 """The parts of a state that say where it is."""
 
 
+def is_a(value: object, kind: type) -> bool:
+    """Return whether a value is of a type."""
+    return type(value) is kind
+
+
 class Mutations:
     """Makes mutations.
 
@@ -162,8 +167,8 @@ class Mutations:
         """Return a copy of a JSON value that differs in one to three places."""
         changed: Any = copy.deepcopy(value)
         for _ in range(self._chance.choice([1, 1, 1, 2, 3])):
-            held: Any = changed[0] if type(changed) is list and changed else changed
-            parts = [part for part in _PLACES if type(held) is dict and held.get(part) is not None]
+            held: Any = changed[0] if is_a(changed, list) and changed else changed
+            parts = [part for part in _PLACES if is_a(held, dict) and held.get(part) is not None]
             if parts and self._chance.random() < 0.7:
                 part = self._chance.choice(parts)
                 held[part] = self._changed(held[part])
@@ -173,9 +178,9 @@ class Mutations:
 
     def _changed(self, value: Any) -> Any:
         chance = self._chance
-        if type(value) not in (list, dict) or not value or chance.random() >= 0.93:
+        is_list = is_a(value, list)
+        if not (is_list or is_a(value, dict)) or not value or chance.random() >= 0.93:
             return self._replaced(value)
-        is_list = type(value) is list
         key: Any = chance.randrange(len(value)) if is_list else chance.choice([*value])
         action = chance.random()
         if action < 0.04:

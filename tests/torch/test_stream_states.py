@@ -40,8 +40,13 @@ def text(batches: Any) -> list[str]:
     return [str(batch) for batch in batches]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [LazyDataset, hugging_face])
+@pytest.mark.parametrize(
+    ("make", "workers"),
+    [
+        *((LazyDataset, 0), (LazyDataset, 2), (hugging_face, 0)),
+        pytest.param(hugging_face, 1, marks=pytest.mark.slow),  # its workers import what takes seconds
+    ],
+)
 def test_a_used_dataset_resumes_exactly(make: Any, workers: int) -> None:
     """A dataset that was peeked at, or read before, loses no records, in this epoch and in those that follow."""
     whole = text(loaded(make(), workers, persistent=bool(workers)))

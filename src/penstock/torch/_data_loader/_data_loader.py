@@ -196,7 +196,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if saved is None:
             forget_state(dataset)
         else:
-            load_state(dataset, saved)
+            try:
+                load_state(dataset, saved)
+            except Exception as error:
+                raise StateError(
+                    f"{type(dataset).__qualname__} can't resume from its own part of this state "
+                    f"({type(error).__name__}: {error}). Load it into the dataset that it was saved from"
+                ) from error
         iterator = super().__iter__()
         self._pass = Pass(saved)
         watch_elements(iterator, self._pass.over)

@@ -20,6 +20,7 @@ from penstock.errors import StateError
 
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
+_MOST_BATCHES: Final = 1 << 40
 _MOST_NESTED: Final = 8  # samplers, should one say that it is below itself
 _SHAPE: Final = (  # torch's names, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
@@ -114,19 +115,26 @@ class Saved:
         self.state = dict(given)
         self.is_inside = "reached" in given
         self.generator: str | None = given.get("generator")
-        self.reached: int = given.get("reached", 0)
-        self.base_seed: int = given.get("base_seed", 0)
-        self.number: int = given.get("number", 0)
-        self.made_from: dict[str, Any] = given.get("made_from", {})
+        if self.generator is not None:
+            _check_generator(self.generator)
+        self.reached = whole_number(given, "reached", 0, _MOST_BATCHES)
+        self.base_seed = whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
+        self.number = whole_number(given, "number", 0, 1 << 31)
+        self.made_from = _checked_origins(given.get("made_from", {}))
         if not self.is_inside:
             return
         for name, own in _shape(sampler).items():
+            if not isinstance(given.get(name), str | bool | None):
+                whole_number(given, name, -(1 << 63), (1 << 64) - 1)
             if given.get(name) != own:
                 raise StateError(
                     f"this state was saved inside an epoch of a loader whose {name} is {given.get(name)!r}; here it is "
                     f"{own!r}, so that the order would be another. Load it into a loader like that, or one that was "
                     "saved at an epoch's end"
                 )
+        length = _length(sampler)
+        if length is not None and self.reached > length:
+            raise StateError(f"this state has had {self.reached} batches of an epoch that has {length} here")
         _need_generators(sampler, self.made_from)
         _set_epochs(sampler, self.made_from)
 
@@ -139,9 +147,67 @@ def check_origin(state: object) -> Mapping[str, Any]:
     """
     brief = _brief(state)
     given: Mapping[str, Any] = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
-    if given.get("of") != _NAME or given.get("version") != _VERSION:
+    if given.get("of") != _NAME or given.get("version") != _VERSION or not isinstance(given.get("lost", ""), str):
         raise StateError(f"a state is what state_dict() of a {_NAME} returned, of version {_VERSION}; got {brief}")
     return given
+
+
+def whole_number(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return a number of a state, 0 if it isn't there.
+
+    Raises:
+        StateError: it isn't a whole number between two others.
+    """
+    value = given.get(name, 0)
+    if type(value) is not int or not least <= value <= most:
+        raise damaged(f"{name} must be a whole number from {least} to {most}")
+    return value
+
+
+def damaged(what: str) -> StateError:
+    """Return the error of a state that no loader can have saved."""
+    return StateError(f"this state is damaged: {what}. Load what state_dict() of a {_NAME} returned")
+
+
+def _checked_origins(value: object) -> dict[str, Any]:
+    """Return what an epoch's order was made from, each part of it of the kind that it must be."""
+    if not isinstance(value, dict):
+        raise damaged("made_from must be a dict")
+    found = cast("dict[str, Any]", value)
+    for name, part in found.items():
+        if name in ("global_at_iter", "global_at_next"):
+            _check_generator(part)
+        elif name == "seed":
+            whole_number(found, name, 0, (1 << 64) - 1)
+        elif name in ("own", "epochs") and isinstance(part, list):
+            _check_parts(name, cast("list[object]", part))
+        else:
+            raise damaged("made_from has other parts")
+    return found
+
+
+def _check_parts(name: str, parts: list[object]) -> None:
+    for part in parts:
+        if name == "own" and part is not None:
+            _check_generator(part)
+        elif part is not None:
+            whole_number({name: part}, name, 0, 1 << 31)
+
+
+def _check_generator(text: object) -> None:
+    """Raise where a text isn't the state of a generator in the processor's memory.
+
+    Raises:
+        StateError: it is none. Whether it is one of another device is left to the device.
+    """
+    try:
+        words = base64.b64decode(cast("str", text), validate=True)
+        if len(words) == len(base64.b64decode(encoded(torch.Generator()))):
+            set_generator(torch.Generator(), cast("str", text))
+        elif not words:
+            raise damaged("a generator's state is empty")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise damaged(f"the state of a generator is none ({error})") from error
 
 
 def empty_state() -> State:

@@ -5,13 +5,16 @@ A state holds the dataset's own state in each worker, after the worker's last ba
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.errors import StateError
-from penstock.torch._data_loader._epoch import State, check_origin, empty_state
+from penstock.torch._data_loader._epoch import State, check_origin, damaged, empty_state, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_MOST_BATCHES: Final = 1 << 62
+_PARTS: Final = 3  # of a place
 
 
 @dataclass
@@ -92,13 +95,22 @@ def saved_places(state: object, num_workers: int) -> Places | None:
         StateError: it is no state, or of another number of workers.
     """
     given: Mapping[str, Any] = check_origin(state)
-    streams = cast("list[tuple[int, object, bool]] | None", given.get("streams"))
+    streams: object = given.get("streams")
     if streams is None and not {"dataset", "reached"} & given.keys():
         return None
-    if streams is None or len(streams) != num_workers:
-        whose = "other than of streams" if streams is None else f"of {len(streams)} streams, one for each worker"
+    found = cast("list[object]", streams) if isinstance(streams, list) else None
+    if found is None or len(found) != num_workers:
+        whose = "other than of streams" if found is None else f"of {len(found)} streams, one for each worker"
         raise StateError(
             f"a state inside an epoch of an iterable dataset goes on with as many workers; this one is {whose}, and "
             f"num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
         )
-    return Places([Place(*each) for each in streams], given["turn"])
+    return Places([_place(each) for each in found], whole_number(given, "turn", 0, num_workers))
+
+
+def _place(value: object) -> Place:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    number, state, is_over = parts if len(parts) == _PARTS else (None, None, None)
+    if type(number) is not int or not 0 <= number <= _MOST_BATCHES or not isinstance(is_over, bool):
+        raise damaged("each stream has the number of its next batch, its dataset's state, and whether it is over")
+    return Place(number, state, is_over)
