@@ -309,6 +309,28 @@ def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension,
     assert "is abandoned" in str(told[0])
 
 
+def test_a_warning_may_be_an_error(extension: Extension) -> None:
+    """Where warnings are errors, leaving raises the one of an abandoned job, and the pool is closed all the same."""
+    target = bytearray(3)
+
+    async def run() -> None:
+        pool = NativeThreadPool(1, patience=0.05)
+
+        async def use() -> None:
+            async with pool:
+                pool(NativeJob.from_extension(extension.filling(target)))
+                await asyncio.to_thread(extension.await_waiting, 1)
+
+        with pytest.raises(RuntimeWarning, match="is abandoned"):
+            await use()
+        assert "closed" in repr(pool)
+        extension.open_gate()
+        await released(target)
+
+    asyncio.run(run())
+    assert target == b"xxx"
+
+
 def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
     """Patience is how long no job ends: three jobs one after the other may take longer than that in all."""
     paths = [tmp_path / str(number) for number in range(3)]

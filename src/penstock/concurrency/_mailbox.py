@@ -129,7 +129,7 @@ class Mailbox:
                 awaited.future.exception()  # it is warned of, whether or not somebody awaits it
         self._close_unused()
         if jobs:
-            warnings.warn(f"{_ABANDONED}; got {', '.join(jobs)}. {_REMEDY}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{_ABANDONED}; got {', '.join(jobs)}. {_REMEDY}", RuntimeWarning, stacklevel=5)
 
     def leave(self) -> None:
         """Count one user less; the last one's leave closes it, in the loop's own thread or after the loop's end."""

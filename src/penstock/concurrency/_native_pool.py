@@ -161,7 +161,8 @@ class NativeThreadPool:
             rest = patience - min(loop.time() - started, native.idle_seconds)
             if rest <= 0:
                 native.withdraw_all()
-                for mailbox in [*self._mailboxes.values()]:
+                # Its own comes last, since the warning may be an error.
+                for mailbox in sorted(self._mailboxes.values(), key=lambda mailbox: mailbox.loop is loop):
                     mailbox.abandon(self._token)
                 break
             try:
