@@ -3,7 +3,7 @@
 import pickle
 from collections import OrderedDict, defaultdict
 from dataclasses import InitVar, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pytest
@@ -122,10 +122,61 @@ def test_a_difference_names_the_path(first: Element, second: Element, difference
 
 
 def test_subclasses_of_containers_count_as_what_they_are_made_from() -> None:
-    """A subclass of dict, list or tuple is taken apart as that, and rebuilt as that."""
+    """A subclass of dict, list or tuple is taken apart as that, and put together as that."""
     element: Element = [OrderedDict(b=1, a=2), defaultdict(int, c=3)]
-    assert map_leaves(str, element) == [{"b": "1", "a": "2"}, {"c": "3"}]
-    assert [type(part) for part in map_leaves(str, element)] == [dict, dict]
+    leaves, structure = flatten(element)
+    assert [type(part) for part in unflatten(structure, leaves)] == [dict, dict]
+
+
+class Attributes(dict[str, Any]):
+    """A dict whose items are attributes, as those of many libraries: no other attribute raises an AttributeError."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.__dict__["name"] = name
+
+    def __getattr__(self, key: str) -> Any:
+        return self[key]
+
+
+class Frozen(dict[str, int]):
+    """A dict that takes no other values."""
+
+    def __setitem__(self, key: str, value: int) -> None:
+        raise TypeError("frozen")
+
+
+class Triple(tuple[int, ...]):
+    """A tuple that can't be made of anything else."""
+
+    __slots__ = ()
+
+    def __new__(cls, one: int, two: int, three: int) -> Self:
+        """Return a triple."""
+        return super().__new__(cls, (one, two, three))
+
+
+def test_mapped_leaves_keep_the_types_of_containers() -> None:
+    """What is made of an element with other leaves has its types, and what an instance knows besides its items."""
+    counted = defaultdict(int, c=3)
+    named = Attributes("x")
+    named["d"] = [4]
+    element: Element = [OrderedDict(b=1, a=2), counted, named]
+    ordered, counted_twin, named_twin = map_leaves(str, element)
+    assert (type(ordered), list(ordered.items())) == (OrderedDict, [("b", "1"), ("a", "2")])
+    assert (type(counted_twin), counted_twin) == (defaultdict, {"c": "3"})
+    assert counted_twin["new"] == 0
+    assert (type(named_twin), named_twin, named_twin.name) == (Attributes, {"d": ["4"]}, "x")
+    assert (counted, named["d"]) == ({"c": 3}, [4])  # what was given stays as it is
+    triple = Triple(1, 2, 3)
+    assert map_leaves(lambda leaf: leaf, triple) is triple
+
+
+@pytest.mark.parametrize(("part", "kind"), [(Frozen(a=1), "dict"), (Triple(1, 2, 3), "tuple")])
+def test_a_type_that_takes_no_other_leaves_is_refused(part: Any, kind: str) -> None:
+    """It doesn't become a plain container in silence."""
+    with pytest.raises(UsageError, match=rf"a {kind} of a type of its own must be copyable.*{type(part).__qualname__}"):
+        map_leaves(str, {"part": part})
 
 
 @pytest.mark.parametrize("leaf", [np.zeros(3), "text", b"bytes", None, 1.5, {1, 2}, Box, range(3)])

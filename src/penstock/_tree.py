@@ -5,10 +5,12 @@ is what is left of an element without its leaves: a value that can be compared, 
 `flatten` and errors that name the path of the first difference come from JAX's pytrees and from optree; other than
 there, the keys of a dict keep their order, so that they need not be sortable.
 
-Subclasses count as what they are made from: a `defaultdict` is taken for a dict, a `torch.Size` for a tuple, and is
-rebuilt as such. A dataclass is rebuilt by calling it with its fields, so `__post_init__` sees the new leaves.
+A `Structure` counts subclasses as what they are made from: a `defaultdict` is taken for a dict, a `torch.Size` for a
+tuple, and `unflatten`, which has no instance at hand, makes these. `map_leaves` has one, so it keeps the type. A
+dataclass is rebuilt by calling it with its fields, so `__post_init__` sees the new leaves.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -18,6 +20,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 
@@ -89,14 +92,61 @@ def unflatten(structure: Structure, leaves: Iterable[object]) -> Element:
 
 
 def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
-    """Return the element with `function` applied to each of its leaves.
+    """Return the element with `function` applied to each of its leaves; all containers keep their types.
+
+    Raises:
+        UsageError: an instance of a subclass of dict, list or tuple can't be made again with other leaves.
 
     Example:
         >>> map_leaves(str, {"b": 1, "a": (2, 3)})
         {'b': '1', 'a': ('2', '3')}
     """
-    leaves, structure = flatten(element)
-    return _put_together(structure, iter([function(leaf) for leaf in leaves]))
+    parts = _parts(element)
+    if parts is None:
+        return function(element)
+    container, keys, children = parts
+    before = list(children)
+    made = [map_leaves(function, child) for child in before]
+    if container is type(element):
+        return _filled(container, keys, made)
+    return _like(element, container, keys, before, made)
+
+
+def _like(part: object, container: type, keys: tuple[Hashable, ...], before: list[Any], made: list[Any]) -> object:
+    """Return a part of an element, whose type derives from a container's, with other children."""
+    kind: Any = type(part)
+    twin: Any = None
+    with Caught(Exception) as caught:  # whatever the type's own code raises
+        twin = _filled_twin(part, container, keys, before, made)
+    cause = None if caught.error is None else caught.taken()
+    if cause is not None or type(twin) is not kind or len(twin) != len(made):
+        raise UsageError(
+            f"a {container.__name__} of a type of its own must be copyable, and take other values; got one of type "
+            f"{kind.__qualname__}. Return a {container.__name__}, a named tuple or a dataclass from .map instead."
+        ) from cause
+    return twin
+
+
+def _filled_twin(
+    part: object, container: type, keys: tuple[Hashable, ...], before: list[Any], made: list[Any]
+) -> object:
+    kind: Any = type(part)
+    if container is tuple:
+        is_same = all(one is other for one, other in zip(before, made, strict=True))
+        return part if is_same else kind(made)
+    twin: Any = None
+    with Caught(Exception) as caught:
+        twin = copy.copy(part)
+    if caught.error is not None:  # some types raise a KeyError for an attribute that they don't have
+        caught.taken()
+        twin = kind.__new__(kind)
+        twin.__dict__.update(part.__dict__)
+    if container is list:
+        twin[:] = made
+    else:
+        for key, child in zip(keys, made, strict=True):
+            twin[key] = child
+    return twin
 
 
 def leaf_paths(structure: Structure) -> tuple[str, ...]:
@@ -230,19 +280,23 @@ def field_names(container: type[Any]) -> tuple[str, ...]:
 
 
 def _put_together(structure: Structure, leaves: Iterator[object]) -> Element:
-    container: Any = structure.container  # whatever it is, called like the user calls it
-    if container is None:
+    if structure.container is None:
         return next(leaves)
-    children = [_put_together(child, leaves) for child in structure.children]
+    return _filled(structure.container, structure.keys, [_put_together(child, leaves) for child in structure.children])
+
+
+def _filled(kind: type, keys: tuple[Hashable, ...], children: list[Any]) -> Element:
+    """Return a container of a type with these children."""
+    container: Any = kind  # whatever it is, called like the user calls it
     if container is dict:
-        return dict(zip(structure.keys, children, strict=True))
+        return dict(zip(keys, children, strict=True))
     if container is list:
         return children
     if container is tuple:
         return tuple(children)
     if tuple in container.__mro__:
         return container._make(children)
-    return container(**{str(key): child for key, child in zip(structure.keys, children, strict=True)})
+    return container(**{str(key): child for key, child in zip(keys, children, strict=True)})
 
 
 def _named_children(structure: Structure) -> list[tuple[Hashable, Structure]]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import PenstockError
 from tests.dataset.functions import double, is_odd, noisy
-from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered, totals
+from tests.equivalence.functions import totals
+from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered
 from tests.equivalence.joints import in_order, joined
 
 

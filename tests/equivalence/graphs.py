@@ -1,83 +1,31 @@
 """Random datasets for property tests: chains of verbs over small sources, of every size that has bitten anyone."""
 
-import dataclasses
-import zlib
-from typing import Any, Literal
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._tree import flatten, is_array
-from tests.equivalence.kinds import is_dict, is_list_or_tuple
+from tests.equivalence.functions import (
+    add_one,
+    fails_sometimes,
+    jitter,
+    keeps_two_of_three,
+    totals,
+    with_origin,
+    with_seed,
+    writes_or_fails,
+)
+from tests.equivalence.verbs import FORMS, RefusedError, put
+
+T = TypeVar("T")
+
+_MOST_DESCRIBED = 400  # elements of an epoch
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
 SEEDS = st.integers(-(2**63), 2**63)
-
-
-def add_one(element: Any) -> Any:
-    """Return a new element with every number one larger, and every text a little longer."""
-    if is_dict(element):
-        return {key: add_one(value) for key, value in element.items()}
-    if is_list_or_tuple(element):
-        return tuple(map(add_one, element))
-    return f"{element}+1" if isinstance(element, str) else element + 1
-
-
-def jitter(element: Any, rng: np.random.Generator) -> Any:
-    """Return the element with noise that is exact in float64, from several kinds of draws."""
-    return {"element": element, "noise": rng.random(), "draw": int(rng.integers(1 << 40)), "few": rng.random(3)}
-
-
-def with_seed(element: Any, seed: int) -> Any:
-    """Return the element with what was derived for it."""
-    return {"element": element, "seed": seed >> 1}
-
-
-def with_origin(element: Any, origin: ps.Origin) -> Any:
-    """Return the element with its origin."""
-    fields = dataclasses.asdict(origin)
-    fields.pop("component")
-    return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
-
-
-def flat_sum(element: Any) -> int:
-    """Return a number that depends on all of an element's content."""
-    if is_dict(element):
-        return sum(flat_sum(value) for value in element.values())
-    if isinstance(element, str):
-        return zlib.crc32(element.encode()) % 1_000_003
-    if is_list_or_tuple(element):
-        return sum(flat_sum(value) for value in element)
-    return int(np.sum(np.asarray(element, np.float64)) * 1000) % 1_000_003
-
-
-def keeps_two_of_three(element: Any) -> bool:
-    """Return a pseudo-random but pure verdict."""
-    return flat_sum(element) % 3 != 0
-
-
-def fails_sometimes(element: Any) -> Any:
-    """Raise for about a quarter of all elements, the same ones every time."""
-    if flat_sum(element) % 4 == 1:
-        raise ValueError("corrupt")
-    return element
-
-
-def writes_or_fails(element: Any) -> Any:
-    """Write to an element's arrays; raise for about a quarter of all elements, when that is done."""
-    fails = flat_sum(element) % 4 == 1
-    for leaf in flatten(element)[0]:
-        if is_array(leaf) and leaf.dtype.kind in "iuf":
-            np.add(leaf, 1, out=leaf, casting="unsafe")
-    if fails:
-        raise ValueError("corrupt")
-    return element
-
-
-def totals(elements: list[Any]) -> Any:
-    """Merge a batch into something other than a stack."""
-    return {"totals": np.array([flat_sum(element) for element in elements], np.int64)}
 
 
 @st.composite
@@ -216,4 +164,19 @@ def ordered(draw: st.DrawFn) -> ps.Dataset:
                 batches -= 1
             case _:
                 pass
+    return dataset
+
+
+@st.composite
+def described(draw: st.DrawFn) -> ps.Dataset:
+    """Draw any verbs one above the other, joints and batches included, over a source or a filter."""
+    dataset = draw(sources())
+
+    def pick(options: Sequence[T]) -> T:
+        return draw(st.sampled_from(options))
+
+    for name in draw(st.lists(st.sampled_from(sorted(FORMS)), max_size=5)):
+        with contextlib.suppress(RefusedError):
+            following, epochs = put(name, dataset, pick)
+            dataset = following if max(map(len, epochs)) <= _MOST_DESCRIBED else dataset
     return dataset

@@ -8,34 +8,26 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._graph._length import length
 from tests.equivalence.definition import digest
-from tests.equivalence.graphs import (
+from tests.equivalence.functions import (
     add_one,
+    copies,
     flat_sum,
-    indexable,
     jitter,
     keeps_two_of_three,
+    weight_of,
     with_origin,
     with_seed,
 )
+from tests.equivalence.graphs import indexable
 
 NAMES = ("web", "code", "books")
 WEIGHTS = st.sampled_from([0.5, 1, 2, 3])
 STOPS: st.SearchStrategy[Literal["first", "all"]] = st.sampled_from(("first", "all"))
 
 
-def copies(element: Any) -> list[Any]:
-    """Return none to three elements made of one."""
-    return [{"of": element, "copy": number} for number in range(flat_sum(element) % 4)]
-
-
 def uniform(element: Any) -> Any:
     """Return an element of one structure, whatever it was before, that tells all of its content."""
     return {"number": flat_sum(element), "content": repr(digest(element))}
-
-
-def weight_of(element: Any) -> int:
-    """Return how much an element counts: from 0 to 6."""
-    return flat_sum(element) % 7
 
 
 class Counter:

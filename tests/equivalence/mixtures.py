@@ -8,17 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.equivalence.graphs import (
-    SEEDS,
-    add_one,
-    batched,
-    flat_sum,
-    indexable,
-    jitter,
-    keeps_two_of_three,
-    sources,
-)
-from tests.equivalence.joints import WEIGHTS, copies, joined, uniform, weight_of
+from tests.equivalence.functions import add_one, copies, flat_sum, jitter, keeps_two_of_three, weight_of
+from tests.equivalence.graphs import SEEDS, batched, indexable, sources
+from tests.equivalence.joints import WEIGHTS, joined, uniform
 
 Verb = Callable[[ps.Dataset], ps.Dataset]
 Weights = dict[str, float]

@@ -15,7 +15,8 @@ from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import Node
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest
-from tests.equivalence.graphs import indexable, with_origin
+from tests.equivalence.functions import with_origin
+from tests.equivalence.graphs import indexable
 from tests.equivalence.joints import uniform
 from tests.equivalence.mixtures import NAMES, Mixture, any_indexable, enough, indexable_mixtures, named, weights
 from tests.equivalence.test_machine import REMAINDERS, SIZES, WORKERS, LoaderMachine, Place, Saved

@@ -11,7 +11,8 @@ import penstock as ps
 from penstock.errors import GraphError
 from tests.dataset.functions import double
 from tests.equivalence.definition import close_all, digests, epoch_of, ranks_of
-from tests.equivalence.graphs import flat_sum, indexable, keeps_two_of_three
+from tests.equivalence.functions import flat_sum, keeps_two_of_three
+from tests.equivalence.graphs import indexable
 
 
 def kept(dataset: ps.Dataset, rank: int, ranks: int) -> list[Any]:

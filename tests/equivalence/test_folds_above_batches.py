@@ -8,7 +8,7 @@ import pytest
 import penstock as ps
 from penstock.errors import GraphError
 from tests.equivalence.definition import digests, epoch_of, rank_of
-from tests.equivalence.graphs import keeps_two_of_three, with_origin
+from tests.equivalence.functions import keeps_two_of_three, with_origin
 
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
 CHILDREN = pytest.mark.parametrize(

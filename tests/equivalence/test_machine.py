@@ -16,7 +16,7 @@ from penstock._graph._evaluate import element_at
 from penstock.batching import stack
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, ranks_of
-from tests.equivalence.graphs import keeps_two_of_three, with_origin
+from tests.equivalence.functions import keeps_two_of_three, with_origin
 
 LENGTH = 31
 SIZES = st.sampled_from([4, 6, 10, 12, 24])

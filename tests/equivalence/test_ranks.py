@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, digests, epoch_of, outcomes, raised, ranks_of
-from tests.equivalence.graphs import REMAINDERS, add_one, indexable, totals
+from tests.equivalence.functions import add_one, totals
+from tests.equivalence.graphs import REMAINDERS, indexable
 
 RANKS = st.sampled_from([1, 2, 3, 4, 8])
 WORKERS = st.sampled_from([0, 0, 2])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.equivalence.definition import close_all, concatenated, digest, epoch_of, ranks_of
-from tests.equivalence.graphs import jitter
+from tests.equivalence.functions import jitter
 from tests.equivalence.kinds import is_dict
 from tests.profiles import fewer
 

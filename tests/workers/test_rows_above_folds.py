@@ -354,3 +354,19 @@ def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:
     with ps.Loader(dataset, **PROCESSES) as loader:
         numbers = [number for batch in loader for number in batch.tolist()]
     assert numbers == [number for number in range(100) if number != 60]
+
+
+def test_sequences_of_a_cut_document_draw_what_the_definition_says() -> None:
+    """A document that is cut begins several sequences, and workers give each one's function a stream of its own."""
+    documents = ps.read([np.arange(20), np.arange(3), np.arange(17)], seed=3)
+    dataset = documents.pack(4).random_map(seed_of, rng="seed")
+    expected = list(dataset)
+    assert len(set(expected)) == len(expected)
+    with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
+        assert list(loader) == expected
+
+
+def seed_of(element: Any, seed: int) -> int:
+    """Return the seed of an element's stream."""
+    del element
+    return seed

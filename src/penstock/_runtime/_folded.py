@@ -49,7 +49,7 @@ class Made(NamedTuple):
     token: Token
     filtered: tuple[tuple[Node, int, int], ...]
     marks: Marks
-    """As `Tail.marks_of` has them."""
+    """As `TailRun.result` takes them."""
     error: BaseException | None = None
 
 

@@ -5,6 +5,7 @@ if it has one, after all blocks; then the consumer takes what came out.
 """
 
 import bisect
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
@@ -33,7 +34,7 @@ from penstock.batching import Stack
 from penstock.batching._layout import Layout, copied, layout_of
 from penstock.batching._leaf import LeafSpec
 from penstock.batching._write import LayoutMismatchError, write_rows
-from penstock.errors import InternalError
+from penstock.errors import InternalError, UsageError
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
@@ -346,7 +347,7 @@ class BatchJob:
             return self._stacked(copied_bytes)
         if not self._columns or not copied_bytes:
             return self._results
-        return [map_leaves(lambda leaf: copied(leaf, copied_bytes), batch) for batch in self._results]
+        return [_copied_out(batch, copied_bytes) for batch in self._results]
 
     def _stacked(self, copied_bytes: int = 0) -> list[Element]:
         layout = self.layout
@@ -355,6 +356,13 @@ class BatchJob:
         return with_masks(
             self._program, self._shard, self.course, layout.batches(self._columns, self._bounds, copied_bytes)
         )
+
+
+def _copied_out(batch: Element, copied_bytes: int) -> Element:
+    """Return a batch with its small arrays copied; the batch itself, of a type that can't be made again with others."""
+    with contextlib.suppress(UsageError):
+        return map_leaves(lambda leaf: copied(leaf, copied_bytes), batch)
+    return batch
 
 
 def row_layout(program: Batches, learned: Learned) -> Layout | None:

@@ -44,6 +44,7 @@ class OrderedStream:
         self._chunk: Chunk | None = None
         self._index = 0
         self._closed = False
+        self._own: Marks | None = None  # of the batch last returned, whose ordinal no row may have
         self._rows: Marks | None = None
         self._tail = tail
 
@@ -55,13 +56,11 @@ class OrderedStream:
             self.close()
             raise EndOfEpoch
         index = self._index
-        element, rows = (
-            chunk.elements[index],
-            chunk.marks[index : index + 1] if chunk.rows is None else chunk.rows[index],
-        )
+        element, own = chunk.elements[index], chunk.marks[index : index + 1]
+        rows = own if chunk.rows is None else chunk.rows[index]
         if self._tail is not None:
             self._tail.check(element, rows)
-        self._index, self._token, self._rows = index + 1, chunk.afters[index], rows
+        self._index, self._token, self._own, self._rows = index + 1, chunk.afters[index], own, rows
         return element, self._token
 
     def _filled(self) -> Chunk | None:
@@ -93,8 +92,10 @@ class OrderedStream:
 
     @property
     def marks(self) -> Marks:
-        """The marks that the tail needs of the batch last returned."""
-        return self.rows[:1] if self._tail is None else self._tail.marks_of(self.rows)
+        """The marks that the tail needs of the batch last returned: those of its rows, or its own."""
+        if self._own is None:
+            raise InternalError("no batch was returned yet")
+        return self.rows if self._tail is not None and self._tail.rows else self._own
 
     @property
     def has_begun(self) -> bool:

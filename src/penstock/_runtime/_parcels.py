@@ -1,34 +1,15 @@
 """What a process computed for others, as bytes in shared memory: a pickle, and beside it the data of its arrays."""
 
-import importlib
-import pickle
 from mmap import mmap
-from types import ModuleType
 from typing import Final, cast
 
 import numpy as np
 
-from penstock._caught import Caught
-from penstock.transport._encoding._pickles import Pickled, dump, load
+from penstock.transport._encoding._pickles import Pickled, load
 from penstock.transport._memory import Lease, Region, aligned
 
 LARGE_BYTES: Final = 65_536
 """Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""
-
-
-def pickler() -> ModuleType:
-    """Return what pickles for other processes: cloudpickle, an extra, which takes lambdas and local functions too."""
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return pickle
-
-
-def pack(value: object) -> Pickled:
-    """Return a value ready to be written; it refers to the value's arrays."""
-    with Caught(Exception):
-        return dump(value)
-    return dump(value, pickler().dumps)  # the classes of a script or a notebook are known to it alone
 
 
 def joined(parcels: list[Pickled]) -> tuple[Pickled, list[slice]]:

@@ -26,7 +26,7 @@ from penstock._runtime._crew import BLOCKS, SLOTS
 from penstock._runtime._jobs import ComeTo
 from penstock._runtime._merge_turns import Turns
 from penstock._runtime._pace import Pace, shared_processors
-from penstock._runtime._parcels import pack, read, write
+from penstock._runtime._parcels import read, write
 from penstock._runtime._process_regions import Regions
 from penstock._runtime._tail_job import TailJob
 from penstock._runtime._tasks import SharedJob, Task, job_of
@@ -39,6 +39,7 @@ from penstock.concurrency._children._packed_error import error_text, pack_error
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import InternalError, UsageError, WorkerError
 from penstock.transport._arena._table import open_region
+from penstock.transport._encoding._pickles import dump_by_value
 from penstock.transport._memory import Region, aligned
 from penstock.transport._ring import Claim, SlotRing
 
@@ -274,7 +275,7 @@ class _Worker:
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
         if described.spill is None or not job.hands_on:
             return
-        parcel = pack(job.elements(block))
+        parcel = dump_by_value(job.elements(block))
         region = self._regions.get(described.spill)
         start = self._board.take_room(slot, aligned(parcel.nbytes))
         if start + parcel.nbytes > len(region):
@@ -294,7 +295,7 @@ class _Worker:
             began = time.perf_counter()
             job.run_merge(self._context, come_to)
             self._board.count_merge(slot, time.perf_counter() - began)
-            parcel = pack(job.merged())
+            parcel = dump_by_value(job.merged())
             if parcel.nbytes > len(region):
                 raise _NoRoomError(parcel.nbytes)
             write(parcel, region, 0)

@@ -9,12 +9,12 @@ from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
 from penstock._graph._ordered._build import outermost_batch, reads_streams
 from penstock._graph._rewrite import with_parents
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._parcels import pickler, write
+from penstock._runtime._parcels import write
 from penstock.concurrency._children._forking._modules import modules_of, naming
 from penstock.concurrency._children._main_module import missing
 from penstock.errors import UsageError
 from penstock.transport._arena._table import create_region
-from penstock.transport._encoding._pickles import Pickled, dump, stream_of
+from penstock.transport._encoding._pickles import Pickled, dump, pickler, stream_of
 from penstock.transport._memory import Region
 
 _LOOKED_AT_BYTES: Final = 1 << 20  # of a plan, for the modules that it names

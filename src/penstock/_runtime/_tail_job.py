@@ -20,14 +20,14 @@ from penstock._graph._ordered._chunk import Marks
 from penstock._graph._ordered._tail import TailRun
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import ComeTo, Learned
-from penstock._runtime._parcels import joined, pack
+from penstock._runtime._parcels import joined
 from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock.errors import InternalError, UsageError
+from penstock.transport._encoding._pickles import Pickled, dump_by_value
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._ahead._arrivals import BlockRecords
-    from penstock.transport._encoding._pickles import Pickled
 
 
 class Given(NamedTuple):
@@ -36,7 +36,7 @@ class Given(NamedTuple):
     content: Element
     """Its rows; or the batch as it comes from below, where its rows are stacked there."""
     marks: Marks
-    """As `Tail.marks_of` has them."""
+    """As `TailRun.result` takes them."""
 
 
 class Cut(NamedTuple):
@@ -115,12 +115,12 @@ class TailJob:
         self.memory_bytes = max(int(self.row_count * self._learned.merged_row_bytes), 1)
         parts: list[object] = [*self._blocks] if self.has_rows else [self._given]
         with Caught(Exception) as caught:
-            self._parcel, places = joined(list(map(pack, parts)))
+            self._parcel, places = joined(list(map(dump_by_value, parts)))
             self.cut = self.cut._replace(places=tuple(places))
         self._given, self._blocks = [], []
         if caught.error is not None:  # whoever runs the job tells of it, and the consumer computes it
             why = f"what a batch is made of can't be sent to a worker process: {caught.error}"
-            self._parcel, (place,) = joined([pack(why)])
+            self._parcel, (place,) = joined([dump_by_value(why)])
             self.cut = self.cut._replace(places=(place,) * len(parts))
         return caught.error is None
 

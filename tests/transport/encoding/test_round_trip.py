@@ -86,6 +86,15 @@ def test_subclasses_of_containers_arrive_as_what_they_are_made_from() -> None:
     assert_same([{"b": 1, "a": 2}, {"x": 3}, Box(1, Sample(2, 3))], crossed(element))
 
 
+def test_subclasses_of_containers_keep_their_types_by_pickle() -> None:
+    """Where pickle is allowed nothing becomes a plain dict, and large arrays are still views of the memory."""
+    element = defaultdict(int, {"x": np.arange(100_000), "dtype": 1})
+    received = crossed({"inside": [element]}, allow_pickle=True)["inside"][0]
+    assert (type(received), received["dtype"], received["missing"]) == (defaultdict, 1, 0)
+    assert received["x"].base is not None
+    assert received["x"].tolist() == list(range(100_000))
+
+
 def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:
     """A `np.memmap` is an array whose bytes happen to lie in a file."""
     mapped = np.memmap(tmp_path / "array", np.int16, "w+", shape=(3, 4))

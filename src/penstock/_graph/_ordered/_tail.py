@@ -39,10 +39,6 @@ class Tail:
         """Return whether a node is one of the functions."""
         return any(step is node for step in (*self.rows, *self.above))
 
-    def marks_of(self, rows: Marks) -> Marks:
-        """Return which of the marks of a batch's rows are needed."""
-        return rows if self.rows else rows[:1]
-
     def check(self, given: Element, rows: Marks) -> None:
         """Raise where the stages below gave anything but the list of a batch's rows, and that batch is merged here."""
         if self.merge is not None and not (_is_list(given) and len(given) == len(rows)):
@@ -111,7 +107,7 @@ class TailRun:
 
         Args:
             given: a batch's rows, where they are merged here; else the batch as it comes from below.
-            marks: as `Tail.marks_of` has them.
+            marks: those of the rows, where functions of rows are among the steps; else the batch's own.
             context: of the calling thread.
         """
         if self.tail.rows:

@@ -2,7 +2,9 @@
 
 What is a container, and what its children are, is as in `penstock._tree`: dicts, lists, tuples, named tuples and
 dataclasses. Beyond that, a registered type has functions of its own; and the keys of a dict are told apart by type, so
-that `{1: …}` and `{True: …}` are two structures. A type travels by its name. The receiver builds it if it was
+that `{1: …}` and `{True: …}` are two structures. Where pickle is allowed, an instance of a subclass of dict, list or
+tuple travels whole, by pickle, so that it keeps its type; elsewhere it counts as what it is made from. A type travels
+by its name. The receiver builds it if it was
 registered there, or if what comes may be unpickled anyway: then it is imported, and must be what was described.
 """
 
@@ -81,13 +83,14 @@ def register_container(
         _BY_TYPE[kind] = registered
 
 
-def take_apart(part: object, leaves: list[object], depth: int = 0) -> Node:
+def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_types: bool = False) -> Node:
     """Take a part of an element apart; a container that can't be described is a leaf, which pickle may yet send.
 
     Args:
         part: the part.
         leaves: its leaves are appended to these, in order.
         depth: how many containers it is inside.
+        keeps_types: whether subclasses of dict, list and tuple are leaves, so that pickle keeps their types.
 
     Returns:
         What is left of it.
@@ -95,7 +98,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0) -> Node:
     Raises:
         UsageError: it is nested too deeply, or a registered `flatten` returned something else.
     """
-    opened = _open(part)
+    opened = None if keeps_types and _is_subclass(part) else _open(part)
     if opened is None:
         leaves.append(part)
         return None
@@ -113,7 +116,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0) -> Node:
             leaves.append(child)
             inner.append(None)
         else:
-            inner.append(take_apart(child, leaves, depth + 1))
+            inner.append(take_apart(child, leaves, depth + 1, keeps_types=keeps_types))
     return kind, keys, tuple(inner)
 
 
@@ -179,6 +182,14 @@ def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
             ) from error
 
     return build
+
+
+def _is_subclass(part: object) -> bool:
+    """Return whether a part is of a subclass of dict, list or tuple that is neither a named tuple nor registered."""
+    kind = type(part)
+    if kind in _BUILT_IN or not isinstance(part, dict | list | tuple):
+        return False
+    return kind not in _BY_TYPE and not hasattr(kind, "_fields")
 
 
 def _open(part: object) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:

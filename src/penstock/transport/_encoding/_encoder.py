@@ -84,7 +84,8 @@ class Encoder:
     """Makes messages of elements.
 
     Args:
-        allow_pickle: send by pickle what can't be sent otherwise, and CUDA tensors in device slots.
+        allow_pickle: send by pickle what can't be sent otherwise, instances of subclasses of dict, list and tuple, and
+            CUDA tensors in device slots.
         locate: asked, for arrays, tensors and `Bytes`, with the lowest address and the size in bytes that one spans;
             where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
             own their memory.
@@ -132,7 +133,7 @@ class Encoder:
             UsageError: a leaf can't be sent; the message names its path, its type and what to do.
         """
         leaves: list[object] = []
-        node = take_apart(element, leaves)
+        node = take_apart(element, leaves, keeps_types=self._allow_pickle)
         parts = Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], {})
         try:
             take(leaves, parts)

@@ -12,7 +12,7 @@ from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._cuda import OnDevice, offset_after
 from penstock.transport._encoding._dtypes import Dtype, dtype_text, has_text
 from penstock.transport._encoding._layout import LeafKey, first_item_bytes, span_bytes
-from penstock.transport._encoding._pickles import Pickled, dump
+from penstock.transport._encoding._pickles import Pickled, dump, dump_by_value
 
 Locate: TypeAlias = Callable[[int, int], object | None]
 """Takes an address and a size, and returns the place that these bytes are sent as; None if they must be copied."""
@@ -221,13 +221,15 @@ def _take_host_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
 
 def _take_pickled(leaf: object, parts: Parts) -> None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
-    dtype: object = getattr(leaf, "dtype", None)
+    # An attribute of a dict may be one of its items, or raise whatever the type raises where there is none.
+    is_container = any(base in type(leaf).__mro__ for base in (dict, list, tuple))
+    dtype: object = None if is_container else getattr(leaf, "dtype", None)
     if dtype is not None:
         kind = f"{kind} with the dtype {dtype}"
     if not parts.allow_pickle:
         raise RefusedError(f"has the type {kind}, which only pickle can send. {_REMEDY}")
     try:
-        pickled = dump(leaf)
+        pickled = dump_by_value(leaf) if is_container else dump(leaf)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise RefusedError(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
     parts.keys.append(("pickle",))

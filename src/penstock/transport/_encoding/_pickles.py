@@ -4,13 +4,16 @@ Buffers are what pickle's protocol 5 leaves out of the stream, such as the data 
 at a multiple of 64 bytes and is read where it lies.
 """
 
+import importlib
 import pickle
 import struct
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock.errors import MessageError
 from penstock.transport._memory import aligned
 
@@ -54,6 +57,21 @@ def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
         pieces.append((aligned(end), buffer))
         end = aligned(end) + buffer.nbytes
     return Pickled(end, pieces)
+
+
+def pickler() -> ModuleType:
+    """Return the module that pickles for other processes: cloudpickle, an extra, which also takes local classes."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def dump_by_value(leaf: object) -> Pickled:
+    """Return a leaf as a block, with what only this script or notebook defines by value."""
+    with Caught(Exception):
+        return dump(leaf)
+    return dump(leaf, pickler().dumps)
 
 
 def stream_of(block: memoryview) -> memoryview:

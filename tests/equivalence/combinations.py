@@ -1,0 +1,106 @@
+"""Comparing a combination of verbs with the definition: elements, origins, what follows a state, and ranks."""
+
+import itertools
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import penstock as ps
+from penstock._graph._length import length
+from penstock.errors import GraphError, UsageError
+from tests.equivalence.definition import digest, digests, epoch_of, outcomes, raised, rank_of
+from tests.equivalence.functions import with_origin
+from tests.equivalence.verbs import Combined, RefusedError, combined, put
+
+INLINE: dict[str, Any] = {}
+THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
+
+
+class Counts(NamedTuple):
+    """How many combinations there were."""
+
+    compared: int
+    refused: int
+    """By the library, when they were described."""
+
+
+def check_combinations(combinations: Iterable[Sequence[str]], bottom: ps.Dataset, *places: dict[str, Any]) -> Counts:
+    """Compare combinations with the definition.
+
+    Args:
+        combinations: the forms of each, the lowest first.
+        bottom: below them.
+        *places: arguments of a loader. A state of one is loaded into the next one.
+    """
+    compared = refused = 0
+    below: dict[tuple[str, ...], ps.Dataset | None] = {}  # what several of them have in common is described once
+    for names in combinations:
+        prefix = tuple(names[:-1])
+        try:
+            if prefix not in below:
+                below[prefix] = None
+                below[prefix] = combined(prefix, bottom).dataset if prefix else bottom
+            dataset = below[prefix]
+            made = None if dataset is None else put(names[-1], dataset)
+        except RefusedError:
+            made = None
+        if made is None:
+            refused += 1
+            continue
+        try:
+            check(names, made, *places)
+        except Exception as error:
+            error.add_note(f"in the combination {' | '.join(names)}")
+            raise
+        compared += 1
+    return Counts(compared, refused)
+
+
+def check(names: Sequence[str], made: Combined, *places: dict[str, Any]) -> None:
+    """Compare a combination with the definition: as it is, or with the origin and a seed of each element."""
+    dataset, epochs = made
+    number = zlib.crc32("|".join(names).encode())  # another one for each, the same in every run
+    if number % 2:
+        check_resume(dataset, epochs, places, number % 7)
+    dataset = dataset.map_with_origin(with_origin, name="observed")
+    if not number % 2:
+        observed = (digests(epoch_of(dataset, 0)), digests(epoch_of(dataset, 1)))
+        check_resume(dataset, observed, places, number % 7)
+    if number % 3 == 0:
+        check_rank(dataset, number // 6 % 2)
+
+
+def check_resume(
+    dataset: ps.Dataset, epochs: tuple[list[Any], list[Any]], places: Sequence[dict[str, Any]], stop: int
+) -> None:
+    """Compare what a loader gives up to a state, and what others give from there on."""
+    flat = [*epochs[0], *epochs[1]]
+    found: list[Any] = []
+    state = None
+    for place in places:
+        with ps.Loader(dataset, **place) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            is_last = place is places[-1]
+            while len(found) < len(flat):
+                found += map(digest, loader if is_last else itertools.islice(loader, stop + 1))
+                if not is_last:
+                    break
+            state = loader.state_dict()
+    assert found == flat, f"a loader's elements are others than the definition's, resumed after {stop + 1}"
+
+
+def check_rank(dataset: ps.Dataset, rank: int) -> None:
+    """Compare what one of two ranks gets, where the dataset can be cut and is read in order."""
+    if length(dataset.node) is not None:
+        return
+    try:
+        loader = ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True))
+    except (GraphError, UsageError):
+        return
+    with loader:
+        expected = outcomes(rank_of(dataset, 0, rank, 2))
+        found = outcomes(loader)
+    if raised(expected):  # batches that don't stack, since a rank has fewer rows
+        expected, found = [*expected[:-1], expected[-1][0]], [*found[:-1], found[-1][0]]
+    assert found == expected, f"rank {rank}'s elements are others than the definition's"

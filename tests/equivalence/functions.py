@@ -1,0 +1,106 @@
+"""Functions of elements that datasets of the tests are made of, at module level so that processes find them."""
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from penstock._tree import flatten, is_array
+from tests.equivalence.kinds import is_dict, is_list_or_tuple
+
+
+def add_one(element: Any) -> Any:
+    """Return a new element with every number one larger, and every text a little longer."""
+    if is_dict(element):
+        return {key: add_one(value) for key, value in element.items()}
+    if is_list_or_tuple(element):
+        return tuple(map(add_one, element))
+    return f"{element}+1" if isinstance(element, str) else element + 1
+
+
+def jitter(element: Any, rng: np.random.Generator) -> Any:
+    """Return the element with noise that is exact in float64, from several kinds of draws."""
+    return {"element": element, "noise": rng.random(), "draw": int(rng.integers(1 << 40)), "few": rng.random(3)}
+
+
+def with_seed(element: Any, seed: int) -> Any:
+    """Return the element with what was derived for it."""
+    return {"element": element, "seed": seed >> 1}
+
+
+def with_origin(element: Any, origin: ps.Origin) -> Any:
+    """Return the element with its origin."""
+    fields = dataclasses.asdict(origin)
+    fields.pop("component")
+    return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
+
+
+def flat_sum(element: Any) -> int:
+    """Return a number that depends on all of an element's content."""
+    if is_dict(element):
+        return sum(flat_sum(value) for value in element.values())
+    if isinstance(element, str):
+        return zlib.crc32(element.encode()) % 1_000_003
+    if is_list_or_tuple(element):
+        return sum(flat_sum(value) for value in element)
+    return int(np.sum(np.asarray(element, np.float64)) * 1000) * 7919 % 1_000_003
+
+
+def keeps_two_of_three(element: Any) -> bool:
+    """Return a pseudo-random but pure verdict."""
+    return flat_sum(element) % 3 != 0
+
+
+def fails_sometimes(element: Any) -> Any:
+    """Raise for about a quarter of all elements, the same ones every time."""
+    if flat_sum(element) % 4 == 1:
+        raise ValueError("corrupt")
+    return element
+
+
+def writes_or_fails(element: Any) -> Any:
+    """Write to an element's arrays; raise for about a quarter of all elements, when that is done."""
+    fails = flat_sum(element) % 4 == 1
+    for leaf in flatten(element)[0]:
+        if is_array(leaf) and leaf.dtype.kind in "iuf":
+            np.add(leaf, 1, out=leaf, casting="unsafe")
+    if fails:
+        raise ValueError("corrupt")
+    return element
+
+
+def totals(elements: list[Any]) -> Any:
+    """Merge a batch into something other than a stack."""
+    return {"totals": np.array([flat_sum(element) for element in elements], np.int64)}
+
+
+def copies(element: Any) -> list[Any]:
+    """Return none to three elements made of one."""
+    return [{"of": element, "copy": number} for number in range(flat_sum(element) % 4)]
+
+
+def twice(element: Any) -> list[Any]:
+    """Return two elements made of one."""
+    return [element, add_one(element)]
+
+
+def as_frames(element: Any) -> Any:
+    """Return three rows made of an element, whatever it was before: what can be stacked, and taken apart."""
+    return flat_sum(element) + np.arange(3)
+
+
+def as_document(element: Any) -> Any:
+    """Return one to four rows made of an element."""
+    return flat_sum(element) + np.arange(1 + flat_sum(element) % 4)
+
+
+def size_of(element: Any) -> int:
+    """Return how many rows the first leaf of an element has."""
+    return len(flatten(element)[0][0])
+
+
+def weight_of(element: Any) -> int:
+    """Return how much an element counts: from 0 to 6."""
+    return flat_sum(element) % 7

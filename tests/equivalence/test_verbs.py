@@ -1,0 +1,91 @@
+"""Every verb above every other one equals the definition: elements, origins, what follows a state, and ranks."""
+
+import inspect
+import itertools
+
+import pytest
+
+import penstock as ps
+from tests.equivalence.combinations import INLINE, THREADS, check_combinations
+from tests.equivalence.verbs import FORMS, VERBS, RefusedError, first, put
+from tests.profiles import IS_LONG
+
+LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerprint", "node"})
+"""What of a dataset tells about it, and makes no other one."""
+JOINERS: frozenset[str] = frozenset({"mix", "concatenate", "interleave", "zip"})
+PAIRS = tuple(itertools.product(FORMS, FORMS))
+PARTS = 6  # of all pairs, each a test
+
+
+def numbers() -> ps.Dataset:
+    """Return what is below all verbs."""
+    return ps.range(12, seed=5)
+
+
+def test_the_table_has_every_public_verb() -> None:
+    """A verb that is missing from the table would stand above no other one in any test."""
+    public = {name for name, member in inspect.getmembers(ps.Dataset) if not name.startswith("_") and member}
+    assert set(VERBS) - {"__getitem__"} == (public - LOOKS) | JOINERS
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_pairs_equal_the_definition(part: int) -> None:
+    """Each form of a verb above each other one; a state that is saved inline goes on inline or with threads."""
+    counts = check_combinations(PAIRS[part::PARTS], numbers(), INLINE, THREADS if IS_LONG or part % 2 else INLINE)
+    assert counts.compared > 6 * counts.refused
+
+
+def test_pairs_above_a_stream_equal_the_definition() -> None:
+    """Each form above what has no positions at all, and one pair of each."""
+    stream = ps.stream(Counter)
+    pairs = zip(FORMS, [*FORMS][7:], strict=False)
+    check_combinations([*((name,) for name in FORMS), *pairs], stream, INLINE, THREADS)
+
+
+def test_pairs_in_processes_equal_the_definition() -> None:
+    """A sample of all pairs, computed by one set of worker processes."""
+    with ps.Loader(numbers(), num_workers=1, workers="processes") as owner:
+        next(iter(owner))
+        check_combinations(PAIRS[3::61], numbers(), INLINE, {"workers": owner})
+
+
+def test_isolated_pairs_equal_the_definition() -> None:
+    """A few pairs whose loader runs in a process of its own."""
+    check_combinations(
+        [("batch", "window_shuffle"), ("batch short", "unbatch"), ("flat_map", "pack")], numbers(), {"isolated": True}
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lowest", [*FORMS])
+def test_all_triples_equal_the_definition(lowest: str) -> None:
+    """Each pair of forms above each form."""
+    try:
+        bottom = put(lowest, numbers(), first).dataset
+    except RefusedError:
+        return
+    check_combinations(PAIRS, bottom, INLINE, THREADS)
+
+
+class Counter:
+    """A stream of 18 integers, whose state is the next one."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __iter__(self) -> "Counter":
+        return self
+
+    def __next__(self) -> int:
+        if self._next == 18:
+            raise StopIteration
+        self._next += 1
+        return self._next - 1
+
+    def get_state(self) -> int:
+        """Return which integer comes next."""
+        return self._next
+
+    def set_state(self, state: int) -> None:
+        """Go on from a state."""
+        self._next = state
