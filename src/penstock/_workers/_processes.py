@@ -159,6 +159,9 @@ class WorkerProcesses:
         if self._spare is not None:
             self._spare.close()
         self._finalizer.cancel()
+        if not any(thread.is_current for thread in self._threads):
+            # Its owner has it, too: no thread asks for it now, and the cycle would keep descriptors open.
+            vars(self).pop("_employer", None)
 
     def _kill(self, number: int) -> None:
         with self._lock:

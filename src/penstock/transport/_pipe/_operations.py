@@ -260,8 +260,9 @@ class Operations:
             self._inside -= 1
             last = self.closed and self._inside == 0
         if last:
+            dispose, self._dispose, self._put_back = self._dispose, _nothing, None  # its owner's: no cycle is left
             try:
-                self._dispose()
+                dispose()
             finally:
                 self._poll.close()
 
@@ -270,6 +271,10 @@ class Operations:
 
     def _too_late(self, timeout_seconds: float | None) -> TimeoutError:
         return TimeoutError(f"{self._name} had to wait longer than timeout_seconds={timeout_seconds}")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _set(readable: asyncio.Future[None]) -> None:
