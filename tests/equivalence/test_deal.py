@@ -10,15 +10,19 @@ import penstock as ps
 from penstock._graph._apply import Context
 from penstock._graph._in_order import in_order as plain
 from tests.equivalence.definition import digest
-from tests.equivalence.joints import in_order
+from tests.equivalence.joints import Counter, in_order
+
+SIZE = 12
 
 
 def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
     """Return all rows of an epoch, over all ranks, by the definition."""
+    node = dataset.batch(SIZE, merge=list).node
     return Multiset(
-        repr(digest(element))
+        repr(digest(row))
         for rank in range(ranks)
-        for element, _ in plain(dataset.node, epoch, Context(), rank, ranks)
+        for batch, _ in plain(node, epoch, Context(), rank, ranks)
+        for row in batch
     )
 
 
@@ -35,9 +39,9 @@ def take(loaders: list[ps.Loader], steps: int | None) -> Multiset[Any]:
     return found
 
 
-def ranks_of(dataset: ps.Dataset, count: int, size: int) -> list[ps.Loader]:
+def ranks_of(dataset: ps.Dataset, count: int) -> list[ps.Loader]:
     """Return a loader for each rank, of batches that are lists of rows."""
-    batches = dataset.batch(size, merge=list)
+    batches = dataset.batch(SIZE, merge=list)
     return [ps.Loader(batches, shard=ps.Shard(rank, count, uneven=True)) for rank in range(count)]
 
 
@@ -55,14 +59,29 @@ def test_nothing_is_lost_and_nothing_comes_twice(
         expected = rows_of(dataset, 0, ranks)
     except ValueError:
         reject()  # an element that no substitute could be found for
-    loaders = ranks_of(dataset, ranks, 12)
+    loaders = ranks_of(dataset, ranks)
     found: Multiset[Any] = Multiset()
     for count in others:
         steps = data.draw(st.integers(1, 4))
         found += take(loaders, steps)
         states = [loader.state_dict() for loader in loaders]
-        loaders = ranks_of(dataset, count, 12)
+        loaders = ranks_of(dataset, count)
         for loader in loaders:
             loader.load_state_dict(states)
     found += take(loaders, None)
     assert found == expected
+
+
+def test_a_stream_is_dealt_from_where_its_own_state_was_taken() -> None:
+    """A rank's part that begins in the midst of a stream, with the stream's state from there, may be dealt again."""
+    dataset = ps.stream(lambda: Counter(100)).window_shuffle(8)
+    loaders = ranks_of(dataset, 1)
+    found: Multiset[Any] = Multiset()
+    for count in (3, 4, 2):
+        found += take(loaders, 1)
+        states = [loader.state_dict() for loader in loaders]
+        loaders = ranks_of(dataset, count)
+        for loader in loaders:
+            loader.load_state_dict(states)
+    found += take(loaders, None)
+    assert found == rows_of(dataset, 0, 1)

@@ -94,7 +94,8 @@ class StreamStage:
     def check(self, token: Token, /) -> None:
         position, snapshot = parts_of(token, 2, of="a stream")
         check_number(position, LARGEST, "a stream")
-        check_snapshot(self.step, snapshot, position)
+        # A part that begins in the midst of the stream begins at position 0, with the snapshot of its course.
+        check_snapshot(self.step, snapshot, LARGEST if snapshot == self.course.snapshot else position)
         check_snapshot(self.step, self.course.snapshot, LARGEST)
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
