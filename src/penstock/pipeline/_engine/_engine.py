@@ -133,8 +133,10 @@ class Engine:
     async def _run(self, outlet: Outlet, background: Background) -> None:
         nodes: list[Node] = []
         self.probes.begin()
+        # No method: the outlet keeps it, so that the engine, its outlet and the closed loop would be a reference cycle.
+        drop = partial(_drop, self.probes, self.dropped)
         with Caught() as opening:  # without an await, so that a CancelledError is a function's
-            opened = Opening(background.resources, self.probes, self._max_failures, self._drop, outlet)
+            opened = Opening(background.resources, self.probes, self._max_failures, drop, outlet)
             nodes = opened.whole(self.config)
         failure = None if opening.error is None else _not_opened(opening.taken())
         with Caught() as running:
@@ -189,9 +191,10 @@ class Engine:
         if self._background is not None and self.is_here:
             self._background.abandon(None if self.outlet is None else partial(self.outlet.close, _DROPPED))
 
-    def _drop(self, dropped: DroppedItem) -> None:
-        self.probes.drop(dropped)  # an observer sees the traceback
-        self.dropped.add(dropped)
+
+def _drop(probes: Probes, dropped: Dropped, item: DroppedItem) -> None:
+    probes.drop(item)  # an observer sees the traceback
+    dropped.add(item)
 
 
 def _done() -> "Future[None]":
