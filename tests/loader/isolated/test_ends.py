@@ -100,16 +100,3 @@ def test_a_fork_can_not_use_it(tmp_path: Path) -> None:
     with start(tmp_path, ends.strip()) as program:
         output, errors = program.communicate(timeout=PATIENCE_SECONDS)
     assert (program.returncode, output, errors) == (0, "ready\n7 [8, 9, 10, 11]\n", "")
-
-
-def test_an_unguarded_script_is_told(tmp_path: Path) -> None:
-    """Without `if __name__ == "__main__":` the error says what a script must do, and nothing is tried for ever."""
-    script = tmp_path / "program.py"
-    script.write_text("import penstock as ps\nprint(list(ps.Loader(ps.range(4).batch(2), isolated=True)))\n")
-    environment = {**os.environ, "PYTHONPATH": SOURCES}
-    ran = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
-    )
-    assert ran.returncode == 1
-    assert "penstock.errors.WorkerError: the helper process" in ran.stderr
-    assert ran.stderr.count("before it had started") == 1
