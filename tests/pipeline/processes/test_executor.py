@@ -272,6 +272,7 @@ if __name__ == "__main__":
     if sys.argv[3] == "waits":
         while not threading.Event().wait(0.5):  # Python sleeps through a signal that comes just before it begins to
             pass
+    sys.stdin.readline()  # the test watches the process by now
 """
 
 
@@ -286,7 +287,13 @@ def test_nothing_outlives_the_parent(
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(script), start_method, str(ready), "ends" if end is None else "waits"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=here, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=here,
+        start_new_session=True,
     ) as parent:
         assert parent.stdout is not None
         child = os.pidfd_open(int(parent.stdout.readline()))
@@ -294,7 +301,7 @@ def test_nothing_outlives_the_parent(
             parent.kill()
         elif end is not None:
             os.killpg(parent.pid, end)
-        _, errors = parent.communicate(timeout=30)
+        _, errors = parent.communicate("\n", timeout=30)
         assert select.select([child], [], [], SECONDS)[0]
         os.close(child)
         assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors

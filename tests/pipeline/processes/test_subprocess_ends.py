@@ -228,6 +228,7 @@ if __name__ == "__main__":
             pass
     if sys.argv[2] == "waits":
         threading.Event().wait()
+    sys.stdin.readline()  # the test watches the process by now
 """
 
 
@@ -242,6 +243,7 @@ def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | No
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, script, start_method, doing],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -255,7 +257,7 @@ def test_nothing_outlives_the_parent(start_method: str, end: signal.Signals | No
             parent.kill()
         elif end is not None:
             os.killpg(parent.pid, end)
-        _, errors = parent.communicate(timeout=30)
+        _, errors = parent.communicate("\n", timeout=30)
         assert select.select([child], [], [], SECONDS)[0]
         os.close(child)
         assert errors.count("Traceback") == (1 if end is signal.SIGINT else 0), errors
