@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
@@ -106,7 +106,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 def _is_given(frame: FrameType, caller: FrameType) -> bool:
     for value in frame.f_locals.values():
-        given: tuple[object, ...] = value if type(value) is tuple else (value,)
+        given = cast("tuple[object, ...]", value) if type(value) is tuple else (value,)
         if any(each is caller for each in given):
             return True
     return False

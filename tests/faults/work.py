@@ -25,12 +25,12 @@ from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Limit, Map, No
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
+from tests.equivalence.functions import flat_sum
 from tests.equivalence.graphs import (
     REMAINDERS,
     add_one,
     batched,
     fails_sometimes,
-    flat_sum,
     indexable,
     jitter,
     keeps_two_of_three,
