@@ -8,7 +8,7 @@
     │   └── AlreadyRunningError (RuntimeError)   start() of a pipeline that runs
     ├── SourceError (OSError)          reading failed; carries the source and the keys
     │   └── CorruptRecordError         the bytes were read but are not a record
-    ├── WorkerError                    a worker could not start, or died; carries exit code or signal
+    ├── WorkerError                    a worker could not start, died, or hangs; carries exit code or signal
     ├── PeerError (ConnectionError)    the process at the other end of a pipe failed or died; carries its pid
     ├── MessageError (ValueError)      what came from another process is no message that may be read here
     ├── EndOfPipeError (EOFError)      every writer has ended; nothing was lost
@@ -71,10 +71,10 @@ class CorruptRecordError(SourceError):
 
 
 class WorkerError(PenstockError, RuntimeError):
-    """A worker could not start, or died.
+    """A worker could not start, died, or hangs.
 
     Attributes:
-        exit_code: the worker's exit code; negative for a signal; None if it never started.
+        exit_code: the worker's exit code; negative for a signal; None if it never started, or is a thread.
     """
 
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:

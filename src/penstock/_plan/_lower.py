@@ -14,7 +14,6 @@ from penstock.errors import UsageError
 _MOST_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
 _NO_LIMITS: Final = Limits()
 _OWNERS_LIMITS: Final = ("worker_init", "start_method", "worker_threads", "timeout")  # of whoever starts the workers
-_NAMES: Final[dict[Place, str]] = {"inline": "none", "threads": "threads", "processes": "processes"}
 
 
 def lower(  # noqa: PLR0913 - the loader's arguments, once each
@@ -162,10 +161,10 @@ def _check_timeout(timeout: object, place: Place) -> None:
         raise UsageError(
             f"timeout must be a number of seconds above 0, at most {_MOST_SECONDS:,}, or None; got timeout={timeout!r}"
         )
-    if place != "processes":
+    if place == "inline":
         raise UsageError(
-            f"timeout={timeout} needs workers that can be killed; these are {_NAMES[place]}. Use "
-            'workers="processes" with num_workers above 0, or timeout=None'
+            f"timeout={timeout} needs workers; these are none, and nothing can watch the calling thread while it "
+            "computes a batch. Use num_workers above 0, or timeout=None"
         )
 
 

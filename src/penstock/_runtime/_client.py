@@ -18,6 +18,7 @@ from penstock._runtime._stock import Lender, Stock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock._runtime._stalls import Stall
     from penstock.transport._listener import Listener
 
 _logger = logging.getLogger("penstock")
@@ -39,6 +40,9 @@ class Client:
         arm_more: arms what its queue can arm; called by workers when they own the crew, and must not raise.
         told_of_kept_batches: whether it was warned, once for all its queues.
         listener: woken when one of its jobs may be complete; there when it has joined a crew.
+        is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
+        stall: finds the work that is waited for; None while nobody waits.
+        waited_until: when a wait has last ended, by `monotonic`.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, lender: Lender | None = None) -> None:
@@ -54,6 +58,9 @@ class Client:
         self.arm_more: Callable[[], None] = nothing
         self.told_of_kept_batches = lender is not None  # the lender knows who keeps them
         self.listener: Listener | None = None
+        self.is_folded_ahead = False
+        self.stall: Callable[[], Stall | None] | None = None
+        self.waited_until = 0.0
         self._prepared = threading.local()  # whether this thread was
         self._told_of: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread

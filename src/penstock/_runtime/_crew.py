@@ -24,6 +24,7 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import Job
+from penstock._runtime._stalls import Patience, Stall, describe_block
 from penstock._runtime._stock import Stock
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError, UsageError
@@ -43,6 +44,26 @@ class Armed(NamedTuple):
     number: int
     client: Client
     job: Job
+
+
+class AtWork(NamedTuple):
+    """What a worker does since when, by `monotonic`.
+
+    Attributes:
+        worker: its number.
+        since: when it began this.
+        armed: the job that it computes; None for none.
+        slot: where that is armed.
+        block: which block of the job; that of the merge is behind those of all blocks of rows.
+        is_idle: whether it waits for work, or for its turn to merge.
+    """
+
+    worker: int
+    since: float
+    armed: Armed | None = None
+    slot: int = -1
+    block: int = 0
+    is_idle: bool = False
 
 
 class Crew:
@@ -72,6 +93,8 @@ class Crew:
         self._draining: set[int] = set()
         self._lent: dict[int, Stock] = {}  # by job number: whose memory is being written, ready or viewed
         self._number = 0
+        self._doing = [AtWork(number, time.monotonic(), is_idle=True) for number in range(self.num_workers)]
+        self._idents: dict[int, int] = {}  # of worker threads, by their numbers
         self.join(owner)
         self._start()
 
@@ -285,7 +308,11 @@ class Crew:
         """Wait until no cancelled slot of a client has a writer left; Ctrl-C comes out of it at once."""
         slots = self._draining_of(client)
         held.allow()
-        _wait(_listener_of(client), lambda: all(map(self._ring.drained, slots)))
+        _wait(
+            _listener_of(client),
+            lambda: all(map(self._ring.drained, slots)),
+            Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
+        )
         held.hold()
         self.collect()
 
@@ -297,8 +324,49 @@ class Crew:
         return self._is_settled(slots)
 
     def wait(self, client: Client, slots: Callable[[], Iterable[int]], given_up: Callable[[], bool]) -> None:
-        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once."""
-        _wait(_listener_of(client), lambda: self._is_settled(slots()) or given_up())
+        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once.
+
+        Raises:
+            WorkerError: a thread was at the same work for longer than the timeout.
+        """
+        client.stall = find = lambda: self._stall(slots(), any_will_do=True)
+        try:
+            _wait(
+                _listener_of(client),
+                lambda: self._is_settled(slots()) or given_up(),
+                None if client.is_folded_ahead else Patience(find, self.timeout),
+            )
+        finally:
+            client.waited_until, client.stall = time.monotonic(), None
+
+    @property
+    def timeout(self) -> float | None:
+        """How many seconds a consumer waits for the same work; of processes their watchers see to it."""
+        return None if self.shares else self._owner.plan.limits.timeout
+
+    def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
+        """Return the work that the slots' jobs wait for; where that is nothing known, the latest that was begun."""
+        wanted, doing = set(slots), self._at_work()
+        busy = [each for each in doing if not each.is_idle]
+        at = [each for each in busy if each.slot in wanted]
+        if not busy:
+            return None
+        who = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
+        if at and (len(wanted) == 1 or not any_will_do):
+            found, since = min(at, key=lambda each: each.since), 0.0
+        else:  # as long as any worker begins something, there is progress
+            found, since = max(at or busy, key=lambda each: each.since), max(each.since for each in doing)
+        worker, armed = found.worker, found.armed
+        return Stall(
+            who.format(worker),
+            max(found.since, since),
+            lambda: "worker_init" if armed is None else describe_block(armed.job, found.block),
+            self._idents.get(worker),
+            None if armed is None or not at else armed.job.extent(found.block)[0],
+        )
+
+    def _at_work(self) -> list[AtWork]:
+        return self._doing.copy()
 
     def is_complete(self, slot: int) -> bool:
         """Return whether a slot's job is complete."""
@@ -329,7 +397,10 @@ class Crew:
     # -- workers
 
     def _make_task(self, number: int) -> Task:
+        self._idents[number] = threading.get_ident()
+        self._doing[number] = AtWork(number, time.monotonic())
         self._initialise(number)
+        self._rest(number)
 
         def run(claim: Claim) -> None:
             if delay := decide(DELAY_MICROSECONDS, 0):
@@ -359,7 +430,7 @@ class Crew:
             self._worker_error = caught.error
 
     def _run(self, armed: Armed, claim: Claim, number: int) -> None:
-        client, job = armed.client, armed.job
+        client, job, slot = armed.client, armed.job, claim.slot
         if self._worker_error is not None:
             job.failed = True
             return
@@ -367,14 +438,20 @@ class Crew:
         with Caught() as caught:
             if claim.merge:
                 with client.merging:
+                    self._doing[number] = AtWork(number, time.monotonic(), armed, slot, job.blocks)
                     started = time.perf_counter()
                     job.run_merge(client.context_of(number))
                 client.learned.timed_merge(job.steps, time.perf_counter() - started)
             else:
+                self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
                 rows = job.run_block(claim.block, client.context_of(number))
                 client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
+        self._rest(number)
         if caught.error is not None:
             job.failed = True  # the consumer meets it again, in its own thread
+
+    def _rest(self, number: int) -> None:
+        self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)
 
 
 def _listener_of(client: Client) -> Listener:
@@ -383,9 +460,11 @@ def _listener_of(client: Client) -> Listener:
     return client.listener
 
 
-def _wait(listener: Listener, is_over: Callable[[], bool]) -> None:
+def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> None:
     while not is_over():
         listener.clear()
         if is_over():
             return
-        listener.wait()
+        is_rung = listener.wait(None if patience is None else patience.seconds_left())
+        if patience is not None and not is_rung and not is_over():
+            patience.look()

@@ -12,9 +12,9 @@ from penstock.sources._as_source import describe_key
 def deadly_position_error(leaf: Leaf, number: int, death: WorkerError) -> WorkerError:
     """Return what is raised in the place of an element of what is read in order, given by its number in the course."""
     position = int(leaf.course.positions(number, number + 1)[0])
-    _, component, key = locate(leaf.node, leaf.epoch, position)
+    record = describe_record(leaf.node, leaf.epoch, position)
     return WorkerError(
-        f"position {position} of epoch {leaf.epoch}, {_record(leaf.node, component, key)}, kills worker processes, one "
+        f"position {position} of epoch {leaf.epoch}, {record}, kills worker processes, one "
         f"after the other. Leave the record out, or mend what is done to it. The last death: {death}",
         exit_code=death.exit_code,
     )
@@ -39,6 +39,12 @@ def deadly_batch_error(step: int, death: WorkerError, row: int | None = None) ->
         f'is done to the batch, or leave it out: on_error="skip" of a step above it does. The last death: {death}',
         exit_code=death.exit_code,
     )
+
+
+def describe_record(node: Node, epoch: int, position: int) -> str:
+    """Return which record an element is made of, by its key, and its file where the source knows that."""
+    _, component, key = locate(node, epoch, position)
+    return _record(node, component, key)
 
 
 def _record(node: Node, component: str, key: int) -> str:

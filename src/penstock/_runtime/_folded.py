@@ -11,6 +11,7 @@ Guarantees:
     user's takes longer than a moment.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -26,6 +27,7 @@ from penstock._graph._ordered._tail import Tail
 from penstock._runtime._batches import Course, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._crew import Crew
+from penstock._runtime._stalls import Patience, Stall
 from penstock._runtime._streams import EndOfEpoch
 from penstock._runtime._threads import ThreadOrderedStream
 from penstock.errors import InternalError, UsageError
@@ -57,12 +59,14 @@ class Fold:
     """The source of the pipeline: chunks of batches, up to the end or the first error."""
 
     def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None) -> None:
+        self.thread: int | None = None  # that makes the batches
         self._filtered: list[tuple[Node, int, int]] = []
         # A stream may pause before the next batch.
         self._chunk_seconds = 0.0 if reads_streams(client.plan.node) else _CHUNK_SECONDS
         self.inner = ThreadOrderedStream(crew, client, course, replace(client.context(), filtered=self._count), tail)
 
     def __iter__(self) -> Generator[list[Made]]:
+        self.thread = threading.get_ident()
         made: list[Made] = []
         most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
@@ -150,6 +154,7 @@ class FoldedStream:
 
     def __init__(self, crew: Crew, client: Client, course: Course, tail: Tail | None = None) -> None:
         crew.check()
+        client.is_folded_ahead = True
         self._crew = crew
         self._client = client
         self._course = course
@@ -174,7 +179,7 @@ class FoldedStream:
             raise EndOfEpoch
         self._crew.check()
         while self._index == len(self._made) and not self._ended:
-            self._receive(self._begun().take(None))
+            self._receive(self._awaited())
         if self._index == len(self._made):
             failure = None if self._outlet is None else self._outlet.take_failure()
             if failure is not None:  # of the fold itself: an end that is none
@@ -183,6 +188,28 @@ class FoldedStream:
             self.close()
             raise EndOfEpoch
         return self._taken(self._made[self._index])
+
+    def _awaited(self) -> object:
+        """Wait for the next chunk, or the end."""
+        outlet = self._begun()
+        found = outlet.take_now()
+        if found is not Mark.NOTHING:
+            return found
+        patience = Patience(self._stall, self._crew.timeout)
+        while True:
+            with Caught(TimeoutError):  # of the outlet: what a signal's handler raises passes
+                return outlet.take(patience.seconds_left())
+            patience.look()
+
+    def _stall(self) -> Stall | None:
+        """Return the work of the fold's thread, or of the workers that it waits for."""
+        stall, thread = self._client.stall, None if self._fold is None else self._fold.thread
+        if stall is not None:
+            return stall()
+        if thread is None:
+            return None
+        what = "what is read in order, on the way to one batch"
+        return Stall("the thread that reads in order", self._client.waited_until, lambda: what, thread)
 
     def next_nowait(self) -> tuple[Element, Token] | None:
         made = self.take_nowait()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import numpy as np
 
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Element, Read
+from penstock._graph._nodes import Element, Node, Read
+from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
@@ -186,7 +187,11 @@ class BatchJob:
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return which records of async sources a block needs."""
-        return list(upcoming(self._program.rows, *row_coordinates(self._spans(*self.bounds_of(block)))))
+        return list(upcoming(*self.places(block)))
+
+    def places(self, block: int) -> tuple[Node, Integers, Integers]:
+        """Return a block's rows, as the node below the batch, and their epochs and positions there."""
+        return self._program.rows, *row_coordinates(self._spans(*self.bounds_of(block)))
 
     def bounds_of(self, block: int) -> tuple[int, int]:
         """Return which of the job's rows a block has: from the first up to, and without, the last."""

@@ -21,7 +21,7 @@ from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._board import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Board, Doing
 from penstock._runtime._client import Client
-from penstock._runtime._crew import BLOCKS, SLOTS, Armed, Crew
+from penstock._runtime._crew import BLOCKS, SLOTS, Armed, AtWork, Crew
 from penstock._runtime._jobs import Job
 from penstock._runtime._parcels import LARGE_BYTES, read, write
 from penstock._runtime._process_work import OWNERS_PLAN, Described, work
@@ -234,6 +234,15 @@ class ProcessCrew(Crew):
         client.stock.use(number, place.stop)
         each = (self._board.needed(slot) + place.stop) / max(job.row_count, 1)
         client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
+
+    def _at_work(self) -> list[AtWork]:
+        found: list[AtWork] = []
+        for number in range(self.num_workers):
+            since, at = self._board.busy_since(number), self._board.doing(number)
+            armed = None if at is None else self._armed_at(at)
+            if since is not None and at is not None and armed is not None:
+                found.append(AtWork(number, since, armed, at.slot, at.block))
+        return found
 
     # -- the watchers of the processes
 

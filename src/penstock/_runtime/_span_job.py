@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock._graph._apply import Context
 from penstock._graph._blocks import Block, joined
-from penstock._graph._nodes import Element
+from penstock._graph._nodes import Element, Node
 from penstock._graph._ordered._leaf import Leaf
 from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
@@ -47,9 +47,13 @@ class SpanJob:
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return which records of async sources a block needs."""
+        return list(upcoming(*self.places(block)))
+
+    def places(self, block: int) -> tuple[Node, Integers, Integers]:
+        """Return a block's elements, as the leaf's node, and their epochs and positions there."""
         span = self._span(block)
         positions = self.leaf.course.positions(span.start, span.stop)
-        return list(upcoming(self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions))
+        return self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions
 
     def _span(self, block: int) -> range:
         return self.span[block * self.block_rows : (block + 1) * self.block_rows]

@@ -10,6 +10,7 @@ Guarantees:
 import logging
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from penstock.transport._daemon_thread import DaemonThread
@@ -41,9 +42,10 @@ class WorkerThreads:
     def close(self) -> None:
         """Stop claiming, and wait for the tasks that run."""
         self._ring.stop()
+        deadline = monotonic() + _PATIENCE_SECONDS
         for thread in self._threads:
             if not thread.is_current:
-                thread.wait(_PATIENCE_SECONDS)
+                thread.wait(max(deadline - monotonic(), 0.0))
         stuck = [thread.name for thread in self._threads if not thread.has_ended]
         if stuck:
             _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)

@@ -103,10 +103,9 @@ def test_a_start_that_always_hangs_is_told() -> None:
         ({"limits": ps.Limits(timeout=0.0)}, "timeout must be a number of seconds above 0"),
         ({"limits": ps.Limits(timeout=float("nan"))}, "timeout must be a number of seconds above 0"),
         ({"limits": ps.Limits(timeout=1.0)}, "these are none"),
-        ({"limits": ps.Limits(timeout=1.0), "num_workers": 2}, "these are threads"),
     ],
 )
 def test_a_wrong_timeout_is_refused(options: dict[str, Any], message: str) -> None:
-    """It is a number of seconds, and for processes only."""
+    """It is a number of seconds, and for workers only."""
     with pytest.raises(UsageError, match=message):
         ps.Loader(ps.range(8).batch(4), **options)

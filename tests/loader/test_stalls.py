@@ -1,0 +1,338 @@
+"""A worker thread that hangs is named: by a warning in the log, and with a timeout by an error in the consumer."""
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._runtime import _stalls
+from penstock.errors import UsageError, WorkerError
+from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.workers.processes import functions
+from tests.workers.processes.trouble import dying
+
+TIMEOUT = 0.2
+
+
+class Hanging:
+    """A function of elements that hangs at some of them, until the test ends."""
+
+    def __init__(self, *at: int) -> None:
+        self.at = at
+        self.entered = threading.Semaphore(0)
+        self.released = threading.Event()
+
+    def __call__(self, element: int) -> int:
+        """Return the element; at some of them, after the test."""
+        if element in self.at:
+            self.entered.release()
+            assert self.released.wait(PATIENCE_SECONDS)
+        return element
+
+
+@pytest.fixture
+def hanging() -> Generator[Hanging]:
+    """Give a function that hangs at 5, and let it return after the test."""
+    function = Hanging(5)
+    yield function
+    function.released.set()
+
+
+@contextlib.contextmanager
+def threads(dataset: ps.Dataset[Any], timeout: float | None = TIMEOUT, **options: Any) -> Generator[ps.Loader[Any]]:
+    """Give a loader with worker threads, two if nothing else is said."""
+    options = {"num_workers": 2, "workers": "threads", **options}
+    with ps.Loader(dataset, limits=ps.Limits(timeout=timeout), **options) as loader:
+        yield loader
+
+
+def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings about waiting."""
+    return [each.getMessage() for each in caplog.records if each.name == "penstock" and "waited" in each.getMessage()]
+
+
+def hangs_at_five(element: int) -> int:
+    """Return an element; the fifth one never, in a process that is killed at the end."""
+    if element == 5:
+        threading.Event().wait()
+    return element
+
+
+class Released(threading.Thread):
+    """A thread that lets a function go on once the log has a warning."""
+
+    def __init__(self, function: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+        super().__init__()
+        self._function = function
+        self._logged = threading.Event()
+        caplog.handler.addFilter(self._saw)
+        self.start()
+
+    def _saw(self, record: Any) -> bool:
+        if "waited" in record.getMessage():
+            self._logged.set()
+        return True
+
+    def run(self) -> None:
+        """Wait for the warning."""
+        assert self._logged.wait(PATIENCE_SECONDS)
+        self._function.released.set()
+
+
+def test_a_stall_is_logged_once(
+    tmp_path: Path, hanging: Hanging, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning names worker, step, position, key, file and place; then the batch comes as if nothing had been."""
+    monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_text(str(number))
+    dataset = ps.read(ps.sources.Files(tmp_path, "*.txt")).map(lambda text: hanging(int(text["bytes"]))).batch(2)
+    released = Released(hanging, caplog)
+    with threads(dataset, None) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    released.join()
+    (message,) = stalls(caplog)
+    assert "worker 0 has" in message or "worker 1 has" in message
+    for part in ("of step 2", "epoch 0", "key 5", "5.txt", "Hanging.__call__", "test_stalls.py", "threading.py"):
+        assert part in message
+
+
+def test_a_timeout_raises_in_the_consumer(hanging: Hanging) -> None:
+    """The batches before come first; the loader goes past the batch with one thread fewer, and closes."""
+    with threads(ps.range(16).map(hanging).batch(4)) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        for _ in range(2):  # the next call waits for the same batch
+            with pytest.raises(WorkerError, match=r"(?s)timeout=0\.2 .*step 1.*key 5.*seek\(2\).*__call__") as raised:
+                next(batches)
+            assert any("step 1" in note for note in raised.value.__notes__)
+            assert isinstance(raised.value, RuntimeError)
+            assert raised.value.exit_code is None
+        loader.seek(2)
+        assert [batch.tolist() for batch in loader] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+        loader.seek(0)
+        hanging.released.set()
+        assert [batch.tolist() for batch in loader] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
+
+
+def test_what_wakes_up_late_comes(hanging: Hanging) -> None:
+    """Once the function has returned, the call after the error gives the batch."""
+    with threads(ps.range(16).map(hanging).batch(4)) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(WorkerError):
+            next(batches)
+        hanging.released.set()
+        assert [batch.tolist() for batch in batches] == [[*range(start, start + 4)] for start in range(4, 16, 4)]
+
+
+def test_memory_of_a_thread_that_hangs_is_not_used_again(hanging: Hanging) -> None:
+    """A thread that wakes up in a batch that was given up writes over none of the batches that came since."""
+
+    def row(element: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.full(64, hanging(element))
+
+    with threads(ps.range(64).map(row).batch(4), prefetch=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(WorkerError):
+            next(batches)
+        loader.seek(2)
+        rest = list(loader)
+        hanging.released.set()
+        again = list(loader)  # the thread computes again
+        for step, batch in enumerate(rest, start=2):
+            assert batch[:, 0].tolist() == [*range(4 * step, 4 * step + 4)]
+        assert [batch[0, 0] for batch in again] == [*range(0, 64, 4)]
+
+
+def test_all_threads_hang(hanging: Hanging) -> None:
+    """Where no thread is left, what waits for one says so."""
+    with threads(ps.range(16).map(hanging).batch(4), num_workers=1) as loader:
+        with pytest.raises(WorkerError, match="key 5"):
+            list(loader)
+        loader.seek(3)
+        with pytest.raises(WorkerError, match=r"worker 0 was at the same work.*key 5"):
+            list(loader)
+        hanging.released.set()
+        assert len(list(loader)) == 1
+
+
+def test_out_of_order_the_others_come_first(hanging: Hanging) -> None:
+    """Where any batch will do, one that hangs holds nothing up."""
+    with threads(ps.range(32).map(hanging).batch(4), ordered=False) as loader:
+        seen: list[list[int]] = []
+        with pytest.raises(WorkerError, match="key 5"):
+            seen.extend(batch.tolist() for batch in loader)
+        hanging.released.set()
+    assert sorted(seen) == [[*range(start, start + 4)] for start in range(0, 32, 4) if start != 4]
+
+
+def test_a_merge_that_hangs_is_named(hanging: Hanging) -> None:
+    """It is no row's doing."""
+    with threads(ps.range(16).batch(4, merge=lambda rows: hanging(int(rows[1])))) as loader:
+        batches = iter(loader)
+        assert next(batches) == 1
+        with pytest.raises(WorkerError, match="the merge of step 1"):
+            next(batches)
+        hanging.released.set()
+
+
+def test_waiting_for_a_turn_to_merge_is_no_hanging() -> None:
+    """A slow merge holds the others up; only what is at work counts."""
+    gate = Gate(0)
+    limits = ps.Limits(timeout=PATIENCE_SECONDS, num_batch_workers=1)
+
+    def merge(rows: list[int]) -> int:
+        return int(gate(int(rows[0])))
+
+    with ps.Loader(ps.range(8).batch(2, merge=merge), num_workers=3, workers="threads", limits=limits) as loader:
+        batches = iter(loader)
+        gate.wait_entered()
+        gate.open()
+        assert list(batches) == [0, 2, 4, 6]
+
+
+def test_a_start_that_hangs_is_named() -> None:
+    """The first batch waits for `worker_init`."""
+    released = threading.Event()
+    limits = ps.Limits(timeout=TIMEOUT, worker_init=lambda _: released.wait(PATIENCE_SECONDS))
+    with ps.Loader(ps.range(8).batch(4), num_workers=2, workers="threads", limits=limits) as loader:
+        with pytest.raises(WorkerError, match="worker_init"):
+            next(iter(loader))
+        released.set()
+        assert len(list(loader)) == 2
+
+
+def folded(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
+    """Return batches that a thread folds ahead."""
+    return dataset.filter(keeps).batch(4)
+
+
+def with_steps_above(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
+    """Return such batches with a step that workers compute."""
+    return folded(dataset).map(itself)
+
+
+def shuffled(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
+    """Return batches above a stage that is read in order."""
+    return dataset.window_shuffle(2).batch(4)
+
+
+def keeps(element: Any) -> bool:
+    """Return whether an element stays: all do."""
+    del element
+    return True
+
+
+def itself(batch: Any) -> Any:
+    """Return a batch as it is."""
+    return batch
+
+
+@pytest.mark.parametrize("finish", [folded, with_steps_above, shuffled])
+def test_read_in_order_a_timeout_raises(finish: Callable[[ps.Dataset[Any]], ps.Dataset[Any]], hanging: Hanging) -> None:
+    """A thread folds ahead there: it is the consumer that raises, as often as it asks, until the function returns."""
+    with threads(finish(ps.range(16).map(hanging))) as loader:
+        seen: list[list[int]] = []
+        batches = iter(loader)
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"(?s)position.*key 5.*__call__"):
+                seen.extend(batch.tolist() for batch in batches)
+        hanging.released.set()
+        seen.extend(batch.tolist() for batch in batches)
+    assert sorted(itertools.chain.from_iterable(seen)) == [*range(16)]
+
+
+def test_a_stream_that_hangs_is_named(hanging: Hanging) -> None:
+    """Nobody but the loader's own thread reads it."""
+
+    def numbers() -> Iterator[int]:
+        return map(hanging, range(16))
+
+    with threads(ps.stream(numbers).batch(4).map(itself)) as loader:
+        batches = iter(loader)
+        with pytest.raises(WorkerError, match=r"(?s)the thread that reads in order.*__call__"):
+            next(batches)
+        hanging.released.set()
+        assert [batch.tolist() for batch in batches] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
+
+
+def test_steps_above_a_fold_that_hang_are_named() -> None:
+    """Workers compute them."""
+    hanging = Hanging(4)
+
+    def above(batch: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+        hanging(int(batch[0]))
+        return [int(element) for element in batch]
+
+    with threads(folded(ps.range(16)).map(above)) as loader:
+        batches = iter(loader)
+        assert next(batches) == [0, 1, 2, 3]
+        with pytest.raises(WorkerError, match=r"(?s)a merge.*above"):
+            next(batches)
+        hanging.released.set()
+        assert list(batches) == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+
+
+def test_closing_does_not_wait_for_a_thread_that_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+    """It waits for a moment, logs which thread is left, and returns; the thread ends when its function returns."""
+    with threads(ps.range(16).map(hanging).batch(4), num_workers=3) as loader, pytest.raises(WorkerError):
+        list(loader)
+    assert any("still inside a function" in each.getMessage() for each in caplog.records)
+    assert not hanging.released.is_set()
+
+
+def test_a_helper_process_raises_it_too() -> None:
+    """The threads of an isolated loader are the helper's; the error comes to the trainer's process."""
+    with threads(ps.range(16).map(hangs_at_five).batch(4), isolated=True) as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        with pytest.raises(WorkerError, match=r"(?s)timeout=0\.2 .*key 5.*hangs_at_five"):
+            next(batches)
+        loader.seek(2)
+        assert [batch.tolist() for batch in loader] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+
+
+def test_processes_are_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are killed after the timeout; the warning comes before."""
+    monkeypatch.setattr(_stalls, "STALL_SECONDS", 0.1)
+    dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
+    limits = ps.Limits(worker_init=functions.mark_process, timeout=1.5)
+    with ps.Loader(dataset, num_workers=1, workers="processes", limits=limits) as loader:
+        assert len(list(loader)) == 8
+    assert any("worker 0 has been at the same work" in message for message in stalls(caplog))
+
+
+def test_without_workers_a_timeout_is_refused() -> None:
+    """Nothing can watch the thread that computes."""
+    with pytest.raises(UsageError, match="nothing can watch the calling thread"):
+        ps.Loader(ps.range(8).batch(4), limits=ps.Limits(timeout=1.0))
+
+
+def test_a_handler_that_raises_a_timeout_ends_the_wait(hanging: Hanging) -> None:
+    """A program's own alarm comes out of the waiting call, in the place of the loader's timeout."""
+
+    def alarm(number: int, frame: object) -> None:
+        del number, frame
+        raise TimeoutError("the program's own")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with threads(folded(ps.range(16).map(hanging)), PATIENCE_SECONDS) as loader:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(TimeoutError, match="the program's own"):
+                list(loader)
+            hanging.released.set()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
