@@ -85,19 +85,27 @@ class JobQueue(Generic[AnyJob]):
         with self._crew.owned():
             return self._retired() if self._armed else None  # given up by another thread
 
-    def next_job(self) -> AnyJob | None:
-        """Return the next job when it is complete; None at the end."""
+    def next_job(self, held: HeldInterrupts | None = None) -> AnyJob | None:
+        """Return the next job when it is complete; None at the end.
+
+        Args:
+            held: the caller's scope in which signals are held; they are allowed while this waits.
+        """
         self._crew.check()
-        with self._crew.owned() as held:
+        with self._crew.owned() as held_here:
             if self._armed:
                 self._arm_ahead()
             else:
                 self._arm()
             if not self._armed and not self._ended:
-                self._grow(held)
+                self._grow(held_here)
             if not self._armed:
                 return None
+        if held is not None:
+            held.allow()
         self._crew.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
+        if held is not None:
+            held.hold()
         self._crew.check()
         with self._crew.owned():
             return self._retired() if self._armed else None  # given up by another thread

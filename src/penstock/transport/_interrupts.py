@@ -31,13 +31,16 @@ class HeldInterrupts:
     The handlers of those that arrived are called at its end.
 
     Attributes:
-        undo: called at the end if a handler raises there, so that what the scope would return is not lost.
+        undo: called at the end if a handler raises there, so that what the scope would return is not lost. The scope
+            drops it at its end, since it may hold an exception whose traceback holds the scope.
+        has_raised: whether a handler has raised where that was allowed.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "undo")
+    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
+        self.has_raised = False
         self._arrived: list[int] = []  # signals whose handlers were not called yet
         self._allowed = False
         self._handlers: dict[int, Handler] = {}
@@ -54,6 +57,7 @@ class HeldInterrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
+        undo, self.undo = self.undo, None
         if self._handlers:
             try:
                 try:
@@ -61,8 +65,8 @@ class HeldInterrupts:
                 finally:
                     self._tell()
             except BaseException:
-                if self.undo is not None:
-                    self.undo()
+                if undo is not None:
+                    undo()
                 raise
 
     def allow(self) -> None:
@@ -96,6 +100,9 @@ class HeldInterrupts:
         number = self._arrived.pop(0)
         try:
             self._handlers[number](number, frame or inspect.currentframe())
+        except BaseException:
+            self.has_raised = True
+            raise
         finally:
             self._tell()
         self._allowed = allowed

@@ -4,7 +4,7 @@ A state holds the dataset's own state in each worker, after the worker's last ba
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.errors import StateError
@@ -43,6 +43,16 @@ class Places:
 
     streams: list[Place]
     turn: int
+
+    def copy(self) -> "Places":
+        """Return them as they are now."""
+        return Places([replace(place) for place in self.streams], self.turn)
+
+    def go_to(self, other: "Places") -> None:
+        """Take over others of as many streams."""
+        self.turn = other.turn
+        for place, wanted in zip(self.streams, other.streams, strict=True):
+            place.number, place.state, place.is_over = wanted.number, wanted.state, wanted.is_over
 
     def state(self) -> State:
         """Return them as a JSON value, as far as the dataset's states are."""

@@ -4,14 +4,13 @@ Guarantees:
   - Each worker's batches come in its stream's order; of those whose stream has not ended, each worker's next in turn.
   - A worker's death is a RuntimeError, as torch's, unless the dataset can tell its state: then another worker goes on
     after the last batch that was handed out.
+  - Batches come once each, whatever signals' handlers raise.
 """
 
 import warnings
 from contextlib import nullcontext
 from itertools import chain, repeat
-from typing import Any, NoReturn, Self, cast
-
-import torch
+from typing import Any, NoReturn, cast
 
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._drawn import Drawn, Making
@@ -19,12 +18,14 @@ from penstock.torch._data_loader._epoch import drawing_nothing
 from penstock.torch._data_loader._parts import begin, check_prefetch, pinned, told_length
 from penstock.torch._data_loader._places import Place, Places
 from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
+from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
 from penstock.torch._data_loader._work._worker import Start, Work
+from penstock.transport._interrupts import HeldInterrupts
 
 
-class StreamsIterator:
+class StreamsIterator(InterruptibleIterator[Places]):
     """The batches of one epoch; of one after the other, where workers are persistent.
 
     Args:
@@ -36,6 +37,7 @@ class StreamsIterator:
     """
 
     def __init__(self, loader: object, saved: Places | None = None) -> None:
+        super().__init__()
         with drawing_nothing(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader
@@ -54,6 +56,7 @@ class StreamsIterator:
 
     def restart(self, loader: object, saved: Places | None = None) -> None:
         """Begin the next epoch, or where one was saved, with the same workers."""
+        self._forget()
         given: Any = loader
         self._epoch += 1
         self._yielded = 0
@@ -66,29 +69,32 @@ class StreamsIterator:
         self._active = [stream for stream in self._streams if not stream.place.is_over]
         self._turn = sum(not place.is_over for place in places.streams[: places.turn])
 
-    def __iter__(self) -> Self:
-        return self
+    def _position(self) -> Places:
+        return self.places.copy()
 
-    def __next__(self) -> object:
-        with torch.autograd.profiler.record_function("enumerate(DataLoader)#StreamsIterator.__next__"):
-            batch = self._next()
+    def _go_to(self, position: Places) -> None:
+        self.places.go_to(position)
+
+    def _advance(self, held: HeldInterrupts) -> object:
+        batch = self._next(held)
         self._yielded += 1
         if self._length is not None and self._yielded > self._length:
             self._warn(self._length)
         return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
 
-    def _next(self) -> object:
+    def _next(self, held: HeldInterrupts) -> object:
         while self._active:
             self._turn %= len(self._active)
             stream = self._active[self._turn]
             try:
-                streamed = stream.next()
+                streamed = stream.next(held)
             finally:
-                if stream.place.is_over:
-                    del self._active[self._turn]
-                else:
-                    self._turn += 1
-                self.places.turn = self._streams.index(stream) + 1
+                if not held.has_raised:  # else it is still this one's turn
+                    if stream.place.is_over:
+                        del self._active[self._turn]
+                    else:
+                        self._turn += 1
+                    self.places.turn = self._streams.index(stream) + 1
             if streamed is not None:
                 return streamed.batch
         if not self._is_persistent:
@@ -101,6 +107,7 @@ class StreamsIterator:
 
     def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
         self._active = []
+        self._forget()
         self._close()
 
     def _warn(self, length: int) -> None:
@@ -109,7 +116,7 @@ class StreamsIterator:
             f"but {self._yielded} samples have been fetched. For multiprocessing data-loading, this could be caused by "
             "not properly configuring the IterableDataset replica at each worker. Please see "
             "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples.",
-            stacklevel=3,
+            stacklevel=5,
         )
 
     def __len__(self) -> int:
@@ -155,10 +162,10 @@ class _Stream:
         self._drawn = Drawn(chain([first], repeat(self._wanted)), self._making, 0, self.place.number)
         self._queue = self._team.open(self._drawn)
 
-    def next(self) -> Streamed | None:
+    def next(self, held: HeldInterrupts) -> Streamed | None:
         """Return the next batch; None at the end."""
         while not self.place.is_over:
-            job = self._next_job()
+            job = self._next_job(held)
             if not job.failed:
                 self._drawn.handed_out(job)
                 found = cast("Streamed", self._team.batch(job))
@@ -174,14 +181,15 @@ class _Stream:
             self._queue.close()
         return None
 
-    def _next_job(self) -> BatchJob:
+    def _next_job(self, held: HeldInterrupts) -> BatchJob:
         assert self._queue is not None
         try:
-            job = self._team.next_job(self._queue, self._drawn)
+            job = self._team.next_job(self._queue, self._drawn, held)
         except TimedOutError:
             raise
         except Exception:
-            self.place.is_over = True  # the worker can't work
+            if not held.has_raised:
+                self.place.is_over = True  # the worker can't work
             raise
         assert job is not None
         return job

@@ -66,21 +66,29 @@ class Team:
         kind = InOrder if self._is_ordered else AsReady
         return kind(self._crew, self._client, drawn, self._making, (self.least, self.most))
 
-    def next_job(self, queue: Queue, drawn: Drawn) -> BatchJob | None:
+    def next_job(self, queue: Queue, drawn: Drawn, held: HeldInterrupts) -> BatchJob | None:
         """Return the next job, complete or failed; None at the end.
 
-        Whatever else than the sampler's own error it raises, no worker can work.
+        Besides the sampler's own error and those of signals' handlers, all errors mean that no worker can work.
+
+        Args:
+            queue: of the jobs.
+            drawn: what they are of.
+            held: holds signals back; they are allowed while this waits.
         """
         drawn.draw(self.most + 1)
         if self._timeout:
-            self._wait(queue)
-        return queue.next_job()
+            self._wait(queue, held)
+        return queue.next_job(held)
 
-    def _wait(self, queue: Queue) -> None:
+    def _wait(self, queue: Queue, held: HeldInterrupts) -> None:
         until = monotonic() + self._timeout
         while not queue.is_ready():
             left = until - monotonic()
-            if left <= 0 or not Waiter().wait(self._crew.fileno(self._client), left):
+            held.allow()
+            is_late = left <= 0 or not Waiter().wait(self._crew.fileno(self._client), left)
+            held.hold()
+            if is_late:
                 raise TimedOutError(f"DataLoader timed out after {self._timeout} seconds")
 
     def batch(self, job: BatchJob) -> object:

@@ -2,25 +2,26 @@
 
 Guarantees:
   - Samplers are asked by the caller's thread alone, and draw what they draw for torch's loader.
-  - Batches come in the sampler's order, each exactly once, or its exception in its place, whatever dies.
+  - Batches come in the sampler's order, each exactly once, or its exception in its place, whatever dies, and whatever
+    signals' handlers raise.
   - The processes end with the epoch, or, where they are persistent, with the iterator.
 """
 
 from contextlib import nullcontext
-from typing import Any, NoReturn, Self
-
-import torch
+from typing import Any, NoReturn
 
 from penstock._seeds import derive
 from penstock.torch._data_loader._drawn import Drawn, Making
 from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, parts
 from penstock.torch._data_loader._parts import begin, check_prefetch, collates_plainly, default_collate, pinned
 from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
+from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._worker import Start, Work
+from penstock.transport._interrupts import HeldInterrupts
 
 
-class WorkersIterator:
+class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     """The batches of one epoch; of one after the other, where workers are persistent.
 
     Args:
@@ -34,8 +35,11 @@ class WorkersIterator:
     """
 
     def __init__(self, loader: object, saved: Saved | None = None, *, is_early: bool = False) -> None:
+        super().__init__()
         with drawing_nothing(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
+        if saved is not None:
+            self._begun = self._begun._replace(base_seed=saved.base_seed)  # of the workers, too
         given: Any = loader
         prefetch = check_prefetch(given.prefetch_factor)
         is_batched = given.batch_sampler is not None
@@ -61,33 +65,40 @@ class WorkersIterator:
         if self._queue is not None:
             self._queue.close()
             self._queue = None
+        self._forget()
         given: Any = loader
         self._has_ended = False
         self._sampler = given.sampler if given.batch_sampler is None else given.batch_sampler
         self._number = self._number + 1 if saved is None else saved.number
         epoch = self.epoch = Epoch(self._sampler, saved, counts_drawn=False)
+        epoch.keeps_seed = self._is_persistent
         if saved is None:
             epoch.base_seed, epoch.number = self._begun.base_seed, self._number
+        else:
+            self._begun = self._begun._replace(base_seed=saved.base_seed)
+        if saved is None or not saved.is_inside:
             epoch.over(iter(self._sampler))
         seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
         self._drawn = Drawn(epoch, self._making, seed, epoch.reached)
         if not is_early:
             self._queue = self._team.open(self._drawn)
 
-    def __iter__(self) -> Self:
-        return self
+    def _position(self) -> tuple[int, bool]:
+        return self.epoch.reached, self.epoch.has_ended
 
-    def __next__(self) -> object:
-        with torch.autograd.profiler.record_function("enumerate(DataLoader)#WorkersIterator.__next__"):
-            batch = self._next()
+    def _go_to(self, position: tuple[int, bool]) -> None:
+        self.epoch.reached, self.epoch.has_ended = position
+
+    def _advance(self, held: HeldInterrupts) -> object:
+        batch = self._next(held)
         return batch if self._begun.pin_device is None else pinned(batch, self._begun.pin_device)
 
-    def _next(self) -> object:
+    def _next(self, held: HeldInterrupts) -> object:
         queue = self._queue
         if queue is None and not self._has_ended:
             queue = self._queue = self._team.open(self._drawn)
         while queue is not None and not self._has_ended:
-            job = self._next_job(queue)
+            job = self._next_job(queue, held)
             if job is None:
                 self.epoch.has_ended = True
                 self._end()
@@ -103,13 +114,13 @@ class WorkersIterator:
             queue = self._queue = self._team.open(self._drawn)
         raise StopIteration
 
-    def _next_job(self, queue: Queue) -> BatchJob | None:
+    def _next_job(self, queue: Queue, held: HeldInterrupts) -> BatchJob | None:
         try:
-            return self._team.next_job(queue, self._drawn)
+            return self._team.next_job(queue, self._drawn, held)
         except TimedOutError:
             raise
         except Exception as error:
-            if not self._drawn.is_at(error):
+            if not held.has_raised and not self._drawn.is_at(error):
                 self._end()  # no worker can work
             raise
 
@@ -124,6 +135,7 @@ class WorkersIterator:
 
     def _shutdown_workers(self) -> None:  # the name by which programs end workers that persist, for lack of another
         self._has_ended = True
+        self._forget()
         self._team.close()
 
     def __len__(self) -> int:
