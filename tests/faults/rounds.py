@@ -440,11 +440,8 @@ class _Journey:
 
     @property
     def _is_amid(self) -> bool:
-        """Whether a state taken now is one of this epoch.
-
-        At an epoch's start that of torch's loader leaves out a generator that the sampler alone has.
-        """
-        return (self._is_ours or bool(self._found)) and len(self._found) < len(self._expected)
+        """Whether a state taken now is one of this epoch."""
+        return len(self._found) < len(self._expected)
 
     def _restart(self) -> None:
         """Break off, and go on from the state in another place."""

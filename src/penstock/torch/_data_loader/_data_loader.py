@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch.utils.data
 
@@ -19,8 +19,10 @@ from penstock.torch._data_loader._epoch import (
     empty_state,
     encoded,
     set_generator,
+    set_generators,
+    start_state,
 )
-from penstock.torch._data_loader._parts import is_data_pipe, watch_elements, watch_indices
+from penstock.torch._data_loader._parts import base_seed_of, is_data_pipe, watch_elements, watch_indices
 from penstock.torch._data_loader._places import Pass, Places, saved_places
 from penstock.torch._data_loader._streams_iterator import StreamsIterator
 from penstock.torch._data_loader._work._stream import is_stateful
@@ -28,6 +30,7 @@ from penstock.torch._data_loader._workers_iterator import WorkersIterator
 
 T_co = TypeVar("T_co", covariant=True)
 _Batch = TypeVar("_Batch")
+_INSIDE: Final = frozenset(("reached", "streams", "dataset"))  # what only states inside an epoch have
 _Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
 
@@ -182,10 +185,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _in_this_thread(self, saved: Saved | None) -> object:
         """Return torch's own iterator, over indices that are counted."""
-        self._epoch = epoch = Epoch(_sampler_of(self), saved, counts_drawn=True)
+        sampler: Any = _sampler_of(self)
+        self._epoch = epoch = Epoch(sampler, saved, counts_drawn=True)
         with drawing_nothing(self) if saved is not None else nullcontext():
             iterator = super().__iter__()
-        watch_indices(iterator, epoch.over)
+        if saved is None:
+            epoch.base_seed = base_seed_of(iterator)  # for workers that resume
+        # A saved start has a seed, but no indices: what the sampler draws for them is drawn here.
+        is_start = saved is not None and not saved.is_inside
+        watch_indices(iterator, lambda indices: epoch.over(iter(sampler) if is_start else indices))
         return iterator
 
     def _stream_in_this_thread(self) -> object:
@@ -256,8 +264,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def state_dict(self) -> dict[str, object]:
         """Return where the loader is in its epoch: a JSON value, of less than a kilobyte for torch's own samplers.
 
+        Each generator that the loader or a sampler has of its own adds 7 kilobytes; its state is saved inside an epoch,
+        at its start and at its end, so that a fresh loader with fresh generators makes the orders that would have come.
         Exactly the batches that were handed out count, whatever was loaded ahead. A sampler of another class is asked
-        again for the order, from the state in which torch's generator was, and what was handed out is skipped. All
+        again for the order, from the state in which torch's generator was, and what was handed out is skipped; other
+        randomness of such a sampler isn't saved. After an epoch's last batch the sampler is read to its end. All
         ranks that have had as many batches may resume from the state of one. An iterable dataset needs a `state_dict`
         and a `load_state_dict` of its own, which the state holds. Where it has none, or with `in_order=False`, a state
         inside an epoch is that of the epoch's start, with a warning.
@@ -276,10 +287,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         elif self._saved is not None:
             return dict(self._saved.state)
         else:
-            state = empty_state() if self._epoch is None else self._epoch.state()
+            own, sampler = _generator_of(self), _sampler_of(self)
+            state = start_state(sampler, own) if self._epoch is None else self._epoch.state(own)
         reason = self._why_lost()
-        if reason is not None:
-            return empty_state() if state == empty_state() else {**empty_state(), "lost": reason}
+        if reason is not None and state.keys() & _INSIDE:
+            return {**empty_state(), "lost": reason}
         own = _generator_of(self)
         if own is not None and not isinstance(dataset, torch.utils.data.IterableDataset):
             state["generator"] = encoded(own)
@@ -292,7 +304,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         draw what they would have drawn.
 
         Raises:
-            StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks.
+            StateError: if it is no state, or of a loader with another sampler, batch size or number of ranks, or a
+                sampler has no generator and had one.
         """
         if "lost" in check_origin(state_dict):
             warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved begins anew.", stacklevel=2)
@@ -306,13 +319,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 self._saved_places = saved_places(state_dict, self.num_workers)
             return
         reason = self._why_lost()
-        if reason is not None and state_dict.keys() & {"reached", "streams", "dataset"}:
+        if reason is not None and state_dict.keys() & _INSIDE:
             raise StateError(f"{reason}; got a state inside an epoch of a loader that has an order")
-        saved = Saved(state_dict, _sampler_of(self))
         own = _generator_of(self)
+        saved = Saved(state_dict, _sampler_of(self), own)
         if saved.generator is not None and own is not None:
             set_generator(own, saved.generator)
-        self._saved = saved if saved.is_inside else None
+        if not saved.is_inside:
+            set_generators(_sampler_of(self), saved.made_from)
+        self._saved = saved if saved.is_inside or saved.has_seed else None
         self._is_early = not saved.is_inside
         self._epoch = self._places = None
 

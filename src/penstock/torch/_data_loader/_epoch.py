@@ -1,14 +1,16 @@
-"""Where a loader is in an epoch, so that another can go on from there without reading what came before.
+"""Where a loader is in an epoch, so that another can resume there without reading the earlier batches.
 
-A state holds how many batches were handed out, and what the order of the epoch was made from: the state of a generator
-when the sampler first drew from it, its epoch. So an epoch's order is made again as it was made, and what was handed
-out is skipped in it, which takes no longer than making it. Samplers stand one above the other, as torch's of batches
-above one of indices, or a framework's that takes its rank's part; each may have a generator or an epoch of its own.
+A state inside an epoch holds how many batches were handed out, and the inputs of the epoch's order: the state of a
+generator when the sampler first drew from it, its epoch. So a resumed loader makes the epoch's order again and skips
+the batches that were handed out, which takes no longer than making the order. A state of an epoch's start holds the
+states of the samplers' generators; and, where the next epoch's base seed is drawn already, that seed. Samplers are
+nested: torch's sampler of batches is above one of indices, or above a framework's that takes its rank's part. Each may
+have a generator or an epoch of its own.
 """
 
 import base64
 import copy
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from itertools import chain, islice, product
 from typing import Any, Final, Self, cast
@@ -43,17 +45,20 @@ class Epoch:
         base_seed: of the epoch, where workers compute it.
         number: of the epoch, counted since the base seed was drawn.
         has_ended: whether all were handed out.
+        keeps_seed: whether the next epoch has the same base seed, since the same workers compute it.
     """
 
     def __init__(self, sampler: object, saved: "Saved | None", *, counts_drawn: bool) -> None:
+        self.keeps_seed = False
         self.reached = 0 if saved is None else saved.reached
         self.base_seed = 0 if saved is None else saved.base_seed
         self.number = 0 if saved is None else saved.number
         self.has_ended = False
         self._counts_drawn = counts_drawn
         self._sampler = sampler
-        self._saved = saved
-        self._made_from = _opaque(sampler, "global_at_iter") if saved is None else saved.made_from
+        self._is_resumed = saved is not None and saved.is_inside
+        at_iter = _opaque(sampler, "global_at_iter")
+        self._made_from = saved.made_from if saved is not None and saved.is_inside else at_iter
         self._indices: Iterator[object] = iter(())
         self._has_begun = False
 
@@ -78,17 +83,24 @@ class Epoch:
 
     def _begin(self) -> None:
         self._has_begun = True
-        if self._saved is None:
+        if not self._is_resumed:
             self._made_from = {**self._made_from, **_made_from(self._sampler)}
         else:
             self._indices = _rest(self._sampler, self._made_from, self.reached)
 
-    def state(self) -> State:
-        """Return where the epoch is."""
-        if self._saved is None and not self._has_begun:
-            return empty_state()
+    def state(self, generator: "torch.Generator | None" = None) -> State:
+        """Return where the epoch is; after its last batch, the start of the next.
+
+        Args:
+            generator: the loader's own, which the state holds beside this.
+        """
+        if not self._is_resumed and not self._has_begun:
+            return {**start_state(self._sampler, generator), "base_seed": self.base_seed, "number": self.number}
+        if not self.has_ended and self.reached == _length(self._sampler):
+            self._draw_end()
         if self.has_ended or self.reached == _length(self._sampler):
-            return empty_state()
+            seed: State = {"base_seed": self.base_seed, "number": self.number + 1} if self.keeps_seed else {}
+            return {**start_state(self._sampler, generator), **seed}
         return {
             **empty_state(),
             "reached": self.reached,
@@ -98,6 +110,15 @@ class Epoch:
             **_shape(self._sampler),
         }
 
+    def _draw_end(self) -> None:
+        """Have the sampler meet its end, as the next call of `next` would: RandomSampler draws once more there."""
+        if not any(map(_own, _nest(self._sampler))):
+            return
+        if not self._has_begun:
+            self._begin()
+        further = list(islice(self._indices, 1))
+        self._indices = chain(further, self._indices)
+
 
 class Saved:
     """A state that was loaded.
@@ -105,15 +126,17 @@ class Saved:
     Args:
         state: what `state_dict` returned.
         sampler: the loader's.
+        generator: the loader's own.
 
     Raises:
         StateError: it is none, or of another order.
     """
 
-    def __init__(self, state: object, sampler: object) -> None:
+    def __init__(self, state: object, sampler: object, generator: "torch.Generator | None" = None) -> None:
         given = check_origin(state)
         self.state = dict(given)
         self.is_inside = "reached" in given
+        self.has_seed = "base_seed" in given
         self.generator: str | None = given.get("generator")
         if self.generator is not None:
             _check_generator(self.generator)
@@ -121,7 +144,10 @@ class Saved:
         self.base_seed = whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
         self.number = whole_number(given, "number", 0, 1 << 31)
         self.made_from = _checked_origins(given.get("made_from", {}))
+        if generator is not None and self.generator is not None:
+            _check_fits(generator, self.generator)
         if not self.is_inside:
+            _need_generators(sampler, self.made_from, is_inside=False)
             return
         for name, own in _shape(sampler).items():
             if not isinstance(given.get(name), str | bool | None):
@@ -135,7 +161,7 @@ class Saved:
         length = _length(sampler)
         if length is not None and self.reached > length:
             raise StateError(f"this state has had {self.reached} batches of an epoch that has {length} here")
-        _need_generators(sampler, self.made_from)
+        _need_generators(sampler, self.made_from, is_inside=True)
         _set_epochs(sampler, self.made_from)
 
 
@@ -211,8 +237,21 @@ def _check_generator(text: object) -> None:
 
 
 def empty_state() -> State:
-    """Return the state of a loader that stands before an epoch."""
+    """Return the state of a loader at an epoch's start, without generators."""
     return {"of": _NAME, "version": _VERSION}
+
+
+def start_state(sampler: object, generator: "torch.Generator | None") -> State:
+    """Return the state of a loader at an epoch's start, with the generators that only samplers have.
+
+    Args:
+        sampler: the loader's.
+        generator: the loader's own, which the state holds beside this.
+    """
+    generators = [None if own is generator else own for own in map(_own, _nest(sampler))]
+    if not any(own is not None for own in generators):
+        return empty_state()
+    return {**empty_state(), "made_from": {"own": [None if own is None else encoded(own) for own in generators]}}
 
 
 @contextmanager
@@ -329,13 +368,49 @@ def _set_epochs(sampler: object, made_from: Mapping[str, Any]) -> None:
             each.set_epoch(epoch)
 
 
-def _need_generators(sampler: object, made_from: Mapping[str, Any]) -> None:
-    for each, text in zip(_nest(sampler), made_from.get("own", ()), strict=False):
-        if text is not None and _own(each) is None and not _has_epoch(each):
+def _saved_generators(samplers: Sequence[Any], made_from: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Return samplers, and the states that their generators were saved in; the innermost samplers belong together."""
+    own: list[str | None] = made_from.get("own", [])
+    for each, text in zip(reversed(samplers), reversed(own), strict=False):
+        if text is not None:
+            yield each, text
+
+
+def _need_generators(sampler: object, made_from: Mapping[str, Any], *, is_inside: bool) -> None:
+    """Raise where samplers lack the generators of a state, or have generators that can't take it.
+
+    Raises:
+        StateError: they do.
+    """
+    for each, text in _saved_generators(_nest(sampler), made_from):
+        own = _own(each)
+        if own is not None:
+            _check_fits(own, text)
+        elif (is_inside or hasattr(each, "generator")) and not _has_epoch(each):
             raise StateError(
-                f"this state was saved inside an epoch whose order a {type(each).__qualname__} drew from a generator "
+                f"this state was saved by a loader whose order a {type(each).__qualname__} drew from a generator "
                 "of its own; here it has none. Give it one, as in generator=torch.Generator()"
             )
+
+
+def _check_fits(generator: "torch.Generator", text: str) -> None:
+    """Raise where a generator can't be set to a state.
+
+    Raises:
+        StateError: the state is damaged, or of a generator on a device of another kind.
+    """
+    try:
+        set_generator(torch.Generator(generator.device), text)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise damaged(f"a generator on {generator.device} can't take a generator's state ({error})") from error
+
+
+def set_generators(sampler: object, made_from: Mapping[str, Any]) -> None:
+    """Set the generators of samplers to the states that were saved."""
+    for each, text in _saved_generators(_nest(sampler), made_from):
+        own = _own(each)
+        if own is not None:
+            set_generator(own, text)
 
 
 def _next_seed() -> int:
@@ -354,10 +429,7 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
         base = copy.copy(base)
         base.generator = torch.Generator().manual_seed(made_from["seed"])
     _set_epochs(sampler, made_from)  # again: a framework has told samplers which epoch it takes this for
-    for each, text in zip(_nest(sampler), made_from.get("own", ()), strict=False):
-        own = _own(each)
-        if text is not None and own is not None:
-            set_generator(own, text)
+    set_generators(sampler, made_from)
     now = torch.get_rng_state()
     try:
         if "global_at_iter" in made_from:

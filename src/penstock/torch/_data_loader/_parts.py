@@ -40,7 +40,13 @@ def begin(loader: object) -> Begun:
     iterator: object = _data_loader["_BaseDataLoaderIter"](loader)
     base: dict[str, Any] = vars(iterator)
     pins = bool(base["_pin_memory"])
-    return Begun(int(base["_base_seed"]), str(base["_pin_memory_device"]) if pins else None)
+    return Begun(base_seed_of(iterator), str(base["_pin_memory_device"]) if pins else None)
+
+
+def base_seed_of(iterator: object) -> int:
+    """Return the seed that one of torch's iterators has drawn."""
+    parts: dict[str, Any] = vars(iterator)
+    return int(parts["_base_seed"])
 
 
 def check_prefetch(prefetch_factor: int | None) -> int:
