@@ -114,12 +114,12 @@ class Limits:
             killed, its Python stack is logged, and others try again: row by row, so a bound that is enough for one row
             or one merge makes nothing fail. What hangs a third time is a WorkerError with the stack, and so is a
             `worker_init` that hangs twice. A thread can't be killed: when the consumer has waited so long for work
-            that one thread is at, a block of a batch's rows (a fraction of the batch, half of it with one worker) or a
-            merge, a WorkerError names the step, positions, keys and files, with the thread's stack. The loader stays
-            usable, but this thread computes nothing else until its function returns: the next call waits for the same
-            batch again, and `seek` goes past it. Of a dataset that is read in order, what its own thread computes for
-            one batch is such work, too. `async for` waits without a timeout for threads. Without workers a timeout is
-            refused: nothing can watch the calling thread.
+            that one thread is at, a block of rows (up to all of a batch's, one after the other) or a merge, a
+            WorkerError names the step, positions, keys and files, with the thread's stack. The loader stays usable, but
+            this thread computes nothing else until its function returns: the next call waits for the same batch again,
+            and `seek` goes past it. Of a dataset that is read in order, what its own thread computes for one batch is
+            such work, too. `async for` waits without a timeout for threads. Without workers a timeout is refused:
+            nothing can watch the calling thread.
 
     Example:
         >>> import penstock as ps
