@@ -157,5 +157,5 @@ def test_no_batch_is_lost(
             wanted = [batch["number"].tolist() for batch in reference]
             assert (sorted(found), is_unordered) == (sorted(wanted), True) or found == wanted
             assert not loader.replaced()
-        # Python forgets what is raised where it calls a destructor.
+        # About one exception of a thousand does not come out of `next`; why isn't known yet. No batch is lost by it.
         assert 0.97 * ticks.raised <= caught <= ticks.raised
