@@ -25,19 +25,16 @@ from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Limit, Map, No
 from penstock._graph._rewrite import with_parents
 from tests.equivalence.asynchronous import Awaited
 from tests.equivalence.definition import epoch_of
-from tests.equivalence.functions import flat_sum
-from tests.equivalence.graphs import (
-    REMAINDERS,
+from tests.equivalence.functions import (
     add_one,
-    batched,
     fails_sometimes,
-    indexable,
+    flat_sum,
     jitter,
     keeps_two_of_three,
-    ordered,
     totals,
     with_origin,
 )
+from tests.equivalence.graphs import REMAINDERS, batched, indexable, ordered
 from tests.equivalence.joints import in_order, joined, uniform
 from tests.equivalence.mixtures import grouped, ordered_mixtures, tables
 from tests.faults.chance import Chance
