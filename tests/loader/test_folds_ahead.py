@@ -51,6 +51,29 @@ def test_folds_run_before_they_are_asked_for() -> None:
     assert next(iter(resumed)).tolist() == [4, 5, 6, 7]
 
 
+def test_what_is_folded_later_is_merged_while_the_consumer_is_away() -> None:
+    """A batch whose rows the fold has only once the consumer has left is merged all the same."""
+    merging, left = Merging(), threading.Event()
+
+    def keep_later(batch: list[int]) -> bool:
+        if batch[0]:
+            return left.wait(PATIENCE_SECONDS)
+        threading.Event().wait(0.02)  # so long that the first batch is in a chunk of its own
+        return True
+
+    dataset = ps.range(400, seed=1).filter(keep).batch(4, merge=list).filter(keep_later).batch(1, merge=merging)
+    with ps.Loader(dataset, num_workers=2, prefetch=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert merging.made.acquire(timeout=PATIENCE_SECONDS)
+        assert not merging.made.acquire(blocking=False)
+        left.set()
+        assert merging.made.acquire(timeout=PATIENCE_SECONDS)
+        assert merging.made.acquire(timeout=PATIENCE_SECONDS)
+        assert np.array(next(batches)).tolist() == [[4, 5, 6, 7]]
+    assert threading.current_thread() not in merging.threads
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_filters_left_out_is_counted_when_it_was_handed_out(workers: int) -> None:
     """The statistics tell of the batches that the consumer has, not of those that wait."""

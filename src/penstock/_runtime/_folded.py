@@ -101,8 +101,8 @@ class Folding(Protocol):
         """Return the next; raise as a stream's `next` does."""
         ...
 
-    def take_nowait(self) -> Made | None:
-        """Return the next, if it is there."""
+    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
+        """Return the next, if it is there; if not, and reading has begun, `wake` is called as by `comes`."""
         ...
 
     def comes(self, wake: Callable[[], None], /) -> bool:
@@ -135,7 +135,8 @@ class FoldedAlone:
     def take(self) -> Made:
         return Made(*self._inner.next(), (), self._inner.marks)
 
-    def take_nowait(self) -> Made | None:
+    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
+        del wake
         return None
 
     def comes(self, wake: Callable[[], None]) -> bool:
@@ -218,13 +219,16 @@ class FoldedStream:
         self.count(made)
         return made.batch, made.token
 
-    def take_nowait(self) -> Made | None:
-        """Return the next batch as it was made, if it is there."""
-        if self._closed or self._outlet is None or not decide(SEEN_NOW, 1):
+    def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
+        """Return the next batch as it was made, if it is there; if not, and the fold has begun, `wake` is called."""
+        outlet = self._outlet
+        if self._closed or outlet is None or not decide(SEEN_NOW, 1):
             return None
         self._crew.check()
         if not self.has_more:
-            self._receive(self._outlet.take_now())
+            if wake is not None:
+                outlet.forget(wake)
+            self._receive(outlet.take_now() if wake is None else outlet.take_or_wake(wake))
         return self._taken(self._made[self._index]) if self._has_batch() else None
 
     def count(self, made: Made) -> None:

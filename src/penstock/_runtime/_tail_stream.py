@@ -1,7 +1,10 @@
 """The batches of an ordered dataset whose last steps workers compute: what folds goes on meanwhile, in its own thread.
 
-The fold gives what each batch is made of (`_folded`); the consumer hands it to the workers as jobs, a few at once, and
-takes the batches in order, each with the token that it came with.
+The fold gives what each batch is made of (`_folded`). As soon as that comes and there is room, it becomes a job of the
+workers, in whatever thread notices: so they have work while the consumer is away. The consumer takes the batches in
+order, each with the token that it came with.
+
+The fold is read with the crew owned, for one reader at a time; or by the consumer alone, while `_takes` is set.
 
 Guarantees:
   - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
@@ -120,7 +123,8 @@ class TailStream:
         self._tail_client = tail_client
         self._course = course  # of what was not handed out
         self._run = tail_run(client.plan)
-        self._wake = crew.waker(tail_client)
+        self._wake = _waker(crew, tail_client)
+        self._takes = False  # whether the consumer reads the fold itself, which may take long
         self._waiting: deque[Made] = deque()  # which are in no job yet
         self._job: _Job | None = None
         self._ready: list[Element] = []  # the job's batches from the next one on, the last first
@@ -177,29 +181,47 @@ class TailStream:
         """Wait until the first job is complete, or more has come for another; return it in the first case."""
         self._arm()
         if self._queue.is_empty and not self._waiting:
-            try:
-                self._waiting.append(self._folded.take())
-            except EndOfEpoch:
-                self.close()
-                raise
+            if self._folded.has_more:
+                self._take()
+            else:
+                self._queue.wait(self._has_come)
         elif not self._queue.has_armed:  # it waits for memory
             return self._begun(self._queue.next_job())
         else:
-            self._queue.wait(lambda: self._queue.has_room and self._folded.comes(self._wake))
+            self._queue.wait(self._has_come)
         return None
 
+    def _has_come(self) -> bool:
+        """Return whether there is something to arm, or an error or the end and no job left; if not, a wake follows."""
+        with self._crew.owned():
+            if not self._queue.has_room:
+                return False
+            return self._folded.comes(self._wake) or (self._queue.is_empty and self._folded.has_more)
+
+    def _take(self) -> None:
+        """Take the next of the fold, where no job is left; raise what it raises."""
+        try:
+            with self._crew.owned():
+                self._takes = self._queue.is_empty and not self._waiting and self._folded.has_more
+            if self._takes:
+                self._waiting.append(self._folded.take())
+        except EndOfEpoch:
+            self.close()
+            raise
+        finally:
+            self._takes = False
+
     def _arm(self) -> None:
-        most = self._steps_per_job()
-        while self._queue.has_room:
-            while len(self._waiting) < most and (made := self._folded.take_nowait()) is not None:
-                self._waiting.append(made)
-            if not self._waiting:
-                return
-            self._queue.arm()
+        self._queue.arm()
 
     def _next_job(self) -> _Job | None:
-        """Return a job of what has come; any worker may call it."""
-        made = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._steps_per_job()))]
+        """Return a job of what has come; with the crew owned, in any thread."""
+        if self._takes:
+            return None
+        most = self._steps_per_job()
+        while len(self._waiting) < most and (come := self._folded.take_nowait(self._wake)) is not None:
+            self._waiting.append(come)
+        made = [self._waiting.popleft() for _ in range(min(len(self._waiting), most))]
         if not made:
             return None
         self._singly = max(self._singly - len(made), 0)
@@ -252,7 +274,11 @@ class TailStream:
         self._crew.prepare_consumer()
         if job.is_made_anew:
             self._restart()
-            made = self._folded.take()
+            self._takes = True
+            try:
+                made = self._folded.take()
+            finally:
+                self._takes = False
         try:
             batch = self._run.result(made.batch, made.marks, self._tail_client.context())
         except BaseException:
@@ -295,8 +321,9 @@ class TailStream:
     def _restart(self) -> None:
         """Have all that was not handed out computed anew, from the dataset on."""
         self._queue.close()
+        with self._crew.owned():  # from now on no other thread reads the fold
+            self._waiting.clear()
         self._folded.close()
-        self._waiting.clear()
         self._job, self._ready = None, []
         self._folded, self._queue = self._new_fold(), self._new_queue()
         if self._closed:  # by another thread, which may not have seen these
@@ -312,8 +339,10 @@ class TailStream:
         if self._is_over or self._job is not None:
             return True
         while not self._queue.is_complete():
-            if not self._queue.has_room or not self._folded.comes(self._wake):
-                return self._queue.is_empty and self._folded.has_more  # an error, or the end
+            if not self._has_come():
+                return False
+            if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
+                return True  # an error, or the end
             self._arm()
         return True
 
@@ -322,6 +351,17 @@ class TailStream:
         self._folded.close()
         self._queue.close()
         self._job, self._ready = None, []
+
+
+def _waker(crew: Crew, client: Client) -> Callable[[], None]:
+    """Return what arms a client's jobs and has its consumer look again; from any thread."""
+    ring = crew.waker(client)
+
+    def wake() -> None:
+        crew.arm_more(client)
+        ring()
+
+    return wake
 
 
 def folded_stream(crew: Crew, client: Client, tail_client: Client | None, course: Course, *, alone: bool) -> Stream:
