@@ -66,11 +66,11 @@ class Outlet:
     def __init__(
         self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.limit = buffer_size
+        self.limit: int = buffer_size
         self.pace: float = 0.0
         self.judge: Callable[[], PipelineFailure | None] = _no_failure
-        self.closed_because = ""
-        self.is_over = False
+        self.closed_because: str = ""
+        self.is_over: bool = False
         self.unread_failure: PipelineFailure | None = None
         self._max_bytes = max_bytes
         self._probe = probe
