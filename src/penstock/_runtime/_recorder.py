@@ -44,7 +44,7 @@ class Recorder:
         self._deaths: deque[WorkerDied] = deque(maxlen=_MOST_EVENTS)
         self._death_count = 0
         # What follows is the consumer's thread's alone.
-        self.filtered = 0
+        self.filtered: int = 0
         self._skipped_before = 0  # this epoch
         self._since_start: dict[int, tuple[int, int]] = {}  # by the identity of a node, which the plan holds
         self._has_warned = False
