@@ -59,9 +59,12 @@ class InterruptibleIterator(ABC, Generic[At]):
         with Caught(Exception) as caught, torch.autograd.profiler.record_function(self._name()):
             batch = self._advance(held)
         error = None if caught.error is None else caught.taken()
-        if error is not None and held.has_raised:
-            raise error
-        return _Outcome(batch, error, self._position())
+        try:
+            if error is not None and held.has_raised:
+                raise error
+            return _Outcome(batch, error, self._position())
+        finally:
+            del error  # its traceback holds this frame
 
     def _keep(self, found: _Outcome[At], before: At) -> None:
         self._undelivered = found
