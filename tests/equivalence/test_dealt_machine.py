@@ -315,7 +315,8 @@ class DealtMachine(RuleBasedStateMachine):
 
         if self.deal.is_whole:
             dataset = mixture.over(mixture.mixed.map(counted, name="counted"))
-            rows = plain(dataset.node, self.epoch, Context(), rank, self.ranks)
+            batches = dataset.batch(self.ranks, merge=list)  # of which each rank has one row
+            rows = plain(batches.node, self.epoch, Context(), rank, self.ranks)
             assert len(list(islice(rows, self.ats[rank].row))) == self.ats[rank].row
         return count
 

@@ -31,6 +31,14 @@ def doubled(element: NDArray[np.int64]) -> NDArray[np.int64]:
     return element
 
 
+def doubled_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Double a batch where it lies; raise an error then if one of its elements is the bad one."""
+    batch *= 2
+    if (batch == 2 * BAD).any():
+        raise ValueError(f"no batch with element {BAD}")
+    return batch
+
+
 def doubled_or_stopped(element: NDArray[np.int64]) -> NDArray[np.int64]:
     """Do the same; the error is one that would end an iteration."""
     element *= 2
@@ -67,7 +75,7 @@ MAKES: dict[str, Callable[[Any], Any]] = {
     "skip in order": lambda rows: rows.window_shuffle(8).map(doubled, on_error="skip").batch(4),
     "raise in order": lambda rows: rows.window_shuffle(8).map(doubled).batch(4),
     "flat": lambda rows: rows.window_shuffle(8).flat_map(copies),
-    "skipped batches": lambda rows: rows.filter(is_any).batch(4).map(doubled, on_error="skip"),
+    "skipped batches": lambda rows: rows.filter(is_any).batch(4).map(doubled_batch, on_error="skip"),
     "batches": lambda rows: rows.filter(is_any).batch(1).map(doubled).limit(20),
 }
 

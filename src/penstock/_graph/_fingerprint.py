@@ -45,7 +45,7 @@ from penstock._graph._nodes import (
     chain,
     walk,
 )
-from penstock._graph._ordered._build import outermost_batch
+from penstock._graph._outermost_batch import outermost_batch
 from penstock.errors import InternalError
 from penstock.sampling import (
     CheckedSampler,

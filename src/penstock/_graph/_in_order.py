@@ -38,11 +38,11 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
 )
-from penstock._graph._ordered._build import outermost_batch
 from penstock._graph._ordered._join import joined
 from penstock._graph._ordered._mix import measured
 from penstock._graph._ordered._stream import read
 from penstock._graph._ordered._window import window_order
+from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._packed import packed
 from penstock._graph._seed_position import SeedPosition
 from penstock.batching._rows import split_rows

@@ -5,7 +5,7 @@ from typing import Final
 
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
-from penstock._graph._ordered._build import outermost_batch
+from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._verify import need_count, parse_bytes
 from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
 from penstock._plan._ranks import check_ranks

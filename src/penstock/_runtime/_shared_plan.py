@@ -6,7 +6,8 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
-from penstock._graph._ordered._build import outermost_batch, reads_streams
+from penstock._graph._ordered._build import reads_streams
+from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._rewrite import with_parents
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._parcels import write

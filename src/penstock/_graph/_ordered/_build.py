@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
-from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -48,6 +47,7 @@ from penstock._graph._ordered._stage import Stage, StepStage
 from penstock._graph._ordered._stream import StreamStage
 from penstock._graph._ordered._tail import Tail, tail_of
 from penstock._graph._ordered._window import WindowShuffleStage
+from penstock._graph._outermost_batch import outermost_batch
 from penstock.errors import InternalError
 
 _ENDLESS = 1 << 62
@@ -103,21 +103,6 @@ def worker_tail(node: Node) -> Tail | None:
     """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
     reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
     return tail_of(node, outermost_batch(node)) if reads else None
-
-
-def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one: not below a step that takes batches by their positions.
-
-    Where rows of batches have positions of their own, they are elements like others, and the batch is not shared.
-    Packed sequences are no part of the batches that they are made of, either.
-    """
-    while not isinstance(node, Batch | Bucket):
-        if not isinstance(node, Map | Filter | FlatMap | Unbatch | WindowShuffle | Limit):
-            return None
-        if isinstance(node, FlatMap | Unbatch) and is_indexable(node):
-            return None
-        node = node.parent
-    return node
 
 
 def legs_top(node: Node) -> Node:
