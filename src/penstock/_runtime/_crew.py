@@ -323,13 +323,25 @@ class Crew:
         _listener_of(client).clear()
         return self._is_settled(slots)
 
-    def wait(self, client: Client, slots: Callable[[], Iterable[int]], given_up: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        client: Client,
+        slots: Callable[[], Iterable[int]],
+        given_up: Callable[[], bool],
+        before: Callable[[], Stall | None] | None = None,
+    ) -> None:
         """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once.
+
+        Args:
+            client: who waits.
+            slots: of the jobs.
+            given_up: whether to wait no longer.
+            before: finds the work that the client's next jobs come from, for where workers have none.
 
         Raises:
             WorkerError: a thread was at the same work for longer than the timeout.
         """
-        client.stall = find = lambda: self._stall(slots(), any_will_do=True)
+        client.stall = find = lambda: self._stall(slots(), any_will_do=True) or (None if before is None else before())
         try:
             _wait(
                 _listener_of(client),

@@ -114,6 +114,10 @@ class Folding(Protocol):
         """Whether `take` would not wait."""
         ...
 
+    def stall(self) -> Stall | None:
+        """Return the work that the next one waits for; None where that isn't known."""
+        ...
+
     def count(self, made: Made, /) -> None:
         """Count what filters left out on the way to a batch that is handed out."""
         ...
@@ -142,6 +146,9 @@ class FoldedAlone:
     def comes(self, wake: Callable[[], None]) -> bool:
         del wake
         return False
+
+    def stall(self) -> Stall | None:
+        return None
 
     def count(self, made: Made) -> None:
         """Do nothing: it was counted as it was read."""
@@ -196,13 +203,13 @@ class FoldedStream:
         found = outlet.take_now()
         if found is not Mark.NOTHING:
             return found
-        patience = Patience(self._stall, self._crew.timeout)
+        patience = Patience(self.stall, self._crew.timeout)
         while True:
             with Caught(TimeoutError):  # of the outlet: what a signal's handler raises passes
                 return outlet.take(patience.seconds_left())
             patience.look()
 
-    def _stall(self) -> Stall | None:
+    def stall(self) -> Stall | None:
         """Return the work of the fold's thread, or of the workers that it waits for."""
         stall, thread = self._client.stall, None if self._fold is None else self._fold.thread
         if stall is not None:

@@ -24,6 +24,7 @@ from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
 from penstock._runtime._client import Client, nothing
 from penstock._runtime._crew import SLOTS_EACH, Crew
 from penstock._runtime._jobs import Job
+from penstock._runtime._stalls import Stall
 from penstock.errors import UsageError
 from penstock.transport._interrupts import HeldInterrupts
 
@@ -271,9 +272,9 @@ class GivenQueue(JobQueue[AnyJob]):
         with self._crew.owned():
             self._arm()
 
-    def wait(self, has_come: Callable[[], bool]) -> None:
-        """Wait until the first job is complete, or more has come; one is armed."""
-        self._crew.wait(self._client, self._wanted, lambda: self._ended or has_come())
+    def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
+        """Wait until the first job is complete, or more has come; `before` finds the work that it comes from."""
+        self._crew.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
 
     def is_complete(self) -> bool:
         """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""

@@ -184,11 +184,11 @@ class TailStream:
             if self._folded.has_more:
                 self._take()
             else:
-                self._queue.wait(self._has_come)
+                self._queue.wait(self._has_come, self._folded.stall)
         elif not self._queue.has_armed:  # it waits for memory
             return self._begun(self._queue.next_job())
         else:
-            self._queue.wait(self._has_come)
+            self._queue.wait(self._has_come, self._folded.stall)
         return None
 
     def _has_come(self) -> bool:
