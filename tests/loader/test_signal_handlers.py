@@ -11,6 +11,9 @@ import pytest
 
 import penstock as ps
 
+# Python discards what a handler raises in a callback of the collector, such as one that Hypothesis installs.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 PLACES: dict[str, dict[str, Any]] = {
     "inline": {},
     "threads": {"num_workers": 2, "workers": "threads"},
