@@ -14,9 +14,6 @@ from tests.torch.conformance.datasets import Numbers
 from tests.torch.conformance.untyped import torch
 from tests.torch.test_state import own
 
-# Python discards what a handler raises in a callback of the collector, such as one that Hypothesis installs.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 SIGNALS = 60
 MOST_SECONDS = 0.006
 ROWS = 120
