@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from penstock.pipeline._processes import ProcessExecutor
     from penstock.pipeline._replay import replay
     from penstock.pipeline._stages import Aggregate, Aggregator, Disaggregate, PathVariants, Pipe, Sink, ThreadExecutor
-    from penstock.pipeline._statistics._report import PipelineReport
-    from penstock.pipeline._statistics._stage_report import StageReport
+    from penstock.pipeline._statistics import PipelineReport, StageReport
     from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
 else:
     # Event loops are loaded by those who use them.
@@ -36,12 +35,12 @@ else:
         Pipeline="penstock.pipeline._pipeline",
         PipelineBuilder="penstock.pipeline._builder",
         PipelineConfig="penstock.pipeline._config",
-        PipelineReport="penstock.pipeline._statistics._report",
+        PipelineReport="penstock.pipeline._statistics",
         ProcessExecutor="penstock.pipeline._processes",
         Sink="penstock.pipeline._stages",
         Source="penstock.pipeline._config",
         StageEnded="penstock.pipeline._events",
-        StageReport="penstock.pipeline._statistics._stage_report",
+        StageReport="penstock.pipeline._statistics",
         StageStarted="penstock.pipeline._events",
         SubprocessPipeline="penstock.pipeline._subprocess",
         ThreadExecutor="penstock.pipeline._stages",

@@ -38,7 +38,7 @@ from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, 
 from penstock.pipeline._events import Observer
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import OutT_co
-from penstock.pipeline._statistics._report import PipelineReport
+from penstock.pipeline._statistics import PipelineReport
 
 _ERROR_SECONDS: Final = 2.0  # so long an error that leaves the scope of a pipeline waits for its stages
 _logger = logging.getLogger("penstock")

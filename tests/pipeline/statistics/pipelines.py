@@ -1,7 +1,7 @@
-"""Pipelines whose stages have been told, by shares of ten seconds, what they did; nothing runs."""
+"""Reports of pipelines that did not run: each stage's probe is given shares of ten seconds."""
 
-from penstock.pipeline._statistics._probe import StageProbe
-from penstock.pipeline._statistics._report import PipelineReport
+from penstock.pipeline import PipelineReport
+from penstock.pipeline._statistics import StageProbe
 
 ELAPSED_SECONDS = 10.0
 _ROOM = 4
@@ -9,17 +9,17 @@ _LOOKS = 100
 
 
 class Stage:
-    """A probe over ten seconds, told what share of them the stage was busy or waited, and how full its queue was."""
+    """A probe over ten seconds, with methods that report which share of them the stage was busy or waited."""
 
     def __init__(self, name: str, kind: str = "sync", *, concurrency: int = 1, on_threads: bool = True) -> None:
         self._now = 0.0
         self._concurrency = concurrency
         self.probe = StageProbe(name, kind, concurrency=concurrency, on_threads=on_threads, clock=lambda: self._now)
 
-    def told(
+    def spent(
         self, *, busy: float = 0.0, cores: float | None = None, above: float = 0.0, below: float = 0.0, items: int = 100
     ) -> "Stage":
-        """Tell the shares of the time that it was busy, waited for items from above, and for room below."""
+        """Report the shares of the time that it was busy, waited for items (`above`), and for room (`below`)."""
         self._now = ELAPSED_SECONDS
         cpu_seconds = None if cores is None else cores * ELAPSED_SECONDS
         self.probe.done(items, 0, busy * ELAPSED_SECONDS * self._concurrency, cpu_seconds=cpu_seconds)
@@ -28,7 +28,7 @@ class Stage:
         return self
 
     def queued(self, fill: float) -> "Stage":
-        """Tell that this share of the looks found a full queue, and the others an empty one."""
+        """Report that this share of the looks found a full queue, and the others an empty one."""
         for look in range(_LOOKS):
             self.probe.looked(_ROOM if look < fill * _LOOKS else 0, _ROOM)
         return self
@@ -42,9 +42,9 @@ def report_of(*stages: Stage, cores: int | None = 8, num_threads: int | None = N
 
 def source(*, busy: float = 0.0, below: float = 0.0, items: int = 100) -> Stage:
     """Return a source named "files"."""
-    return Stage("files", "source", on_threads=False).told(busy=busy, below=below, items=items)
+    return Stage("files", "source", on_threads=False).spent(busy=busy, below=below, items=items)
 
 
 def sink(*, fill: float, consumer_waits: float, items: int = 100) -> Stage:
     """Return a sink named "sink"."""
-    return Stage("sink", "sink", on_threads=False).told(above=consumer_waits, items=items).queued(fill)
+    return Stage("sink", "sink", on_threads=False).spent(above=consumer_waits, items=items).queued(fill)

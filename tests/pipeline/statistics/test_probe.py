@@ -1,4 +1,4 @@
-"""A stage's probe counts what it is told, and tells it as a value."""
+"""A stage's probe counts the reported calls and waits, and returns the counts as a value."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ LOOKS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)))
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -26,10 +26,10 @@ class Clock:
 
 
 @given(calls=CALLS, waits=st.lists(st.tuples(SECONDS, SECONDS), max_size=10), looks=LOOKS)
-def test_a_report_holds_what_was_told(
+def test_a_report_holds_the_reported_sums(
     calls: list[tuple[int, int, float]], waits: list[tuple[float, float]], looks: list[tuple[int, int]]
 ) -> None:
-    """Items, failures and seconds are summed, and the queue is averaged over the looks."""
+    """Items, failures and seconds are summed, and the queue's fill is averaged over the looks."""
     clock = Clock()
     stage = StageProbe("decode", "sync", concurrency=3, on_threads=True, clock=clock)
     probe: Probe = stage
@@ -57,12 +57,12 @@ def test_a_report_holds_what_was_told(
 
 
 def mean(numbers: Sequence[float]) -> float | None:
-    """Return the mean, or None of nothing."""
+    """Return the mean, or None for no numbers."""
     return sum(numbers) / len(numbers) if numbers else None
 
 
 def test_an_item_takes_its_share_of_the_call() -> None:
-    """A call's seconds are shared evenly by the items that it gave or failed on."""
+    """A call's seconds are divided evenly among the items that it put out or failed on."""
     probe = StageProbe("decode", "sync")
     probe.done(98, 1, 0.099)
     probe.done(1, 0, 0.5)
@@ -72,8 +72,8 @@ def test_an_item_takes_its_share_of_the_call() -> None:
     assert report.durations.quantile(1) == pytest.approx(0.5, rel=RELATIVE_ERROR)
 
 
-def test_calls_that_give_nothing_count_towards_the_next_item() -> None:
-    """What an aggregate does before it is full is part of what its batch costs."""
+def test_calls_without_results_count_towards_the_next_item() -> None:
+    """The time in which an aggregate stage collects items is part of the cost of its batch."""
     probe = StageProbe("aggregate", "aggregate")
     for _ in range(3):
         probe.done(0, 0, 0.25)
@@ -84,16 +84,16 @@ def test_calls_that_give_nothing_count_towards_the_next_item() -> None:
     assert report.busy_seconds == 1.0
 
 
-def test_items_that_nothing_timed_have_no_durations() -> None:
-    """A sink, which only hands items over, has items and no quantiles."""
+def test_items_that_were_not_timed_have_no_durations() -> None:
+    """A sink, which only passes items on, has items and no quantiles."""
     probe = StageProbe("sink", "sink")
     probe.done(5, 0, 0.0)
     report = probe.snapshot()
     assert (report.items, report.p50_seconds) == (5, None)
 
 
-def test_the_clock_stands_between_passes() -> None:
-    """Time after the end of a pass and before the next one is not the stage's."""
+def test_the_clock_stops_between_passes() -> None:
+    """Time between the end of a pass and the start of the next one does not count."""
     clock = Clock()
     probe = StageProbe("decode", "sync", clock=clock)
     probe.started()
@@ -107,8 +107,8 @@ def test_the_clock_stands_between_passes() -> None:
     assert probe.snapshot().elapsed_seconds == 7
 
 
-def test_computing_time_is_told_only_where_it_was_measured() -> None:
-    """Seconds of computing are None until a call told some."""
+def test_cpu_time_is_none_until_measured() -> None:
+    """`cpu_seconds` is None until a call reports some."""
     probe = StageProbe("decode", "sync")
     probe.done(1, 0, 2.0)
     assert probe.snapshot().cpu_seconds is None
@@ -117,15 +117,15 @@ def test_computing_time_is_told_only_where_it_was_measured() -> None:
     assert probe.snapshot().cpu_seconds == 0.75
 
 
-def test_a_report_of_nothing_has_no_rates() -> None:
-    """A stage that has not begun has shares and rates of 0, and no quantiles."""
+def test_the_report_of_a_stage_that_has_not_started() -> None:
+    """A stage that has not started has shares and rates of 0, and no quantiles."""
     report = StageProbe("decode", "sync", clock=lambda: 0.0).snapshot()
     assert (report.items_per_second, report.busy_share, report.wait_output_share, report.p50_seconds) == (0, 0, 0, None)
     assert (report.queue_fill, report.queue_found_share) == (None, None)
 
 
 def test_a_queue_without_a_limit_counts_as_full() -> None:
-    """A look that found something where nothing may wait found a full queue."""
+    """An item in a queue with a limit of 0 means a full queue."""
     probe = StageProbe("decode", "sync")
     probe.looked(1, 0)
     probe.looked(0, 0)

@@ -1,4 +1,4 @@
-"""A report prints as an aligned table with a bar a stage, and gives its figures to loggers."""
+"""A report prints as an aligned table with a bar per stage, and returns its figures for loggers."""
 
 import pickle
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline._statistics._stage_report import StageReport
-from penstock.pipeline._statistics._table import bar, seconds_text
+from penstock.pipeline import StageReport
+from penstock.pipeline._statistics._report import bar, seconds_text
 from tests.pipeline.statistics.pipelines import Stage, report_of, sink, source
 
 SHARES = st.floats(0, 1)
@@ -15,8 +15,8 @@ SHARES = st.floats(0, 1)
 
 @given(busy=SHARES, above=SHARES, below=SHARES)
 def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None:
-    """Each mark has its share of the bar, within one character; more than the whole is scaled down to it."""
-    stage = Stage("decode").told(busy=busy, above=above, below=below)
+    """Each character fills its share of the bar, within one character; a sum above 1 is scaled down to 1."""
+    stage = Stage("decode").spent(busy=busy, above=above, below=below)
     drawn = bar(stage.probe.snapshot())
     whole = max(busy + above + below, 1)
     assert len(drawn) == 24
@@ -38,13 +38,13 @@ def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None
     ],
 )
 def test_durations_have_three_digits_and_a_unit(seconds: float | None, text: str) -> None:
-    """A duration is written in the unit that leaves it a digit before the point."""
+    """A duration is written in the unit that leaves at least one digit before the point."""
     assert seconds_text(seconds) == text
 
 
 def test_the_table_is_aligned() -> None:
-    """Every stage has a line, numbers end in one column, and bars begin in one."""
-    slow = Stage("a stage with a long name", concurrency=12).told(busy=0.9, items=1_234_567).queued(1.0)
+    """Every stage has a line, numbers are aligned to the right, and bars start in the same column."""
+    slow = Stage("a stage with a long name", concurrency=12).spent(busy=0.9, items=1_234_567).queued(1.0)
     report = report_of(source(below=0.9, items=7), slow, sink(fill=0.0, consumer_waits=0.5))
     lines = str(report).splitlines()
     assert lines[0] == "10.0 s, 100 items, 10.0 items/s"
@@ -57,9 +57,9 @@ def test_the_table_is_aligned() -> None:
     assert lines[-1].startswith("to change: raise the concurrency of 'a stage with a long name'")
 
 
-def test_figures_are_a_flat_dict_of_what_is_known() -> None:
-    """Loggers get numbers by stage and name, and none for what was not measured."""
-    numbers = report_of(Stage("decode").told(busy=0.5), sink(fill=1, consumer_waits=0)).numbers()
+def test_numbers_are_a_flat_dict_without_unknown_figures() -> None:
+    """Loggers get numbers by stage and name, without those that were not measured."""
+    numbers = report_of(Stage("decode").spent(busy=0.5), sink(fill=1, consumer_waits=0)).numbers()
     assert numbers["sink/queue_fill"] == 1
     assert (numbers["items"], numbers["items_per_second"], numbers["decode/busy_share"]) == (100, 10, 0.5)
     assert "decode/queue_fill" not in numbers
@@ -67,14 +67,14 @@ def test_figures_are_a_flat_dict_of_what_is_known() -> None:
 
 
 def test_a_report_is_a_value() -> None:
-    """A report equals its copy from another process, and holds nothing that runs."""
-    report = report_of(source(), Stage("decode").told(busy=0.5), sink(fill=1, consumer_waits=0))
+    """A report can be pickled, and equals its copy."""
+    report = report_of(source(), Stage("decode").spent(busy=0.5), sink(fill=1, consumer_waits=0))
     assert pickle.loads(pickle.dumps(report)) == report
     assert hash(report) == hash(pickle.loads(pickle.dumps(report)))
 
 
 def test_a_stage_that_has_not_run_uses_no_core() -> None:
-    """Cores are None where computing was not measured, and 0 before there was time."""
+    """`cores` is None if CPU time was not measured, and 0 before any time has passed."""
     assert StageReport("decode", "sync", 1).cores is None
     assert StageReport("decode", "sync", 1, cpu_seconds=0.0).cores == 0
     assert StageReport("decode", "sync", 1).calls_at_once == 0

@@ -7,8 +7,7 @@ from time import perf_counter
 from penstock.errors import PipelineFailure
 from penstock.pipeline._events import ItemDropped, ItemsDone, Observer, StageEnded, StageStarted, guarded
 from penstock.pipeline._items import DroppedItem
-from penstock.pipeline._statistics._probe import Probe, StageProbe
-from penstock.pipeline._statistics._report import PipelineReport
+from penstock.pipeline._statistics import PipelineReport, Probe, StageProbe
 
 
 class Probes:

@@ -21,7 +21,7 @@ from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Pulled
 from penstock.pipeline._operations._stage import Site, Stage
 from penstock.pipeline._operations._threads import Halt, Put, Starts, Threads
-from penstock.pipeline._statistics._probe import Probe
+from penstock.pipeline._statistics import Probe
 
 _AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
 """Types whose items are there, or made in no time, and whose iteration runs no code of the user's."""

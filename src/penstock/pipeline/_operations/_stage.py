@@ -21,7 +21,7 @@ from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._failures import Tolerance
 from penstock.pipeline._operations._calls import Failed
 from penstock.pipeline._operations._threads import Halt
-from penstock.pipeline._statistics._probe import Probe
+from penstock.pipeline._statistics import Probe
 
 
 class Site(NamedTuple):

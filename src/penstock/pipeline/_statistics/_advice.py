@@ -1,8 +1,8 @@
-"""The one thing to change about a pipeline, and what it could give, in words.
+"""The advice of a report: the one change that would help most, and its largest possible gain, in words.
 
-A function that holds the GIL is known by its threads: their computing time adds up to what one core gives, however many
-calls run at once, so the time a call takes grows with their number. Computing time is measured only for stages on the
-pipeline's own threads; where it wasn't, the advice says how to find out.
+A function that holds the GIL shows in its threads: their CPU time adds up to one core, however many calls run at once,
+so that a call takes longer the more of them run. CPU time is measured only for stages on the pipeline's own threads;
+if it wasn't, the advice says how to find out.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ _WORTH_NAMING: Final = 1.1
 
 
 def advice_on(stages: Sequence[StageReport], cores: int | None, num_threads: int | None) -> str:
-    """Return what to change about a pipeline of these stages, the sink last.
+    """Return the change that would help a pipeline of these stages most.
 
     Args:
-        stages: what each did with its time.
-        cores: how many this process may use, or None where that is not known.
-        num_threads: how many threads the pipeline has, or None where that is not known.
+        stages: their reports, in the order in which items pass them, the sink last.
+        cores: how many cores this process may use, or None if unknown.
+        num_threads: how many threads the pipeline has, or None if unknown.
     """
     if not any(stage.items for stage in stages):
-        return "nothing yet: no item has come out of any stage"
+        return "nothing yet: no stage has put out an item"
     bottleneck = bottleneck_of(stages)
     if bottleneck is None:
         return _without_bottleneck(stages, num_threads)
@@ -35,7 +35,7 @@ def advice_on(stages: Sequence[StageReport], cores: int | None, num_threads: int
         waits = _percent(bottleneck.wait_input_share)
         return f"nothing: the consumer is slower than the pipeline, and waits for it {waits} of the time"
     if bottleneck is stages[0]:
-        change = f"make the source '{bottleneck.name}' quicker: read more at once or ahead, or merge several sources"
+        change = f"make the source '{bottleneck.name}' faster: read more at once or ahead, or merge several sources"
     else:
         change = _for_stage(bottleneck, stages, cores, num_threads)
     return change + _gain(stages, bottleneck)
@@ -45,8 +45,8 @@ def _without_bottleneck(stages: Sequence[StageReport], num_threads: int | None) 
     if stages[-1].wait_input_share < HARDLY:
         return "nothing: the pipeline and the consumer keep pace"
     if _all_threads_busy(stages, num_threads):
-        return f"raise num_threads (now {num_threads}): all threads are busy, and no stage by itself is"
-    return "nothing: no stage stands out; measure for longer"
+        return f"raise num_threads (now {num_threads}): all threads are busy, but no single stage is"
+    return "nothing: no stage limits the pipeline; measure for longer"
 
 
 def _for_stage(stage: StageReport, stages: Sequence[StageReport], cores: int | None, num_threads: int | None) -> str:
@@ -54,22 +54,22 @@ def _for_stage(stage: StageReport, stages: Sequence[StageReport], cores: int | N
     if cores != 1 and _holds_the_gil(stage, computing):
         return (
             f"run '{stage.name}' in processes (executor=ProcessExecutor(...)): it seems to hold the GIL, since "
-            f"{stage.calls_at_once:.1f} calls at once compute on {computing:.1f} cores in all"
+            f"{stage.calls_at_once:.1f} concurrent calls use {computing:.1f} cores in all"
         )
     if cores is not None and computing >= cores * _NEARLY:
-        return f"make '{stage.name}' cheaper: all {cores} cores are busy, so more concurrency gives nothing"
+        return f"make '{stage.name}' cheaper: all {cores} cores are busy, so more concurrency doesn't help"
     if stage.kind in _ONE_AT_A_TIME:
         return f"make '{stage.name}' cheaper: it runs one call at a time"
     if stage.on_threads and _all_threads_busy(stages, num_threads):
         return f"raise num_threads (now {num_threads}): all threads are busy, most of them with '{stage.name}'"
     change = f"raise the concurrency of '{stage.name}' (now {stage.concurrency}, busy {_percent(stage.busy_share)})"
     if stage.on_threads and stage.cpu_seconds is None:
-        change += "; if its seconds an item grow as much, it holds the GIL: run it in processes"
+        change += "; if its seconds per item grow as much, it holds the GIL: run it in processes"
     return change
 
 
 def _holds_the_gil(stage: StageReport, computing: float) -> bool:
-    """Return whether all threads share what one core computes, most of it for this stage, though more calls run."""
+    """Return whether all threads together use one core, most of it for this stage, though it runs more calls."""
     least, most = _ONE_CORE
     is_one_core = least <= computing <= most and (stage.cores or 0.0) >= computing * MOSTLY
     return is_one_core and stage.on_threads and stage.calls_at_once > most + MOSTLY
@@ -84,7 +84,7 @@ def _gain(stages: Sequence[StageReport], bottleneck: StageReport) -> str:
     times, name = gain_of(stages, bottleneck)
     if times < _WORTH_NAMING:
         return f"; {name} is nearly as slow"
-    return "" if isinf(times) else f"; up to {times:.1f} times the items a second, then {name} is the slowest"
+    return "" if isinf(times) else f"; up to {times:.1f} times the items per second, then {name} is the slowest"
 
 
 def _percent(share: float) -> str:

@@ -1,17 +1,17 @@
-"""Which stage holds a pipeline up, told from what the stages did with their time.
+"""The bottleneck of a pipeline, found from how its stages spent their time.
 
-The rule, in this order:
+The rules, in this order:
 
-1. Nothing came out of any stage yet: none.
-2. The consumer hardly waits (less than a tenth of the time): the sink, if its queue is at least half full, since then
-   nothing above it matters to the consumer; else none, since the pipeline keeps pace and no more.
-3. The consumer waits: the stage that is busy for most of its time. Where several are, the busiest; where others come
-   within a tenth of it, the one with items waiting before it while the stage below it waits for items.
-4. No stage is busy for most of its time, and every one below the source waits for items: the source.
-5. Else none: the time goes into something that is no stage's own, such as too few threads for all of them.
+1. No stage has put out an item yet: no bottleneck.
+2. The consumer waits less than a tenth of the time: the sink is the bottleneck if its queue is at least half full,
+   since no other stage then matters to the consumer; else there is none, since the pipeline just keeps pace.
+3. The consumer waits: the stage that is busy for most of its time. Of several, the busiest; if others come within a
+   tenth of it, the one whose queue holds items while the next stage waits for some.
+4. No stage is busy for most of its time, and every stage after the source waits for items: the source.
+5. Otherwise none: the time goes into something that belongs to no stage, such as too few threads for all of them.
 
-A stage that has no queue of its own runs together with the one above it, call by call. They are one stage to the rule,
-which then names the busiest of them.
+A stage without a queue of its own runs together with the stage before it, call by call. The rules treat the two as one
+stage, and then name the busier of them.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,18 @@ from penstock._frozen import frozen
 from penstock.pipeline._statistics._stage_report import StageReport
 
 HARDLY: Final = 0.1
-"""A share of the time that doesn't count."""
+"""A share of the time that is negligible."""
 
 MOSTLY: Final = 0.5
 """A share that is most of the time, or of the room in a queue."""
 
 
 def bottleneck_of(stages: Sequence[StageReport]) -> StageReport | None:
-    """Return the stage that holds the others up, or None; the stages stand in the pipeline's order, the sink last."""
+    """Return the stage that limits the pipeline, or None.
+
+    Args:
+        stages: in the order in which items pass them, the sink last.
+    """
     if not any(stage.items for stage in stages):
         return None
     sink = stages[-1]
@@ -45,9 +49,10 @@ def bottleneck_of(stages: Sequence[StageReport]) -> StageReport | None:
 
 
 def gain_of(stages: Sequence[StageReport], bottleneck: StageReport) -> tuple[float, str]:
-    """Return how many times as fast the pipeline could be without the bottleneck, at most, and what bounds that.
+    """Return by how many times the pipeline could be faster without the bottleneck, at most, and the next bottleneck.
 
-    The bound is the next busiest stage, by its name in quotes, or the consumer, which is busy while it doesn't wait.
+    The next bottleneck is the next busiest stage, as its name in quotes, or the consumer, which counts as busy while it
+    doesn't wait.
     """
     sink, busy_share = stages[-1], bottleneck.busy_share
     bounds = [(1 - sink.wait_input_share if _is_seen(sink) else 0.0, "the consumer")]
@@ -58,7 +63,7 @@ def gain_of(stages: Sequence[StageReport], bottleneck: StageReport) -> tuple[flo
             bounds.append((share, f"'{max(others, key=lambda stage: stage.busy_share).name}'"))
         if len(others) < len(group.stages):
             busy_share = group.busy_share
-    if not busy_share:  # a source that didn't tell what it takes
+    if not busy_share:  # a source that was not timed
         busy_share = 1 - bottleneck.wait_output_share
     share, name = max(bounds)
     return (busy_share / share if share else inf), name
@@ -78,7 +83,7 @@ class _Group:
 
 
 def _groups(stages: Sequence[StageReport]) -> list[_Group]:
-    """Return the stages above the sink as groups that run together."""
+    """Return the stages before the sink as groups that run together."""
     parts: list[list[StageReport]] = []
     for stage in stages[:-1]:
         if parts and not _is_seen(stage):
@@ -88,7 +93,7 @@ def _groups(stages: Sequence[StageReport]) -> list[_Group]:
     takers = [part[0] for part in parts[1:]] + [stages[-1]]
     return [
         _Group(tuple(part), _is_fed(part[0]), taker.wait_input_share >= HARDLY)
-        for part, taker in zip(parts, takers, strict=False)  # a sink alone takes from nobody
+        for part, taker in zip(parts, takers, strict=False)  # a sink alone has no group before it
     ]
 
 
@@ -101,12 +106,12 @@ def _limiting(groups: Sequence[_Group]) -> _Group | None:
 
 
 def _is_seen(stage: StageReport) -> bool:
-    """Return whether the stage has edges of its own, where it looked or waited."""
+    """Return whether the stage has a queue of its own, into which it looked or at which it waited."""
     return stage.queue_fill is not None or stage.wait_input_seconds > 0 or stage.wait_output_seconds > 0
 
 
 def _is_fed(stage: StageReport) -> bool:
-    """Return whether items are there when the stage looks; a source, without a queue, has all it needs."""
+    """Return whether the stage mostly finds items in its queue; a source, without a queue, counts as fed."""
     return stage.queue_found_share is None or stage.queue_found_share >= MOSTLY
 
 

@@ -1,8 +1,8 @@
-"""How durations are distributed, in buckets that are a fixed share of their value wide.
+"""A histogram of durations, whose buckets grow with the duration, so that quantiles have a bounded relative error.
 
-Each factor of two is cut into 16 buckets of equal width, so a bucket is at most a sixteenth of its value wide, and its
-middle is within a thirty-second of whatever it holds. The bucket follows from the exponent and the leading bits of the
-number, as in Tene's HdrHistogram, with no logarithm and no search.
+Each factor of two is divided into 16 buckets of equal width, so a bucket is at most 1/16 of its value wide, and its
+middle is within 1/32 of every duration in it. The exponent and the leading bits of the number give the bucket, as in
+Tene's HdrHistogram, without a logarithm or a search.
 """
 
 from math import ceil, frexp
@@ -12,16 +12,16 @@ from penstock._frozen import frozen
 from penstock.errors import UsageError
 
 RELATIVE_ERROR: Final = 1 / 32
-"""How far a quantile may be from the duration itself, as a share of it, within the buckets' range."""
+"""The largest relative error of a quantile, within the range of the buckets."""
 
 SHORTEST_SECONDS: Final = 2.0**-24
-"""About 60 ns; what is shorter counts as this long."""
+"""About 60 ns; shorter durations count as this long."""
 
 LONGEST_SECONDS: Final = 2.0**15
-"""About 9 hours; what is longer counts as this long."""
+"""About 9 hours; longer durations count as this long."""
 
 _EACH_DOUBLING: Final = 16
-_LOWEST_EXPONENT: Final = -23  # frexp gives the shortest as 0.5 * 2 ** -23
+_LOWEST_EXPONENT: Final = -23  # frexp returns SHORTEST_SECONDS as 0.5 * 2 ** -23
 _BUCKETS: Final = (15 - _LOWEST_EXPONENT + 1) * _EACH_DOUBLING
 # A duration is mantissa * 2 ** exponent with 0.5 <= mantissa < 1: 32 * mantissa counts from 16 within a doubling.
 _OFFSET: Final = (_LOWEST_EXPONENT + 1) * _EACH_DOUBLING
@@ -29,11 +29,11 @@ _OFFSET: Final = (_LOWEST_EXPONENT + 1) * _EACH_DOUBLING
 
 @frozen
 class Durations:
-    """How many durations fell into each bucket.
+    """A histogram as a value: how many durations fell into each bucket.
 
     Attributes:
-        counts: pairs of a bucket's number and how many durations it holds; the buckets rise, and empty ones are left
-            out. Default none.
+        counts: pairs of a bucket's number and its number of durations, in ascending order, without empty buckets.
+            Default none.
 
     Example:
         >>> recorder = DurationRecorder()
@@ -52,22 +52,23 @@ class Durations:
         return sum(count for _, count in self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """Return the duration that this share of all are no longer than, in seconds.
+        """Return the shortest recorded duration that at least this share of all durations do not exceed.
 
-        It is the shortest recorded duration of which that is true, never one between two, and it is told within
-        `RELATIVE_ERROR` of itself.
+        It is one of the recorded durations, never interpolated, with an error of at most `RELATIVE_ERROR`.
 
         Args:
             share: between 0 (the shortest of all) and 1 (the longest).
 
         Returns:
-            Seconds, or None where nothing was recorded.
+            Seconds, or None if nothing was recorded.
 
         Raises:
             UsageError: the share is not between 0 and 1.
         """
         if not 0 <= share <= 1:
-            raise UsageError(f"a quantile is of a share between 0 and 1, not {share}; the median is quantile(0.5)")
+            raise UsageError(
+                f"a quantile needs a share between 0 and 1; got {share}. For the median, write quantile(0.5)"
+            )
         rank = max(ceil(share * self.count), 1)
         for bucket, count in self.counts:
             rank -= count
@@ -76,7 +77,7 @@ class Durations:
         return None
 
     def merged(self, other: "Durations") -> "Durations":
-        """Return both together, as if one recorder had seen all."""
+        """Return the histogram of both, as if one recorder had recorded all durations."""
         counts = dict(self.counts)
         for bucket, count in other.counts:
             counts[bucket] = counts.get(bucket, 0) + count
@@ -84,9 +85,9 @@ class Durations:
 
 
 class DurationRecorder:
-    """Counts durations as they come, in about 5 kB and a fraction of a microsecond each.
+    """A histogram that is being filled; it takes about 5 kB, and a fraction of a microsecond per duration.
 
-    One thread records; any may take a snapshot meanwhile.
+    One thread records; any thread may take a snapshot meanwhile.
 
     Example:
         >>> recorder = DurationRecorder()
@@ -101,7 +102,7 @@ class DurationRecorder:
         self._counts = [0] * _BUCKETS
 
     def record(self, seconds: float, count: int = 1) -> None:
-        """Count `count` durations of so many seconds each."""
+        """Record `count` durations of `seconds` each."""
         if SHORTEST_SECONDS <= seconds < LONGEST_SECONDS:
             mantissa, exponent = frexp(seconds)
             self._counts[exponent * _EACH_DOUBLING + int(mantissa * (2 * _EACH_DOUBLING)) - _OFFSET] += count
@@ -109,7 +110,7 @@ class DurationRecorder:
             self._counts[-1 if seconds >= LONGEST_SECONDS else 0] += count
 
     def snapshot(self) -> Durations:
-        """Return what was recorded so far, as a value."""
+        """Return the durations recorded so far as a value."""
         return Durations(tuple((bucket, count) for bucket, count in enumerate(self._counts.copy()) if count))
 
 

@@ -1,10 +1,10 @@
-"""What a stage tells of itself while it runs, and the counters that keep it.
+"""The probe of a stage: the stage reports calls and waits to it, and it counts them.
 
 Guarantees:
-  - Whoever runs the stage calls `done`, `waited_for_input`, `waited_for_output` and `looked` from one thread (the event
-    loop's), at most once a chunk of items each, never once an item.
-  - `snapshot` may be called from any thread at any time. Every number in it is one that was true, but two of them may
-    be a chunk apart.
+  - The stage calls `done`, `waited_for_input`, `waited_for_output` and `looked` from one thread (the event loop's), at
+    most once per chunk of items each, never once per item.
+  - `snapshot` may be called from any thread at any time. Every number in it was true at some moment, but two of them
+    may be one chunk apart.
   - Nothing here waits, locks, or raises.
 """
 
@@ -17,37 +17,37 @@ from penstock.pipeline._statistics._stage_report import StageReport
 
 
 class Probe(Protocol):
-    """What a stage calls at its edges; `StageProbe` keeps count, and a test may put down what was said."""
+    """The methods that a stage calls at its edges; `StageProbe` counts the calls."""
 
     def done(self, items: int, failures: int, seconds: float, *, cpu_seconds: float | None = None) -> None:
-        """Tell that a call of the stage's function ended.
+        """Report that a call of the stage's function ended.
 
         Args:
             items: how many items came out of it.
             failures: how many items it failed on.
             seconds: how long it took.
-            cpu_seconds: how much of that its thread spent computing (`time.thread_time`), if that was measured.
+            cpu_seconds: the CPU time of its thread (`time.thread_time`), if measured.
         """
 
     def waited_for_input(self, seconds: float) -> None:
-        """Tell that for so long the stage could have taken an item and none was there."""
+        """Report that the stage waited for an item."""
 
     def waited_for_output(self, seconds: float) -> None:
-        """Tell that for so long the stage had an item and there was no room for it below."""
+        """Report that the stage held an item and waited for room in the next stage."""
 
     def looked(self, held: int, limit: int) -> None:
-        """Tell that the stage looked for items, before it took any: its queue held so many, of so many at most."""
+        """Report that the stage looked into its queue before it took items: the queue held `held` of `limit` items."""
 
 
 class StageProbe:
-    """Counts what one stage does; it runs from when it is made.
+    """The counters of one stage; its clock runs from its creation.
 
     Args:
         name: the stage's name.
-        kind: what the stage is, as in `StageReport.kind`.
+        kind: the kind of stage, as in `StageReport.kind`.
         concurrency: how many calls the stage may run at once, at least 1. Default 1.
         on_threads: whether the calls run on the pipeline's own threads, as in `StageReport.on_threads`. Default False.
-        clock: gives the time in seconds, from any origin. Default `time.perf_counter`.
+        clock: returns the time in seconds, from any origin. Default `time.perf_counter`.
 
     Example:
         >>> probe = StageProbe("decode", "sync", concurrency=2)
@@ -97,15 +97,16 @@ class StageProbe:
         self._cpu_seconds: float | None = None
         self._unrecorded_seconds = 0.0
         self._durations = DurationRecorder()
-        # Seconds before the last start, and when that was if the stage runs: one value, as another thread may read it.
+        # The seconds of earlier passes, and the start of this one if the stage runs. Both are one value, because
+        # another thread may read them between two assignments.
         self._ran: tuple[float, float | None] = (0.0, clock())
 
     def done(self, items: int, failures: int, seconds: float, *, cpu_seconds: float | None = None) -> None:
-        """Count a call of the stage's function that ended, as `Probe.done` says.
+        """Count a finished call of the stage's function.
 
-        A call that gave nothing (an aggregate that is not full, or only items left out) counts towards the items of
-        the next call that does, since that is what these cost. Seconds of 0 mean that nothing was timed, as at a sink:
-        such items have no durations.
+        The time of a call without results (an incomplete batch, or only skipped items) is added to the next call that
+        has some, since it is part of their cost. Seconds of 0 mean that the call was not timed, as at a sink: its items
+        get no durations.
         """
         self._items += items
         self._failures += failures
@@ -121,30 +122,30 @@ class StageProbe:
             self._unrecorded_seconds = seconds
 
     def waited_for_input(self, seconds: float) -> None:
-        """Count time in which the stage could have taken an item and none was there."""
+        """Count time in which the stage waited for an item."""
         self._wait_input_seconds += seconds
 
     def waited_for_output(self, seconds: float) -> None:
-        """Count time in which the stage had an item and there was no room for it below."""
+        """Count time in which the stage held an item and waited for room in the next stage."""
         self._wait_output_seconds += seconds
 
     def looked(self, held: int, limit: int) -> None:
-        """Count a look into the queue before the stage; a limit of 0 is one without room for anything."""
+        """Count a look into the queue before the stage; if its limit is 0, a queue with an item counts as full."""
         self._looks += 1
         if held:
             self._found += 1
             self._fill += min(held / limit, 1.0) if limit else 1.0
 
     def ended(self) -> None:
-        """Stop the stage's clock: `elapsed_seconds` stays as it is until `started`."""
+        """Stop the stage's clock: `elapsed_seconds` stays constant until `started`."""
         self._ran = (self._elapsed_seconds(), None)
 
     def started(self) -> None:
-        """Let the stage's clock go on, at a further pass over the source; every count goes on as well."""
+        """Resume the stage's clock for another pass over the source; all counts continue."""
         self._ran = (self._elapsed_seconds(), self._clock())
 
     def snapshot(self) -> StageReport:
-        """Return what was counted so far, as a value."""
+        """Return the counts so far as a value."""
         looks = self._looks
         return StageReport(
             name=self._name,

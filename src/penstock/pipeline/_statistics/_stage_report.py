@@ -1,4 +1,4 @@
-"""What one stage did with its time, as a value."""
+"""The report of one stage: how it spent its time, as a frozen value."""
 
 from penstock._frozen import frozen
 from penstock.pipeline._statistics._histogram import Durations
@@ -6,33 +6,33 @@ from penstock.pipeline._statistics._histogram import Durations
 
 @frozen
 class StageReport:
-    """What one stage of a pipeline did with its time, up to some moment.
+    """A snapshot of how one stage of a pipeline spent its time.
 
-    Shares are of 1 and rates per second of `elapsed_seconds`. A wait or a call counts once it has ended, so one that
-    still goes on is not in the numbers yet.
+    Shares are fractions of 1, rates are per second of `elapsed_seconds`. A wait or a call counts when it has ended; one
+    that is still under way is not included.
 
     Attributes:
         name: the stage's name, unique in its pipeline.
         kind: "source", "sync", "async", "generator", "async generator", "lookup", "aggregate", "disaggregate", "paths",
             "merge" or "sink".
         concurrency: how many calls the stage may run at once.
-        on_threads: whether the calls run on the pipeline's own threads; else on the event loop, in the user's executor,
-            or nowhere. Default False.
+        on_threads: whether the calls run on the pipeline's own threads. False, the default: they run on the event loop
+            or in the user's executor, or the stage calls nothing.
         elapsed_seconds: how long the stage had been running. Default 0.
-        items: how many items came out of the stage; what it left out and what it failed on are not among them.
-            For the sink: how many the consumer took. Default 0.
+        items: how many items the stage put out, without those that it skipped or failed on. For the sink: how many the
+            consumer took. Default 0.
         failures: how many items the stage failed on. Default 0.
-        busy_seconds: time inside the stage's function, summed over calls that ran at once. Default 0.
-        cpu_seconds: the part of `busy_seconds` that the calling threads spent computing; None, the default, where that
-            was not measured (a coroutine, or a call in another process).
-        wait_input_seconds: how long the stage could have taken an item and none was there. For the sink: how long the
-            consumer waited. Default 0.
-        wait_output_seconds: how long the stage had an item and found no room for it below. Default 0.
-        queue_fill: how full the queue before the stage was found when it looked for items, on average: 0 is empty and
-            1 as full as it may be. None, the default, where it has no queue or never looked.
+        busy_seconds: time inside the stage's function, summed over concurrent calls. Default 0.
+        cpu_seconds: the CPU time of the calling threads within `busy_seconds`; None, the default, if it was not
+            measured (a coroutine, or a call in another process).
+        wait_input_seconds: how long the stage waited for an item. For the sink: how long the consumer waited.
+            Default 0.
+        wait_output_seconds: how long the stage held an item for which the next stage had no room. Default 0.
+        queue_fill: the mean fill of the queue before the stage whenever the stage looked for items: 0 is empty, 1 is
+            full. None, the default, if it has no queue or never looked.
         queue_found_share: the share of these looks that found an item waiting; None as for `queue_fill`.
-        durations: seconds an item that came out or failed; an item's are the mean of the call that it was in. Default
-            none.
+        durations: the seconds per item, of items that came out or failed; an item counts with the mean of its call.
+            Default none.
 
     Example:
         >>> from penstock.pipeline import StageReport
@@ -58,51 +58,51 @@ class StageReport:
 
     @property
     def items_per_second(self) -> float:
-        """How many items came out in a second, on average."""
+        """How many items came out per second, on average."""
         return self.items / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def calls_at_once(self) -> float:
-        """How many calls of the stage's function ran at once, on average."""
+        """How many calls of the stage's function ran concurrently, on average."""
         return self.busy_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def cores(self) -> float | None:
-        """How many cores these calls computed on, on average; None where `cpu_seconds` is."""
+        """How many cores these calls used, on average; None if `cpu_seconds` is None."""
         if self.cpu_seconds is None:
             return None
         return self.cpu_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     @property
     def busy_share(self) -> float:
-        """The share of its time that a call of the stage's function ran, on average over `concurrency` calls."""
+        """The share of its time that the stage spent in its function, on average over `concurrency` calls."""
         return self._share(self.busy_seconds / self.concurrency)
 
     @property
     def wait_input_share(self) -> float:
-        """The share of its time that the stage waited for items from above."""
+        """The share of its time that the stage waited for items."""
         return self._share(self.wait_input_seconds)
 
     @property
     def wait_output_share(self) -> float:
-        """The share of its time that the stage waited for room below."""
+        """The share of its time that the stage waited for room in the next stage."""
         return self._share(self.wait_output_seconds)
 
     @property
     def p50_seconds(self) -> float | None:
-        """The median of the seconds an item, within a thirty-second of itself; None where there were no items."""
+        """The median of the seconds per item, with a relative error of at most 1/32; None if there were no items."""
         return self.durations.quantile(0.5)
 
     @property
     def p90_seconds(self) -> float | None:
-        """The seconds an item that nine in ten items needed no more than, told like `p50_seconds`."""
+        """The 90th percentile of the seconds per item, as precise as `p50_seconds`."""
         return self.durations.quantile(0.9)
 
     @property
     def p99_seconds(self) -> float | None:
-        """The seconds an item that 99 in 100 items needed no more than, told like `p50_seconds`."""
+        """The 99th percentile of the seconds per item, as precise as `p50_seconds`."""
         return self.durations.quantile(0.99)
 
     def _share(self, seconds: float) -> float:
-        # What several tasks of a stage waited may sum to more than the time there was.
+        # Several lanes of a stage wait at the same time, so the sum may exceed the elapsed time.
         return min(seconds / self.elapsed_seconds, 1.0) if self.elapsed_seconds else 0.0
