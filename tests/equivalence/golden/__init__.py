@@ -1,0 +1,1 @@
+"""Golden records of what the public verbs yield, and of the states, fingerprints and seeds that belong to it."""
