@@ -1,7 +1,7 @@
-"""Items flow through stages in a background thread: sources, sync and async functions, batching, branches.
+"""Pipelines of stages that run in a background thread: sources, sync and async functions, batching, branches.
 
 A pipeline is described by values (`PipelineConfig`, most easily made by `PipelineBuilder`) and run by a `Pipeline`. It
-knows nothing of datasets: what it moves are items of any kind.
+moves items of any kind, and is independent of datasets.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.pipeline._statistics import PipelineReport, StageReport
     from penstock.pipeline._subprocess import SubprocessPipeline, run_in_subprocess
 else:
-    # Event loops are loaded by those who use them.
+    # Imported on first use: `import penstock` should not load asyncio.
     __getattr__ = _lazy.from_modules(
         __name__,
         Aggregate="penstock.pipeline._stages",

@@ -1,4 +1,4 @@
-"""A pipeline described by a chain of calls, in the order in which items flow; what it makes is a `PipelineConfig`."""
+"""The builder of a `PipelineConfig`: a chain of calls, in the order in which items flow."""
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from fractions import Fraction
@@ -23,7 +23,7 @@ from penstock.pipeline._stages import (
 
 
 class PipelineBuilder(Generic[InT, OutT]):
-    """Collects a source, stages and a sink; each call returns the builder itself, so that calls are chained.
+    """A builder that collects a source, stages and a sink; each call returns the builder, so that calls can be chained.
 
     Example:
         >>> from penstock.pipeline import PipelineBuilder
@@ -41,18 +41,19 @@ class PipelineBuilder(Generic[InT, OutT]):
         self._sink: Sink | None = None
 
     def add_source(self, source: Iterable[Any] | AsyncIterable[Any] | Merge, *, continuous: bool = False) -> Self:
-        """Say where the items come from; the first call.
+        """Add the source of the items; the first call.
 
         Args:
             source: any iterable or async iterable; or a `Merge` of other pipelines.
-            continuous: whether the next pass is begun while the last items of this one are on their way. Default
-                False; the sources of a `Merge` say it themselves.
+            continuous: whether the next pass starts while the last items of this one are still being computed.
+                Default False; for a `Merge` it is set on the sources of the merged pipelines.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: for a second source, or what isn't iterable.
+            UsageError: the pipeline has a source already, the source isn't iterable, or `continuous` is given for a
+                `Merge`.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -62,13 +63,13 @@ class PipelineBuilder(Generic[InT, OutT]):
         if self._source is not None:
             raise UsageError(
                 f"a pipeline has one source; got another one, {type(source).__qualname__}. "
-                "Make a pipeline of each, and give add_source a Merge of their configs"
+                "Make a pipeline of each, and pass add_source a Merge of their configs"
             )
         if isinstance(source, Merge):
             if continuous:
                 raise UsageError(
-                    "the sources of merged pipelines say themselves whether they are continuous; got continuous=True "
-                    "for a Merge. Say it where each of them is added"
+                    "`continuous` is set on the source of each merged pipeline; got continuous=True for a Merge. "
+                    "Set it where each of the sources is added"
                 )
             self._source = source
         else:
@@ -89,27 +90,28 @@ class PipelineBuilder(Generic[InT, OutT]):
         max_bytes: int | None = None,
         skip_none: bool = False,
     ) -> Self:
-        """Add a stage that makes something of each item.
+        """Add a stage that applies an op to each item, as `Pipe` describes it.
 
         Args:
-            op: a function, plain, async or a generator; an object with a `__call__`; or a container to look items
-                up in.
+            op: a function, plain, async or a generator; a callable object; or a container in which items are looked
+                up.
             concurrency: how many items the op may have at once, at least 1. Default 1.
             executor: where a sync op runs: a `concurrent.futures.Executor`, a `ThreadExecutor` or a `ProcessExecutor`.
                 Default None: the pipeline's own threads.
-            name: what the stage is called. Default None: the op's own name.
+            name: the stage's name. Default None: the op's own name.
             output_order: "completion", the default, or "input".
-            max_failures: how many items the op may fail on, as for `Pipe`. Default None: what `build` says.
-            repeatable: whether an item may be given to the op again if its process died. Default False.
+            max_failures: how many items the op may fail on, as for `Pipe`. Default None: the limit given to `build`.
+            repeatable: whether the op may be called again with an item whose process died. Default False.
             max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
-            max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
-            skip_none: whether results that are None are left out, as SKIP is. Default False.
+            max_bytes: how many bytes may wait before the stage, at least 1. Default None: no limit in bytes.
+            skip_none: whether results that are None are skipped, as SKIP is. Default False.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: for a wrong argument, a name that another stage was given, before the source or after the sink.
+            UsageError: an argument is wrong, another stage has the name, there is no source yet, or there is a sink
+                already.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -134,17 +136,17 @@ class PipelineBuilder(Generic[InT, OutT]):
     def aggregate(
         self, size_or_aggregator: int | Aggregator[Any] | Callable[[], Aggregator[Any]], *, drop_last: bool = False
     ) -> Self:
-        """Add a stage that makes batches of items.
+        """Add a stage that collects items into batches.
 
         Args:
-            size_or_aggregator: n for lists of n items; or an `Aggregator`, or what is called to make one.
-            drop_last: whether what is held at the end of a pass is dropped. Default False.
+            size_or_aggregator: n for lists of n items; or an `Aggregator`, or a callable that makes one.
+            drop_last: whether the incomplete batch at the end of a pass is dropped. Default False.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: for a wrong argument, before the source or after the sink.
+            UsageError: an argument is wrong, there is no source yet, or there is a sink already.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -154,13 +156,13 @@ class PipelineBuilder(Generic[InT, OutT]):
         return self._add(Aggregate(size_or_aggregator, drop_last=drop_last))
 
     def disaggregate(self) -> Self:
-        """Add a stage whose items are iterables, and that hands on what they hold, one by one.
+        """Add a stage whose items are iterables, and that puts out their elements one by one.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: before the source or after the sink.
+            UsageError: there is no source yet, or there is a sink already.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -180,14 +182,14 @@ class PipelineBuilder(Generic[InT, OutT]):
 
         Args:
             router: a function, plain or async, that returns the number of an item's path, counted from 0.
-            paths: the stages of each path; the items of an empty one pass unchanged.
-            name: what the stage is called. Default None: the router's own name.
+            paths: the stages of each path; the items of an empty path pass unchanged.
+            name: the stage's name. Default None: the router's own name.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: for a wrong argument, before the source or after the sink.
+            UsageError: an argument is wrong, there is no source yet, or there is a sink already.
 
         Example:
             >>> from penstock.pipeline import Pipe, PipelineBuilder
@@ -203,17 +205,17 @@ class PipelineBuilder(Generic[InT, OutT]):
         return self._add(PathVariants(router, tuple(tuple(path) for path in paths), name=name))
 
     def add_sink(self, buffer_size: int = 3, *, max_bytes: int | None = None) -> Self:
-        """Say how many finished items may wait for the consumer; the last call.
+        """Add the sink, in which finished items wait for the consumer; the last call.
 
         Args:
-            buffer_size: how many items, at least 1. Default 3.
-            max_bytes: how many bytes, at least 1. Default None: no bound in bytes.
+            buffer_size: how many items may wait, at least 1. Default 3.
+            max_bytes: how many bytes may wait, at least 1. Default None: no limit in bytes.
 
         Returns:
             The builder.
 
         Raises:
-            UsageError: for a wrong argument, a second sink, or before the source.
+            UsageError: an argument is wrong, there is no source yet, or there is a sink already.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -225,13 +227,13 @@ class PipelineBuilder(Generic[InT, OutT]):
         return self
 
     def get_config(self) -> PipelineConfig[OutT]:
-        """Give what was described as a value, which later calls don't change.
+        """Return the description as a value, which later calls don't change.
 
         Returns:
             The config.
 
         Raises:
-            UsageError: without a source or a sink.
+            UsageError: there is no source or no sink.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -253,7 +255,7 @@ class PipelineBuilder(Generic[InT, OutT]):
         statistics: bool = False,
         observer: Observer | None = None,
     ) -> Pipeline[OutT]:
-        """Make the pipeline, as `build_pipeline(builder.get_config(), …)` does; nothing has started then.
+        """Make the pipeline, as `build_pipeline(builder.get_config(), …)` does; this starts nothing.
 
         Args:
             num_threads: how many threads the sync ops without an executor share, at least 1.
@@ -266,7 +268,7 @@ class PipelineBuilder(Generic[InT, OutT]):
             The pipeline.
 
         Raises:
-            UsageError: for a wrong argument, or what `get_config` refuses.
+            UsageError: an argument is wrong, or there is no source or no sink.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -288,7 +290,7 @@ class PipelineBuilder(Generic[InT, OutT]):
 
     def _add(self, stage: Stage) -> Self:
         self._need_open(repr(stage))
-        stage_names((*self._pipes, stage))  # refuses a repeated name where it is given
+        stage_names((*self._pipes, stage))  # refuses a repeated name in the call that repeats it
         self._pipes.append(stage)
         return self
 

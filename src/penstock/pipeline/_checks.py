@@ -1,4 +1,4 @@
-"""What the arguments of a pipeline may be: each check raises the UsageError that says so."""
+"""Checks of a pipeline's arguments; each raises a UsageError that states the rule, the value and the remedy."""
 
 from fractions import Fraction
 from typing import cast
@@ -7,43 +7,43 @@ from penstock.errors import UsageError
 
 
 def check_count(what: str, count: object) -> None:
-    """Raise unless it is an integer of at least 1.
+    """Check that an argument is an integer of at least 1.
 
     Raises:
-        UsageError: if it isn't.
+        UsageError: it isn't.
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise UsageError(f"{what} must be an integer of at least 1; got {count!r:.200}. Give 1 or more")
+        raise UsageError(f"{what} must be an integer of at least 1; got {count!r:.200}. Pass 1 or more")
 
 
 def check_name(name: object) -> None:
-    """Raise unless it is a stage's name, or None for the default one.
+    """Check that an argument is a stage's name, or None for the default name.
 
     Raises:
-        UsageError: if it isn't.
+        UsageError: it isn't.
     """
     if name is not None and (not isinstance(name, str) or not name or "/" in name):
         raise UsageError(
-            f"a stage's name is text without '/', which stands between a path and its stages; got name={name!r:.200}. "
-            "Use another sign, or leave name away"
+            f"a stage's name is text without '/', which separates a path from its stages; got name={name!r:.200}. "
+            "Use another character, or omit name"
         )
 
 
 def check_choice(what: str, given: object, choices: tuple[str, ...]) -> None:
-    """Raise unless it is one of the choices.
+    """Check that an argument is one of the choices.
 
     Raises:
-        UsageError: if it isn't.
+        UsageError: it isn't.
     """
     if given not in choices:
         raise UsageError(f"{what} is one of {', '.join(map(repr, choices))}; got {given!r:.200}. Choose one of these")
 
 
 def check_max_failures(max_failures: object) -> None:
-    """Raise unless it is a count of failures, -1 for any number, or a fraction of the items.
+    """Check that an argument is a count of failures, -1 for any number, or a fraction of the items.
 
     Raises:
-        UsageError: if it isn't.
+        UsageError: it isn't.
     """
     match max_failures:
         case bool():
@@ -61,5 +61,5 @@ def check_max_failures(max_failures: object) -> None:
 
 
 def is_tuple_of(given: object, kind: type) -> bool:
-    """Return whether it is a tuple whose members are all of a kind: who calls may not be checked for types."""
+    """Return whether an argument is a tuple whose members are all instances of `kind`."""
     return isinstance(given, tuple) and all(isinstance(each, kind) for each in cast("tuple[object, ...]", given))

@@ -1,8 +1,8 @@
 """A whole pipeline as a frozen value: a source or merged pipelines, stages, and a sink, each with a name of its own.
 
-Names are what errors and reports call the stages by. In one sequence of stages an explicit name stays what it is, and
-a default one that is taken gets "#2", "#3" and so on; `source`, `merge` and `sink` are taken. A stage inside a path or
-a merged pipeline has the place before its name, as in `router[0]/resize` and `merge[1]/decode`.
+Errors and reports refer to stages by name. In a sequence of stages an explicit name is used as it is, and a default
+name that is already used gets "#2", "#3" and so on; `source`, `merge` and `sink` are reserved. The name of a stage
+inside a path or a merged pipeline has a prefix, as in `router[0]/resize` and `merge[1]/decode`.
 """
 
 from collections.abc import AsyncIterable, Iterable, Iterator
@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeAlias, assert_never, cast
 from penstock._frozen import frozen
 from penstock.errors import UsageError
 from penstock.pipeline._checks import check_choice, is_tuple_of
-from penstock.pipeline._ops import OutT_co, name_of, place_of
+from penstock.pipeline._ops import OutT_co, location_of, name_of
 from penstock.pipeline._stages import (
     Aggregate,
     Disaggregate,
@@ -28,8 +28,8 @@ from penstock.pipeline._stages import (
 
 MergeOrder: TypeAlias = Literal["arrival", "turns"]
 
-_TAKEN = ("source", "merge", "sink")
-_KINDS = {
+_RESERVED_NAMES = ("source", "merge", "sink")
+_KIND_TEXTS = {
     "sync": "function",
     "async": "async function",
     "generator": "generator",
@@ -40,15 +40,16 @@ _KINDS = {
 
 @frozen
 class Source(Generic[OutT_co]):
-    """Where a pipeline's items come from.
+    """The source of a pipeline's items.
 
     Args:
-        source: any iterable, or async iterable. Each pass iterates over it anew, so an iterator, which can be gone
-            through only once, gives a single pass.
-        continuous: whether the next pass is begun while the last items of this one are on their way. Default False.
+        source: any iterable, or async iterable. Each pass iterates over it again, so an iterator, which can be iterated
+            over only once, allows a single pass.
+        continuous: whether the next pass starts while the last items of this one are still being computed.
+            Default False.
 
     Raises:
-        UsageError: for what isn't iterable.
+        UsageError: the source is not iterable.
 
     Example:
         >>> from penstock.pipeline import Source
@@ -64,7 +65,7 @@ class Source(Generic[OutT_co]):
         given: object = self.source
         kind = type(given)
         if not hasattr(kind, "__iter__") and not hasattr(kind, "__aiter__"):
-            remedy = "Give what it returns" if callable(given) else "Give a list, a dataset or a generator"
+            remedy = "Pass its result" if callable(given) else "Pass a list, a dataset or a generator"
             raise UsageError(f"a source is iterable, or async iterable; got {given!r:.200}. {remedy}")
 
     def __repr__(self) -> str:
@@ -73,18 +74,18 @@ class Source(Generic[OutT_co]):
 
 @frozen
 class PipelineConfig(Generic[OutT_co]):
-    """A pipeline described: where its items come from, what is done with them in order, and where they end.
+    """The description of a pipeline: its source, its stages in order, and its sink.
 
-    It is what `PipelineBuilder.get_config` makes, and what `build_pipeline` runs. It can be pickled if its source and
-    ops can. `str(config)` is `config.describe()`.
+    `PipelineBuilder.get_config` makes it, and `build_pipeline` makes a pipeline of it. It can be pickled if its source
+    and ops can. `str(config)` equals `config.describe()`.
 
     Args:
         source: a `Source`, or a `Merge` of other pipelines.
         pipes: the stages, as a tuple.
-        sink: where finished items wait.
+        sink: the `Sink`, in which finished items wait.
 
     Raises:
-        UsageError: for a wrong argument, or if two stages have the same explicit name.
+        UsageError: an argument is wrong, or two stages have the same explicit name.
 
     Example:
         >>> from penstock.pipeline import Aggregate, Pipe, PipelineConfig, Sink, Source
@@ -109,20 +110,20 @@ class PipelineConfig(Generic[OutT_co]):
         if not isinstance(sink, Sink):
             raise UsageError(f"sink is a Sink; got {sink!r:.200}. Write Sink(3)")
         check_stages(self.pipes)
-        self.names()  # refuses repeated ones
+        self.names()  # refuses repeated names
 
     @property
     def continuous(self) -> bool:
-        """Whether the next pass is begun while the last items of this one are on their way."""
+        """Whether the next pass starts while the last items of this one are still being computed."""
         return self.source.continuous
 
     def names(self) -> tuple[str, ...]:
-        """Return the name of everything in the pipeline, in the order in which items flow.
+        """Return the names of the source, all stages and the sink, in the order in which items flow.
 
-        The stages of paths come after their router, first path first; merged pipelines, whole, come before `merge`.
+        The stages of paths follow their router, first path first; the names of merged pipelines precede `merge`.
 
         Returns:
-            The names, from the source or the first merged one to `sink`; all differ.
+            The names, from that of the first source to `sink`; no two are equal.
 
         Example:
             >>> from penstock.pipeline import Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
@@ -135,12 +136,12 @@ class PipelineConfig(Generic[OutT_co]):
         return tuple(_names(self, ""))
 
     def describe(self) -> str:
-        """Return the pipeline as text: a line for each stage, with what it is and where its code was written.
+        """Return the pipeline as text: a line for each stage, with its kind, its limits and the location of its code.
 
-        What is inside a path or a merged pipeline is indented below a line with its place.
+        The stages of a path or a merged pipeline are indented below a line with its prefix.
 
         Returns:
-            The lines.
+            The text.
         """
         return "\n".join(_lines(self))
 
@@ -152,15 +153,15 @@ class PipelineConfig(Generic[OutT_co]):
 
 @frozen
 class Merge(Generic[OutT_co]):
-    """Several pipelines as the source of one: the items in their sinks become its items.
+    """Several pipelines as the source of another: the items of their sinks become its items.
 
     Args:
         pipelines: at least one, as a tuple. All are continuous, or none.
-        order: "arrival", the default, takes what is ready; "turns" takes one item of each pipeline in turn, which is
-            the same at every run, and goes on without those that have ended.
+        order: "arrival", the default, takes items as they are ready; "turns" takes one item of each pipeline in turn,
+            leaving out those that have ended, which gives the same order in every run.
 
     Raises:
-        UsageError: for a wrong argument, or if only some of the pipelines are continuous.
+        UsageError: an argument is wrong, or only some of the pipelines are continuous.
 
     Example:
         >>> from penstock.pipeline import Merge, PipelineBuilder
@@ -187,10 +188,11 @@ class Merge(Generic[OutT_co]):
                 "Write (builder.get_config(), other.get_config())"
             )
         check_choice("order", self.order, ("arrival", "turns"))
-        which = [pipeline.continuous for pipeline in self.pipelines]
-        if len(set(which)) > 1:
+        given = [pipeline.continuous for pipeline in self.pipelines]
+        if len(set(given)) > 1:
             raise UsageError(
-                f"merged pipelines are all continuous, or none is; got continuous={which}. Say the same for each source"
+                f"merged pipelines are all continuous, or none is; got continuous={given}. "
+                "Set the same value for each source"
             )
 
     @property
@@ -200,7 +202,7 @@ class Merge(Generic[OutT_co]):
 
 
 def has_processes(config: PipelineConfig) -> bool:
-    """Return whether a stage of the pipeline, of its paths or of merged ones may run in other processes."""
+    """Return whether a stage of the pipeline, of its paths or of merged pipelines may run in other processes."""
     merged = config.source.pipelines if isinstance(config.source, Merge) else ()
     return any(map(has_processes, merged)) or any(map(_has_processes, config.pipes))
 
@@ -218,22 +220,22 @@ def _has_processes(stage: Stage) -> bool:
 
 
 def stage_names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
-    """Return the names of one sequence of stages, without those inside their paths; all differ.
+    """Return the names of a sequence of stages, without those inside their paths; no two are equal.
 
     Raises:
-        UsageError: if two have the same explicit name.
+        UsageError: two stages have the same explicit name.
     """
-    taken: set[str] = {*_TAKEN}
+    taken: set[str] = {*_RESERVED_NAMES}
     for stage in stages:
         name = _explicit_name(stage)
         if name in taken:
             raise UsageError(
-                f"two stages can't share a name, and source, merge and sink are taken; got name={name!r} again. "
+                f"two stages can't share a name, and source, merge and sink are reserved; got name={name!r} again. "
                 "Give one of them another name"
             )
         taken |= {name} if name else set()
     found: list[str] = []
-    counts: dict[str, int] = {}  # of each default name, the ordinal that was given last
+    counts: dict[str, int] = {}  # the last ordinal used for each default name
     for stage in stages:
         name = _explicit_name(stage)
         if name is None:
@@ -248,9 +250,9 @@ def stage_names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def place_inside(name: str, position: int) -> str:
-    """Return what stands before the names inside a path of a stage, or inside a merged pipeline."""
-    return f"{name}[{position}]/"
+def prefix_inside(name: str, number: int) -> str:
+    """Return the prefix of the names inside one path of a stage, or inside a merged pipeline."""
+    return f"{name}[{number}]/"
 
 
 def _explicit_name(stage: Stage) -> str | None:
@@ -273,33 +275,33 @@ def _default_name(stage: Stage) -> str:
             assert_never(stage)
 
 
-def _names(config: PipelineConfig, place: str) -> Iterator[str]:
+def _names(config: PipelineConfig, prefix: str) -> Iterator[str]:
     if isinstance(config.source, Merge):
-        for position, merged in enumerate(config.source.pipelines):
-            yield from _names(merged, place + place_inside("merge", position))
-        yield f"{place}merge"
+        for number, merged in enumerate(config.source.pipelines):
+            yield from _names(merged, prefix + prefix_inside("merge", number))
+        yield f"{prefix}merge"
     else:
-        yield f"{place}source"
-    yield from _names_of_stages(config.pipes, place)
-    yield f"{place}sink"
+        yield f"{prefix}source"
+    yield from _names_of_stages(config.pipes, prefix)
+    yield f"{prefix}sink"
 
 
-def _names_of_stages(stages: tuple[Stage, ...], place: str) -> Iterator[str]:
+def _names_of_stages(stages: tuple[Stage, ...], prefix: str) -> Iterator[str]:
     for name, stage in zip(stage_names(stages), stages, strict=True):
-        yield place + name
+        yield prefix + name
         if isinstance(stage, PathVariants):
-            for position, path in enumerate(stage.paths):
-                yield from _names_of_stages(path, place + place_inside(name, position))
+            for number, path in enumerate(stage.paths):
+                yield from _names_of_stages(path, prefix + prefix_inside(name, number))
 
 
 def _lines(config: PipelineConfig) -> Iterator[str]:
-    """Yield the lines of a pipeline, with the names that its stages have inside it."""
+    """Yield the lines of a pipeline, with the names of its stages without a prefix."""
     match config.source:
         case Merge(pipelines=pipelines, order=order):
             how = "in turns" if order == "turns" else "as items arrive"
             yield f"merge: {_counted(len(pipelines), 'pipeline')} {how}"
-            for position, merged in enumerate(pipelines):
-                yield f"  merge[{position}]:"
+            for number, merged in enumerate(pipelines):
+                yield f"  merge[{number}]:"
                 yield from (f"    {line}" for line in _lines(merged))
         case Source(source=source, continuous=continuous):
             yield f"source: {type(source).__qualname__}{', continuous' if continuous else ''}"
@@ -313,8 +315,8 @@ def _lines_of_stages(stages: tuple[Stage, ...]) -> Iterator[str]:
     for name, stage in zip(stage_names(stages), stages, strict=True):
         yield f"{name}: {_stage_text(stage)}"
         if isinstance(stage, PathVariants):
-            for position, path in enumerate(stage.paths):
-                yield f"  {name}[{position}]:{'' if path else ' unchanged'}"
+            for number, path in enumerate(stage.paths):
+                yield f"  {name}[{number}]:{'' if path else ' unchanged'}"
                 yield from (f"    {line}" for line in _lines_of_stages(path))
 
 
@@ -323,48 +325,49 @@ def _stage_text(stage: Stage) -> str:
         case Pipe():
             return _pipe_text(stage)
         case PathVariants(router=router, paths=paths):
-            return f"to one of {_counted(len(paths), 'path')}{_place_text(router)}"
+            return f"to one of {_counted(len(paths), 'path')}{_location_text(router)}"
         case Aggregate(size_or_aggregator=size_or_aggregator, drop_last=drop_last):
-            made = isinstance(size_or_aggregator, int)
-            text = f"lists of {size_or_aggregator}" if made else f"batches{_place_text(size_or_aggregator)}"
+            is_size = isinstance(size_or_aggregator, int)
+            text = f"lists of {size_or_aggregator}" if is_size else f"batches{_location_text(size_or_aggregator)}"
             return f"{text}{', without the last' if drop_last else ''}"
         case Disaggregate():
-            return "what each item holds"
+            return "the elements of each item"
         case _:
             assert_never(stage)
 
 
 def _pipe_text(pipe: Pipe) -> str:
-    """Return what a pipe is, as the words that aren't the defaults."""
+    """Return the kind of a pipe, its concurrency, and the arguments that differ from their defaults."""
     waiting = "" if pipe.max_items is None else f", {_counted(pipe.max_items, 'item')} waiting"
     return (
-        f"{_KINDS[pipe.kind]}, concurrency {pipe.concurrency}"
+        f"{_KIND_TEXTS[pipe.kind]}, concurrency {pipe.concurrency}"
         f"{', in input order' if pipe.output_order == 'input' else ''}"
         f"{'' if pipe.executor is None else f', on {type(pipe.executor).__name__}'}"
         f"{_failures_text(pipe.max_failures)}{waiting}{_bytes_text(pipe.max_bytes)}"
-        f"{', repeatable' if pipe.repeatable else ''}{', without None' if pipe.skip_none else ''}{_place_text(pipe.op)}"
+        f"{', repeatable' if pipe.repeatable else ''}{', without None' if pipe.skip_none else ''}"
+        f"{_location_text(pipe.op)}"
     )
 
 
-def _failures_text(most: int | Fraction | None) -> str:
-    match most:
+def _failures_text(max_failures: int | Fraction | None) -> str:
+    match max_failures:
         case None:
             return ""
         case -1:
             return ", any number of failures"
         case Fraction():
-            return f", failures up to {most}"
+            return f", failures up to {max_failures}"
         case int():
-            return f", up to {_counted(most, 'failure')}"
+            return f", up to {_counted(max_failures, 'failure')}"
 
 
-def _bytes_text(most: int | None) -> str:
-    return "" if most is None else f", {most:,} bytes"
+def _bytes_text(max_bytes: int | None) -> str:
+    return "" if max_bytes is None else f", {max_bytes:,} bytes"
 
 
-def _place_text(op: object) -> str:
-    place = place_of(op)
-    return f", at {place}" if place else ""
+def _location_text(op: object) -> str:
+    location = location_of(op)
+    return f", at {location}" if location else ""
 
 
 def _counted(count: int, what: str) -> str:

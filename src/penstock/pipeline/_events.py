@@ -1,8 +1,8 @@
-"""What can be observed of a running pipeline: frozen events, sent at the edges of stages, never from inside a function.
+"""Events of a running pipeline: frozen values, sent at the edges of stages, never from inside a function.
 
 An observer is any callable that takes an event. It is called on the event loop's thread, between two chunks of items,
-so it must be quick; what takes longer belongs on a thread of its own, fed through a queue. One that raises is left out
-from then on, and the pipeline goes on.
+so it must be quick; longer work belongs on a thread of its own, fed through a queue. An observer that raises is
+removed, and the pipeline continues.
 """
 
 import logging
@@ -16,11 +16,11 @@ _LOGGER = logging.getLogger("penstock")
 
 @frozen
 class StageStarted:
-    """A stage began a pass: it takes items from now on.
+    """A stage started a pass: it takes items from now on.
 
     Attributes:
         stage: the stage's name, unique in its pipeline.
-        kind: what it is, as in `StageReport.kind`: "source", "sync", "async", "aggregate", ..., "sink".
+        kind: the kind of stage, as in `StageReport.kind`: "source", "sync", "async", "aggregate", ..., "sink".
         concurrency: how many calls it may run at once.
 
     Example:
@@ -45,7 +45,7 @@ class ItemsDone:
         seconds: how long the call took.
 
     Example:
-        Counters that only rise, as Prometheus wants them (`prometheus_client.Counter` has `labels(...).inc(...)`):
+        Monotonic counters, as Prometheus expects them (`prometheus_client.Counter` has `labels(...).inc(...)`):
 
         >>> from collections import Counter
         >>> from penstock.pipeline import ItemsDone
@@ -68,12 +68,13 @@ class ItemsDone:
 
 @frozen(eq=False)
 class ItemDropped:
-    """A stage failed on an item, which the pipeline was allowed to do without.
+    """A stage failed on an item, and the pipeline dropped it because `max_failures` allows it.
 
     Attributes:
         stage: the stage's name.
-        item: what the stage was given, as a shortened `repr`.
-        error: what it raised. Its traceback may be released after the observer has returned; format it before.
+        item: the stage's input, as a shortened `repr`.
+        error: the exception that the stage raised. Its traceback may be released once the observer has returned, so
+            format it before.
 
     Example:
         >>> from penstock.pipeline import ItemDropped
@@ -89,15 +90,15 @@ class ItemDropped:
 
 @frozen(eq=False)
 class StageEnded:
-    r"""A stage ended a pass: every item that it gives has been given.
+    r"""A stage ended a pass: it puts out no further items.
 
     Attributes:
         stage: the stage's name.
-        failure: what the pass ended with, in this stage or another; None where the items ran out or the consumer
-            stopped. Default None.
+        failure: the failure of the pass, of this stage or another; None if the items ran out or the consumer stopped.
+            Default None.
 
     Example:
-        A line of progress:
+        A progress line:
 
         >>> from penstock.pipeline import ItemsDone, StageEnded
         >>> def show(event, counted=[0]):
@@ -117,17 +118,17 @@ class StageEnded:
 
 
 StageEvent: TypeAlias = StageStarted | ItemsDone | ItemDropped | StageEnded
-"""Whatever an observer is called with."""
+"""The argument of an observer."""
 
 Observer: TypeAlias = Callable[[StageEvent], None]
-"""A function that is told what happens."""
+"""A function that is called with each event."""
 
 
 def guarded(observer: Observer) -> Observer:
-    """Return the observer such that it can't break the pipeline.
+    """Return an observer that calls the given one and can't break the pipeline.
 
-    If it raises an Exception, that is logged once, with its traceback, to the logger "penstock", and the observer is
-    called no more. KeyboardInterrupt and the like pass through.
+    If the given observer raises an Exception, it is logged once, with its traceback, to the logger "penstock", and the
+    observer is not called again. KeyboardInterrupt and other BaseExceptions pass through.
 
     Example:
         >>> seen = []
@@ -136,14 +137,14 @@ def guarded(observer: Observer) -> Observer:
         >>> seen
         [ItemsDone(stage='decode', items=8, failures=0, seconds=0.25)]
     """
-    heard: list[Observer] = [observer]
+    active: list[Observer] = [observer]  # empty once it has raised
 
     def observe(event: StageEvent) -> None:
-        for listening in heard:
+        for each in active:
             try:
-                listening(event)
+                each(event)
             except Exception:
-                heard.clear()
-                _LOGGER.exception("the observer %r raised at %r, and is called no more", listening, event)
+                active.clear()
+                _LOGGER.exception("the observer %r raised at %r and is not called again", each, event)
 
     return observe

@@ -1,13 +1,17 @@
-"""What an item can be besides a value: left out by its stage (SKIP), or dropped because the stage failed on it."""
+"""Items that a stage skips (SKIP) or drops after a failure (`DroppedItem`), and the size of an item in bytes."""
 
+import sys
 from enum import Enum
 from typing import Final
 
 from penstock._frozen import frozen
+from penstock._tree import flatten
+
+_PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, bytearray, type(None)})
 
 
 class Skip(Enum):
-    """The type of SKIP. None is an item like any other, so leaving one out has a value of its own."""
+    """The type of SKIP. None is an item like any other, so skipping needs a value of its own."""
 
     SKIP = "SKIP"
 
@@ -16,7 +20,7 @@ class Skip(Enum):
 
 
 SKIP: Final = Skip.SKIP
-"""What a stage's function returns to leave its item out.
+"""The value that a stage's function returns to skip its item.
 
 Example:
     >>> from penstock.pipeline import SKIP, PipelineBuilder
@@ -30,13 +34,13 @@ Example:
 
 @frozen(eq=False)
 class DroppedItem:
-    """An item that a stage failed on, and which the pipeline was allowed to do without.
+    """An item that a stage failed on, and that the pipeline dropped because `max_failures` allows it.
 
     Attributes:
         stage: the name of the stage.
-        item: what the stage was given, as a shortened `repr`.
-        error: what it raised. A note holds its traceback as text; the traceback itself is released, since its frames
-            would keep the item and everything that was made of it.
+        item: the stage's input, as a shortened `repr`.
+        error: the exception that the stage raised. A note holds its traceback as text; the traceback itself is
+            released, since its frames would keep the item and everything made from it alive.
 
     Example:
         >>> from penstock.pipeline import PipelineBuilder
@@ -52,3 +56,15 @@ class DroppedItem:
     stage: str
     item: str
     error: Exception
+
+
+def size_of(item: object) -> int:
+    """Return the size of an item in bytes: `nbytes` of its arrays, `sys.getsizeof` of its other leaves."""
+    if type(item) in _PLAIN:
+        return sys.getsizeof(item)
+    return sum(_leaf_size(leaf) for leaf in flatten(item)[0])
+
+
+def _leaf_size(leaf: object) -> int:
+    nbytes = getattr(leaf, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else sys.getsizeof(leaf)

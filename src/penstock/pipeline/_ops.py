@@ -1,7 +1,7 @@
-"""What a stage's op is: how it is called, what it is called, and where it was written.
+"""The op of a stage: its kind, its name, its parameters and the location of its code.
 
-An op is anything that makes something of an item: a function of one of four kinds, an object or class that is called,
-or a container that items are looked up in. What it is, is told from its code before anything runs.
+An op is a function of one of four kinds, a callable object or class, or a container in which items are looked up. Its
+kind follows from its code, before anything runs.
 """
 
 import functools
@@ -28,15 +28,15 @@ else:
 
 Kind: TypeAlias = Literal["sync", "async", "generator", "async generator", "lookup"]
 
-_DEEPEST: Final = 32
+_MAX_DEPTH: Final = 32  # of partials, methods and callable objects around a function; ends a cycle of `__call__`s
 
 
 Item: TypeAlias = Any
-"""What users' functions are given and return: anything, which only they know."""
+"""An argument or result of a user's function: any object; the pipeline doesn't look into it."""
 
 
 class Lookup(Protocol):
-    """A container that items are keys of, whatever keys it takes: a dict, a list, an array, a dataset."""
+    """A container whose keys are the items: a dict, a list, an array, a dataset."""
 
     @property
     def __getitem__(self) -> Callable[..., object]: ...
@@ -46,10 +46,10 @@ Op: TypeAlias = Callable[[Any], object] | Lookup
 
 
 def kind_of(op: object) -> Kind:
-    """Return how an op is called; partials, bound methods and objects with a `__call__` are what they call.
+    """Return the kind of an op; a partial, a bound method or a callable object has the kind of what it calls.
 
     Raises:
-        UsageError: if it is neither called nor looked up in.
+        UsageError: the op is neither callable nor a container.
 
     Example:
         >>> async def fetch(key): ...
@@ -60,7 +60,8 @@ def kind_of(op: object) -> Kind:
         if hasattr(type(op), "__getitem__"):
             return "lookup"
         raise UsageError(
-            f"an op is called, or has __getitem__; got {op!r:.200}. Give a function, or a container to look items up in"
+            f"an op is callable, or has __getitem__; got {op!r:.200}. "
+            "Pass a function, or a container in which items are looked up"
         )
     for called in _calls(op):
         if inspect.isasyncgenfunction(called):
@@ -73,7 +74,7 @@ def kind_of(op: object) -> Kind:
 
 
 def name_of(op: object) -> str:
-    """Return an op's own name: a function's or class's qualified name, or that of an object's class.
+    """Return an op's default name: the qualified name of a function or class, or of an object's class.
 
     Example:
         >>> name_of(str.upper), name_of(functools.partial(int, base=2)), name_of({"key": 1})
@@ -86,18 +87,18 @@ def name_of(op: object) -> str:
 
 
 def check_takes(called: object, count: int, what: str) -> None:
-    """Raise if what a stage calls can't be called with so many arguments, by position.
+    """Check that a callable can be called with `count` positional arguments.
 
-    Only what is certain is refused: a callable that has no signature of its own, or states another one than its code
-    has, as decorators do, is met when it is called.
+    Only certain errors are raised: a callable without a signature, or one that a decorator gave another signature than
+    its code has, passes here and may fail when it is called.
 
     Args:
         called: a function, class, partial, method, or object with a `__call__`.
-        count: how many arguments the stage gives.
-        what: the stage's part is called in the message.
+        count: how many arguments the stage passes.
+        what: the name of the stage's part in the error message.
 
     Raises:
-        UsageError: it takes fewer, or needs more.
+        UsageError: it takes fewer arguments, or needs more.
 
     Example:
         >>> check_takes(len, 1, "an op")
@@ -109,7 +110,7 @@ def check_takes(called: object, count: int, what: str) -> None:
     function = called
     given: list[object] = [None] * count
     keywords: dict[str, object] = {}
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         before = function
         if isinstance(function, functools.partial):
             partial = cast("functools.partial[object]", function)
@@ -137,7 +138,7 @@ def check_takes(called: object, count: int, what: str) -> None:
 
 
 def _function_of(called: object, given: list[object]) -> tuple[object | None, list[object]]:
-    """Return the function that calling a class or an object calls, and its arguments; None where that isn't certain."""
+    """Return the function that a call of a class or object ends in, and its arguments; None if that isn't certain."""
     if isinstance(called, type):
         return _constructor_of(called), [called, *given]
     method: object = inspect.getattr_static(type(called), "__call__", None)
@@ -165,20 +166,20 @@ def _constructor_of(made: type) -> object | None:
 
 
 def _takes_nothing(_: object) -> None:
-    """Have the signature of a class with neither `__init__` nor `__new__`."""
+    """Stand in for the constructor of a class with neither `__init__` nor `__new__`: its signature is the same."""
 
 
 def _signature_of(function: object) -> inspect.Signature | None:
-    """Return what the code of a function takes; None where it has no signature, or states another one."""
+    """Return the signature of a function's code; None if it has none, or if a decorator set another one."""
     if "__signature__" in getattr(function, "__dict__", {}):
         return None
-    with suppress(Exception):  # annotations may not be there to be evaluated
+    with suppress(Exception):  # an annotation may name something that doesn't exist
         return inspect.signature(cast("Callable[..., object]", function), follow_wrapped=False)
     return None
 
 
 def _filled(arguments: tuple[object, ...], given: list[object]) -> list[object]:
-    """Return a partial's arguments, its placeholders (Python 3.14) taken from the front of those that are given."""
+    """Return a partial's arguments, with its placeholders (Python 3.14) filled from the front of `given`."""
     placeholder: object = getattr(functools, "Placeholder", None)
     return [given.pop(0) if each is placeholder and given and placeholder is not None else each for each in arguments]
 
@@ -189,10 +190,10 @@ def _parameters(signature: inspect.Signature) -> str:
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
-def place_of(op: object) -> str:
-    """Return where an op's code begins, as `file:line`; empty where it has no code of Python.
+def location_of(op: object) -> str:
+    """Return where an op's code begins, as `file:line`; empty if it is not written in Python.
 
-    What a decorator wrapped counts, and for a class its `__init__`.
+    For a decorated function it is the wrapped function's code, for a class its `__init__`.
     """
     called = _calls(op)[-1]
     if isinstance(called, type):
@@ -203,9 +204,9 @@ def place_of(op: object) -> str:
 
 
 def _calls(op: object) -> list[object]:
-    """Return the op, and what it calls in turn: the function of a partial or method, the `__call__` of an object."""
+    """Return the chain of calls of an op: itself, the function of a partial or method, the `__call__` of an object."""
     found = [op]
-    while len(found) < _DEEPEST:
+    while len(found) < _MAX_DEPTH:
         called = _called_by(found[-1])
         if called is None:
             break
@@ -214,7 +215,7 @@ def _calls(op: object) -> list[object]:
 
 
 def _called_by(op: object) -> object | None:
-    """Return what a partial, a bound method or an object calls; None for functions, classes and what isn't called."""
+    """Return the callable inside a partial, a bound method or a callable object; None for anything else."""
     if isinstance(op, functools.partial):
         return cast("functools.partial[object]", op).func
     if isinstance(op, MethodType):
@@ -222,4 +223,4 @@ def _called_by(op: object) -> object | None:
     if isinstance(op, type) or inspect.isroutine(op) or not callable(op):
         return None
     method: object = inspect.getattr_static(type(op), "__call__")
-    return getattr(method, "__func__", method)  # what a static or class method holds
+    return getattr(method, "__func__", method)  # the function of a static or class method

@@ -1,26 +1,27 @@
-"""A pipeline that runs in a background thread, and is read from the foreground.
+"""A pipeline that runs in a background thread and is read from the foreground.
 
-Its states, and what each call does in them ("run" is the task that moves items; the loop outlives it):
+Its states, and the effect of each call in them ("run" is the task that moves items; the event loop outlives it):
 
-    state     is                                  start()               get_item()               stop()      a new `for`
+    state     means                               start()               get_item()               stop()      a new `for`
     new       no thread, nothing runs             → running             → running, then reads    → stopped   → running
-    running   the loop and a run; items come      AlreadyRunningError   the next item            → stopped   (*)
+    running   the loop and a run; items are made  AlreadyRunningError   the next item            → stopped   (*)
     done      the loop, no run; items are left    → running             the rest, then EOFError  → stopped   (*)
-    stopped   nothing, or what is ending          → running             ClosedError              -           → running
+    stopped   nothing runs, or is still ending    → running             ClosedError              -           → running
 
-    (*) adopts the pass if nothing of it was read yet, and, where the source is continuous or an iterator, if its end
-    was not; else ends it, and begins a new one on the same loop.
+    (*) continues the current pass if none of its items was read yet, and, if the source is continuous or an iterator,
+    as long as its end was not read; otherwise ends it, and starts a new pass on the same loop.
 
-running becomes done when the last stage has put out its last item, or a failure. From every state the end of the
-program and a garbage collection lead to nothing that waits or remains; in a forked child every call is an error.
+"running" becomes "done" when the last stage has put out its last item, or a failure. In every state the pipeline may be
+garbage collected, and the program may end: nothing waits, and nothing is left. In a forked child every call raises.
 
 Guarantees:
-  - `start` returns when the loop runs; `stop` when nothing of the pipeline runs any more: no stage, thread or process.
-  - A read takes the next item, whatever thread or loop it comes from; one that times out, or out of which a signal
-    handler's exception comes, has taken nothing.
-  - Everything that was computed before a failure is read before it. The failure is raised once. A run that can't be
-    opened has failed.
-  - A read that ends without an exception has read the whole pass: a stop, and another reader, are ClosedErrors.
+  - `start` returns when the loop runs; `stop` returns when no stage, thread or process of the pipeline runs any more.
+  - A read takes the next item, from any thread or event loop. A read that times out, or from which a signal handler's
+    exception is raised, takes nothing.
+  - All items computed before a failure are read before it. The failure is raised once. A run that can't be opened
+    counts as failed.
+  - A read that ends without an exception has read the whole pass: after a stop, or once another reader has started, a
+    read raises ClosedError.
 """
 
 import logging
@@ -40,19 +41,19 @@ from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import OutT_co
 from penstock.pipeline._statistics import PipelineReport
 
-_ERROR_SECONDS: Final = 2.0  # so long an error that leaves the scope of a pipeline waits for its stages
+_ERROR_STOP_SECONDS: Final = 2.0  # how long `auto_stop` delays an error of its block while it waits for the stages
 _logger = logging.getLogger("penstock")
 
 
 class Pipeline(Generic[OutT_co]):
-    """Stages in a background thread, whose items are read here: by `for`, `async for`, or one by one.
+    """Stages in a background thread, whose items are read by `for`, `async for`, or one by one.
 
-    One `for` is one pass over the source. After one that was left early, the next `for` begins a new pass; where the
-    source is continuous or an iterator, it continues with the rest of that one. An iterator that is kept continues,
-    too. With a continuous source the next pass is computed while this one is read, and no further one.
+    One `for` is one pass over the source. If a `for` is left early, the next one starts a new pass; if the source is
+    continuous or an iterator, it continues with the rest of the pass. An iterator kept by the caller continues, too.
+    With a continuous source the next pass is computed while this one is read, but none after that.
 
-    It is made by `PipelineBuilder.build` or `build_pipeline`, and may be started again after each end, stop or failure.
-    A failure of a stage arrives at the read, behind everything that was computed before it.
+    `PipelineBuilder.build` and `build_pipeline` make it. It may be started again after each end, stop or failure. A
+    stage's failure is raised by the read, after all items that were computed before it.
 
     Example:
         >>> from penstock.pipeline import PipelineBuilder
@@ -70,16 +71,16 @@ class Pipeline(Generic[OutT_co]):
     # -- life
 
     def start(self, *, timeout: float | None = None) -> None:
-        """Start the pipeline; items are computed from now on, as far as there is room for them.
+        """Start the pipeline; it computes items from now on, as far as there is room for them.
 
         Args:
-            timeout: how many seconds the thread may take to start; None, the default, means any time.
+            timeout: how many seconds the thread may take to start; None, the default, means no limit.
 
         Raises:
             AlreadyRunningError: the pipeline is running. It is a UsageError and a RuntimeError.
-            UsageError: its source is an iterator that an earlier pass has used up.
+            UsageError: its source is an iterator that an earlier pass has used.
             PipelineFailure: the thread or its event loop can't be started.
-            TimeoutError: the thread didn't start in time, or a function of a run that was stopped still runs.
+            TimeoutError: the thread didn't start in time, or a function of a stopped run still runs.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -92,20 +93,20 @@ class Pipeline(Generic[OutT_co]):
         self._reading.start(timeout)
 
     def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
-        """Stop the pipeline, in whatever state it is: async calls are cancelled, others waited for.
+        """Stop the pipeline, in any state: async calls are cancelled, calls in threads run to their end.
 
-        Items that were not read are discarded. A reader whose pass was open, also one that waits in another thread,
-        gets a ClosedError. Only `start` or a new `for` starts the pipeline again; `get_item` doesn't.
+        Unread items are discarded. A reader in the middle of a pass, even one that waits in another thread, gets a
+        ClosedError. Only `start` or a new `for` starts the pipeline again; `get_item` doesn't.
 
         Args:
-            timeout: how many seconds to wait for functions that run in threads, which nothing can interrupt; None, the
-                default, means as long as they take.
+            timeout: how many seconds to wait for functions that run in threads, which can't be interrupted; None, the
+                default, means no limit.
             wait: whether to wait until nothing of the pipeline runs any more. Default True. With False `stop` returns
-                at once, and may be called by the pipeline's own functions; the next start waits in its place.
+                at once, and the pipeline's own functions may call it; the next start waits instead.
 
         Raises:
             TimeoutError: a function still runs; `stop` may be called again.
-            UsageError: one of the pipeline's own functions called it, for which it would have to wait.
+            UsageError: one of the pipeline's own functions called it, and would wait for itself.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -120,12 +121,12 @@ class Pipeline(Generic[OutT_co]):
         """Return a context manager that starts the pipeline and stops it.
 
         Args:
-            timeout: for `start` and `stop`, in seconds; None, the default, means any time.
+            timeout: the timeout of `start` and `stop`, in seconds; None, the default, means no limit.
 
         Returns:
-            What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
-            unless the block itself raised something; that waits two seconds for functions that run, unless a timeout
-            says otherwise, and tells in the log if one still does.
+            The context manager, whose value is the pipeline. At the end of the block, a failure that was not read is
+            raised. If the block raised an exception, that one is raised instead, after at most `timeout` seconds, or
+            2 s if it is None; a function that still runs then is logged as a warning.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -138,18 +139,19 @@ class Pipeline(Generic[OutT_co]):
     # -- reading
 
     def get_item(self, *, timeout: float | None = None) -> OutT_co:
-        """Return the next item of the pass; starts the pipeline if it is new: never started, and not stopped.
+        """Return the next item of the pass; start the pipeline if it was never started nor stopped.
 
         Args:
-            timeout: how many seconds to wait for it; None, the default, means any time.
+            timeout: how many seconds to wait for the item; None, the default, means no limit.
 
         Returns:
             The item.
 
         Raises:
-            EOFError: the pass is over. If the source is continuous, the next call gives the next pass's first item.
-            TimeoutError: no item came in time. None is lost.
-            PipelineFailure: a stage failed; what it raised is the cause.
+            EOFError: the pass is over. If the source is continuous, the next call returns the first item of the next
+                pass.
+            TimeoutError: no item was ready in time. No item is lost.
+            PipelineFailure: a stage failed; its exception is the cause.
             ClosedError: the pipeline was stopped, before or during the call.
 
         Example:
@@ -163,21 +165,21 @@ class Pipeline(Generic[OutT_co]):
             >>> pipeline.stop()
         """
         item: OutT_co = self._reading.read(timeout)
-        return item  # with no call between, after which a signal handler might raise
+        return item  # a call between the read and this line would let a signal handler raise, and lose the item
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
         """Return an iterator over one pass, as `iter` does.
 
         Args:
-            timeout: how many seconds to wait for each item; None, the default, means any time.
+            timeout: how many seconds to wait for each item; None, the default, means no limit.
 
         Returns:
-            The iterator: over a new pass, unless nothing was read of the one that runs; over the rest of that one,
-            where the source is continuous or an iterator, which doesn't begin again. Iterators that were made before
-            are over: their next read is a ClosedError, as it is after a `stop`.
+            The iterator: over the running pass if nothing of it was read; over the rest of the running pass if the
+            source is continuous or an iterator; otherwise over a new pass. The next read of an iterator made before
+            raises ClosedError, as after a `stop`.
 
         Raises:
-            UsageError: the source is an iterator that an earlier pass has used up.
+            UsageError: the source is an iterator that an earlier pass has used.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -194,21 +196,21 @@ class Pipeline(Generic[OutT_co]):
         return self.get_iterator()
 
     def __aiter__(self) -> AsyncIterator[OutT_co]:
-        """Return an async iterator over one pass, which lets the reader's own loop do other things while it waits."""
+        """Return an async iterator over one pass; the reader's event loop runs other tasks while it waits."""
         return AsyncPassIterator(self._reading)
 
     # -- looking
 
     def dropped(self) -> list[DroppedItem]:
-        """Return the items that stages failed on and that were dropped, over all passes: the first thousand.
+        """Return the items that were dropped because a stage failed on them: the first thousand, over all passes.
 
         Returns:
-            A list of its own, oldest first.
+            A new list, oldest first.
         """
         return [*self._engine.dropped.first]
 
     def report(self) -> PipelineReport:
-        """Return what each stage did with its time, over all passes, which one holds up the others, and what to do.
+        """Return how each stage spent its time over all passes, the bottleneck, and the change that would help most.
 
         Returns:
             The report; `print` it.
@@ -227,7 +229,7 @@ class Pipeline(Generic[OutT_co]):
         if not self._engine.probes.counts:
             raise UsageError(
                 "a report needs statistics, which this pipeline doesn't keep; got report(). "
-                "Build it with build(…, statistics=True)"
+                "Build the pipeline with build(…, statistics=True)"
             )
         return self._engine.probes.report(self._engine.names, self._engine.num_threads)
 
@@ -236,12 +238,11 @@ class Pipeline(Generic[OutT_co]):
 
     @property
     def state(self) -> State:
-        """What the pipeline does: "new", "running", "done" or "stopped".
+        """The state of the pipeline: "new", "running", "done" or "stopped".
 
-        "new" means that it was never started, nor stopped; "running", that items are made; "done", that the last stage
-        has put out its last item, or failed, so that items and a failure may be left to read; "stopped", that `stop`
-        was called since the last start, whatever of it still runs. A pipeline of the process that this one was forked
-        from is "stopped" here.
+        "new": it was never started nor stopped. "running": it computes items. "done": the last stage has put out its
+        last item, or failed; items and a failure may be left to read. "stopped": `stop` was called since the last
+        start; functions may still run. In a forked child, the pipeline of the parent process is "stopped".
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -256,7 +257,7 @@ class Pipeline(Generic[OutT_co]):
 
     @property
     def failure(self) -> PipelineFailure | None:
-        """The failure that ended the pass and that nobody has read yet; None if there is none.
+        """The failure that ended the pass and that no read has raised yet; None if there is none.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -268,7 +269,7 @@ class Pipeline(Generic[OutT_co]):
 
 
 class AutoStop(Generic[OutT_co]):
-    """The scope in which a pipeline runs."""
+    """The context manager of `Pipeline.auto_stop`."""
 
     def __init__(self, pipeline: Pipeline[OutT_co], timeout: float | None) -> None:
         self._pipeline = pipeline
@@ -288,8 +289,8 @@ class AutoStop(Generic[OutT_co]):
             raise failure
 
     def _stop_after(self, error: BaseException) -> None:
-        """Stop while an error is on its way, which must not wait for ever behind a function that hangs."""
-        seconds = _ERROR_SECONDS if self._timeout is None else self._timeout
+        """Stop while an error leaves the block; a function that hangs must not hold the error back for ever."""
+        seconds = _ERROR_STOP_SECONDS if self._timeout is None else self._timeout
         try:
             self._pipeline.stop(timeout=seconds)
         except TimeoutError:
@@ -304,16 +305,16 @@ def build_pipeline(
     statistics: bool = False,
     observer: Observer | None = None,
 ) -> Pipeline[OutT_co]:
-    """Make a pipeline of its description. Nothing starts yet.
+    """Make a pipeline from its description. This starts nothing.
 
     Args:
-        config: what it does.
-        num_threads: how many threads the plain functions share that have no executor; at least 1. A source that is not
-            async has one more for itself.
+        config: the description.
+        num_threads: how many threads the plain functions without an executor share; at least 1. A source that is not
+            async has one more thread of its own.
         max_failures: how many items may be dropped because a stage failed on them: a number, -1 for any number, or a
-            `Fraction` of all, which is looked at whenever an item fails, from the 100th on, and at the end.
+            `Fraction` of all items, checked whenever an item fails, from the 100th item on, and at the end.
             Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
-        statistics: whether to count, for `report`. Default False, which costs nothing.
+        statistics: whether to keep statistics for `report`. Default False, which costs nothing.
         observer: called with each event on the event loop's thread; must be quick. Default None.
 
     Returns:

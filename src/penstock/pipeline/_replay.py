@@ -1,4 +1,4 @@
-"""Training with free data: a few items that are given again and again, to see what the loading of data costs."""
+"""Replay of a few items without end, which shows how fast a training loop would run if loading data took no time."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,24 +14,24 @@ T = TypeVar("T")
 def replay(
     items: Iterable[T], *, keep: int = 4, warm_up: int | None = None, stop_after: int | None = None
 ) -> Iterator[T]:
-    """Yield the first items of an iterable as they come, then the last few of these again and again.
+    """Yield the first items of an iterable as they are loaded, then repeat the last few of them.
 
-    From then on nothing is loaded, so the time of a training step is that of a step whose data costs nothing: the most
-    that a faster pipeline or loader can bring. The iterable may be a pipeline, a loader, or anything else; its iterator
-    is closed after the warm-up, if it can be, so that no worker computes any more.
+    Nothing is loaded during the replay, so the time of a training step is a lower bound: no pipeline or loader, however
+    fast, makes it shorter. The iterable may be a pipeline, a loader, or anything else; its iterator is closed after the
+    warm-up, if it has a `close`, so that no worker computes any more.
 
     Args:
-        items: what is iterated over once.
-        keep: how many items are kept, at least 1. They stay in memory. Default 4.
-        warm_up: how many items come as they are loaded, at least `keep`: as many steps as a trainer needs to get up to
-            speed. Default None: `keep`.
-        stop_after: how many items come in all, at least 1. Default None: without an end.
+        items: the iterable; one iterator is made of it.
+        keep: how many items are kept and repeated, at least 1. They stay in memory. Default 4.
+        warm_up: how many items are yielded as they are loaded, at least `keep`: as many steps as a trainer needs to
+            reach its full speed. Default None: `keep`.
+        stop_after: how many items are yielded in all, at least 1. Default None: no end.
 
     Returns:
-        The iterator. If the items end before the warm-up, the replay begins there.
+        The iterator. If the items run out during the warm-up, the replay starts there.
 
     Raises:
-        UsageError: a wrong argument; or, from the iterator, there are no items.
+        UsageError: an argument is wrong; or, from the iterator, the iterable has no items.
 
     Example:
         >>> from penstock.pipeline import replay
@@ -42,7 +42,7 @@ def replay(
     if warm_up is not None and warm_up < keep:
         raise UsageError(
             f"warm_up is at least keep, since the last items of the warm-up are kept; got warm_up={warm_up!r} and "
-            f"keep={keep}. Give a larger warm_up, or a smaller keep"
+            f"keep={keep}. Pass a larger warm_up, or a smaller keep"
         )
     if stop_after is not None:
         check_count("stop_after", stop_after)
@@ -59,8 +59,6 @@ def _replayed(items: Iterable[T], keep: int, warm_up: int) -> Iterator[T]:
     if callable(close):
         cast("Callable[[], object]", close)()
     if not kept:
-        raise UsageError(
-            f"a replay needs at least one item; got none of {items!r:.200}. Give an iterable that has items"
-        )
+        raise UsageError(f"a replay needs at least one item; {items!r:.200} has none. Pass an iterable that has items")
     del items, iterator
     yield from cycle(kept)

@@ -1,7 +1,7 @@
-"""The stages of a pipeline as frozen values: what is done to the items, with how many at once, and what may wait.
+"""The stages of a pipeline as frozen values: the op, its concurrency and its limits.
 
-The set of stages is closed (`Stage`), so that whatever reads them names each. A value is checked when it is made, and
-nothing starts then; it can be pickled if what it holds can.
+The set of stages is closed (`Stage`), so that code which reads them can handle each. A value is checked when it is
+made, and starts nothing; it can be pickled if its members can.
 """
 
 import copy
@@ -25,24 +25,24 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class Submits(Protocol):
-    """What runs functions elsewhere when they are submitted, as every `concurrent.futures.Executor` does."""
+    """An object with a `submit` method that runs functions elsewhere, such as a `concurrent.futures.Executor`."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: object) -> "Future[Any]":
-        """Have the function called with the arguments.
+        """Submit a call of the function with the arguments.
 
         Returns:
-            Where its result will be.
+            The future of its result.
         """
         ...
 
 
 @runtime_checkable
 class WorkerProcesses(Protocol):
-    """How many processes a stage has of its own, as `ProcessExecutor` says it."""
+    """A description of worker processes for a stage, such as `ProcessExecutor`."""
 
     @property
     def max_workers(self) -> int:
-        """How many processes."""
+        """The number of processes."""
         ...
 
 
@@ -51,18 +51,19 @@ StageExecutor: TypeAlias = Submits | WorkerProcesses
 
 @frozen
 class ThreadExecutor:
-    """Threads that a stage of a pipeline runs on: `pipe(op, executor=ThreadExecutor(4), concurrency=4)`.
+    """Threads for some stages of a pipeline: `pipe(op, executor=ThreadExecutor(4), concurrency=4)`.
 
-    A value: the threads start and end with the pipeline. Stages that are given the same executor share them, and no
-    other stage uses them. So each thread can have something that its initializer makes: a connection, a decoder.
+    It is a value: the threads start and end with the pipeline. Stages with the same executor share its threads, and no
+    other stage uses them. So each thread can hold an object that its initializer makes: a connection, a decoder.
 
     Args:
-        max_workers: how many threads, at least 1. The stage's `concurrency` should be as large.
+        max_workers: the number of threads, at least 1. The stage's `concurrency` should be as large.
         initializer: called in each thread as it starts, with `initargs`. If it raises, the pipeline fails.
-        initargs: the initializer's arguments, as a tuple.
+            Default None.
+        initargs: the initializer's arguments, as a tuple. Default ().
 
     Raises:
-        UsageError: fewer than one worker.
+        UsageError: `max_workers` is less than 1.
 
     Example:
         >>> import threading
@@ -90,37 +91,39 @@ class ThreadExecutor:
 
 @frozen(cached=True)
 class Pipe(Generic[InT, OutT]):
-    """A stage that makes something of each item: a result, several, or none.
+    """A stage that applies an op to each item, with one result, several, or none.
 
-    The op is told from its code: a plain or async function gives one result an item, a generator or async generator any
-    number, one after the other, and a container (whatever has `__getitem__` and isn't called) what it has under the
-    item. `functools.partial`, methods and objects with a `__call__` are what they call. An item whose result is SKIP is
-    left out; None is a result like any other.
+    The code of the op determines its kind. A plain or async function has one result per item; a generator or async
+    generator has any number; a container (an object with `__getitem__` that isn't callable) has the value at the key
+    `item`. A `functools.partial`, a method or a callable object has the kind of the function that it calls. The stage
+    skips a result that is SKIP; None is a result like any other.
 
-    A generator's values go on as they come, no further ahead than there is room. In a `ProcessExecutor` it computes for
-    some milliseconds at a time, and its process does other calls meanwhile. In a `ProcessPoolExecutor`, and in other
-    pools of processes, it is read to its end first, since a pool can't be asked for one of its processes.
+    The values of a generator are passed on one by one, as far as the next stage has room. In a `ProcessExecutor` the
+    generator runs for a few milliseconds at a time, between other calls of its process. In a `ProcessPoolExecutor`, and
+    in other pools of processes, it is read to its end first, since a pool offers no way to reach the same process
+    again.
 
     Args:
-        op: what is done with an item.
-        concurrency: how many items the op may have at once, at least 1; exactly so in both orders. Default 1.
-        executor: where a sync op runs: a `concurrent.futures.Executor`, which stays the caller's to shut down, a
+        op: the function or container.
+        concurrency: how many items the op may have at once, at least 1; the same in both orders. Default 1.
+        executor: where a sync op runs: a `concurrent.futures.Executor`, which the caller shuts down, a
             `ThreadExecutor` or a `ProcessExecutor`. Default None: the pipeline's own threads. An async op runs in the
             pipeline's event loop.
-        name: what the stage is called in errors and reports, without a "/". Default None: the op's own name.
-        output_order: "completion", the default, hands on what is ready; "input" keeps the order the items came in.
+        name: the stage's name in errors and reports, without a "/". Default None: the op's own name.
+        output_order: "completion", the default, passes on results as they are ready; "input" keeps the order of the
+            items.
         max_failures: how many items may be dropped because the op failed on them; the next failure ends the pipeline.
-            -1 is any number, and a `Fraction` the share of the items seen, looked at after 100 of them and at the end.
-            Default None: those that the whole pipeline may drop.
-        repeatable: whether an item may be given to the op again where the process that had it died. Of a generator,
-            which gives the same values then, those that went on before are skipped. Default False.
+            -1 means any number. A `Fraction` is a share of the items seen, checked from the 100th on and at the end.
+            Default None: the limit of the whole pipeline.
+        repeatable: whether the op may be called again with an item whose process died. The values of a generator,
+            which must then be the same, are skipped as far as they were already passed on. Default False.
         max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
-        max_bytes: how many bytes may wait before the stage, at least 1. Default None: no bound in bytes.
-        skip_none: whether results that are None are left out, as SKIP is. Default False.
+        max_bytes: how many bytes may wait before the stage, at least 1. Default None: no limit in bytes.
+        skip_none: whether results that are None are skipped, as SKIP is. Default False.
 
     Raises:
-        UsageError: for a wrong argument, and for an async op with an executor or, if it is a generator, in input order;
-            for an op that can't be called with one argument, as far as its signature is known.
+        UsageError: an argument is wrong; an async op has an executor; an async generator has "input" order; or the op
+            can't be called with one argument, as far as its signature is known.
 
     Example:
         >>> from penstock.pipeline import Pipe
@@ -157,17 +160,17 @@ class Pipe(Generic[InT, OutT]):
             if asynchronous:
                 raise UsageError(
                     f"an async op runs in the pipeline's event loop; got executor={self.executor!r:.200} for "
-                    f"{name_of(self.op)}. Leave executor away, or make the op a plain function"
+                    f"{name_of(self.op)}. Omit executor, or make the op a plain function"
                 )
         if self.kind == "async generator" and self.output_order == "input":
             raise UsageError(
-                f"an async generator hands on what it yields at once; got output_order='input' for {name_of(self.op)}. "
-                "Leave output_order away, or return a list and add .disaggregate()"
+                f"an async generator's values are passed on at once; got output_order='input' for {name_of(self.op)}. "
+                "Omit output_order, or return a list and add .disaggregate()"
             )
 
     @functools.cached_property
     def kind(self) -> Kind:
-        """How the op is called."""
+        """The kind of the op: "sync", "async", "generator", "async generator" or "lookup"."""
         return kind_of(self.op)
 
     def __repr__(self) -> str:
@@ -176,17 +179,17 @@ class Pipe(Generic[InT, OutT]):
 
 @runtime_checkable
 class Aggregator(Protocol[ItemT_contra]):
-    """What makes batches of items, where their number alone doesn't tell when one is full.
+    """An object that collects items into batches, for batches that are not simply a number of items.
 
     Example:
         >>> from penstock.pipeline import Aggregate, Aggregator
         >>> class Text:
-        ...     def __init__(self, most):
-        ...         self.most, self.held = most, ""
+        ...     def __init__(self, length):
+        ...         self.length, self.held = length, ""
         ...
         ...     def accumulate(self, item):
         ...         self.held += item
-        ...         return self.flush() if len(self.held) >= self.most else None
+        ...         return self.flush() if len(self.held) >= self.length else None
         ...
         ...     def flush(self):
         ...         full, self.held = self.held, ""
@@ -199,7 +202,7 @@ class Aggregator(Protocol[ItemT_contra]):
     """
 
     def accumulate(self, item: ItemT_contra, /) -> object | None:
-        """Take an item.
+        """Add an item.
 
         Returns:
             A batch if the item completes one, else None.
@@ -207,25 +210,25 @@ class Aggregator(Protocol[ItemT_contra]):
         ...
 
     def flush(self) -> object | None:
-        """Give what is held, at the end of a pass.
+        """Return the items held at the end of a pass.
 
         Returns:
-            The last batch, or None if nothing is held.
+            The last batch, or None if no item is held.
         """
         ...
 
 
 @frozen
 class Aggregate(Generic[InT]):
-    """A stage that makes batches of items: lists of so many, or what an aggregator makes.
+    """A stage that collects items into batches: lists of a fixed size, or the batches of an aggregator.
 
     Args:
-        size_or_aggregator: n, at least 1, for lists of n items; or an `Aggregator`, of which each pass uses a deep copy
-            of its own; or what is called to make one for each pass, such as its class.
-        drop_last: whether what is held at the end of a pass is dropped, and not flushed. Default False.
+        size_or_aggregator: n, at least 1, for lists of n items; or an `Aggregator`, of which each pass uses a deep
+            copy; or a callable that makes an aggregator for each pass, such as its class.
+        drop_last: whether the incomplete batch at the end of a pass is dropped instead of flushed. Default False.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: an argument is wrong.
 
     Example:
         >>> from penstock.pipeline import Aggregate
@@ -244,24 +247,24 @@ class Aggregate(Generic[InT]):
             check_count("the size of a batch", given)
         elif not _is_aggregator(given) and not callable(given):
             raise UsageError(
-                f"aggregate takes a number of items, or what has accumulate(item) and flush(); got {given!r:.200}. "
-                "Give an int, an aggregator, or its class"
+                "aggregate takes a number of items, or an aggregator with accumulate(item) and flush(); "
+                f"got {given!r:.200}. Pass an int, an aggregator, or its class"
             )
         elif _is_aggregator(given):
             aggregator = cast("Aggregator[Any]", given)
             check_takes(aggregator.accumulate, 1, "accumulate")
             check_takes(aggregator.flush, 0, "flush")
         else:
-            check_takes(given, 0, "what makes an aggregator")
+            check_takes(given, 0, "an aggregator's factory")
 
     def open(self) -> Aggregator[Any]:
-        """Make an aggregator that holds nothing and that nobody else has.
+        """Make an empty aggregator for one pass.
 
         Returns:
-            The aggregator, for one pass.
+            The aggregator, which no other pass uses.
 
         Raises:
-            UsageError: if what was to make an aggregator made something else.
+            UsageError: the callable returned something other than an aggregator.
         """
         given = self.size_or_aggregator
         if isinstance(given, int):
@@ -271,8 +274,8 @@ class Aggregate(Generic[InT]):
         made: object = cast("Callable[[], object]", given)()
         if not _is_aggregator(made):
             raise UsageError(
-                f"what makes an aggregator returns what has accumulate(item) and flush(); {name_of(given)} returned "
-                f"{made!r:.200}. Give a number of items, an aggregator, or its class"
+                f"an aggregator's factory returns an object with accumulate(item) and flush(); {name_of(given)} "
+                f"returned {made!r:.200}. Pass a number of items, an aggregator, or its class"
             )
         return cast("Aggregator[Any]", made)
 
@@ -295,7 +298,7 @@ class _Lists:
 
 @frozen
 class Disaggregate(Generic[OutT]):
-    """A stage whose items are iterables, and that hands on what they hold, one by one.
+    """A stage whose items are iterables; it puts out their elements one by one.
 
     Example:
         >>> from penstock.pipeline import Disaggregate, PipelineBuilder
@@ -306,17 +309,17 @@ class Disaggregate(Generic[OutT]):
 
 @frozen
 class PathVariants(Generic[InT]):
-    """A stage that sends each item along one of several paths, whose outputs merge again as they are completed.
+    """A stage that sends each item along one of several paths, whose outputs merge again in order of completion.
 
     Args:
         router: a function, plain or async, that returns the number of an item's path, counted from 0. It is called for
             one item at a time, in their order: a plain one on the pipeline's threads, an async one in its event loop.
-        paths: the stages of each path, as tuples; the items of an empty one pass unchanged.
-        name: what the stage is called, without a "/". Default None: the router's own name. A stage `resize` of the
-            first path of `router` is `router[0]/resize`.
+        paths: the stages of each path, as tuples; the items of an empty path pass unchanged.
+        name: the stage's name, without a "/". Default None: the router's own name. A stage `resize` of the first path
+            of `router` is `router[0]/resize`.
 
     Raises:
-        UsageError: for a wrong argument.
+        UsageError: an argument is wrong.
 
     Example:
         >>> from penstock.pipeline import PathVariants, Pipe
@@ -333,8 +336,8 @@ class PathVariants(Generic[InT]):
         router: object = self.router
         if not callable(router) or kind_of(router) not in {"sync", "async"}:
             raise UsageError(
-                f"a router is a function, plain or async, from an item to a path's number; got {router!r:.200}. "
-                "Return the number, and don't yield it"
+                f"a router is a function, plain or async, that returns a path's number; got {router!r:.200}. "
+                "Pass a function that returns the number and doesn't yield it"
             )
         check_takes(router, 1, "a router")
         check_name(self.name)
@@ -360,10 +363,10 @@ class Sink(Generic[InT]):
 
     Args:
         buffer_size: how many items may wait, at least 1. Default 3.
-        max_bytes: how many bytes may wait, at least 1. Default None: no bound in bytes.
+        max_bytes: how many bytes may wait, at least 1. Default None: no limit in bytes.
 
     Raises:
-        UsageError: for a number below 1.
+        UsageError: a number is less than 1.
 
     Example:
         >>> from penstock.pipeline import Sink
@@ -382,13 +385,13 @@ class Sink(Generic[InT]):
 
 
 def check_stages(stages: tuple[object, ...]) -> None:
-    """Raise unless it is a tuple of stages.
+    """Check that an argument is a tuple of stages.
 
     Raises:
-        UsageError: if it isn't.
+        UsageError: it isn't.
     """
     if not is_tuple_of(stages, object):
-        raise UsageError(f"stages come as a tuple; got {stages!r:.200}. Write tuple(stages)")
+        raise UsageError(f"the stages are a tuple; got {stages!r:.200}. Write tuple(stages)")
     for stage in stages:
         if not isinstance(stage, Stage):
             raise UsageError(
@@ -401,7 +404,7 @@ def _check_executor(executor: object) -> None:
     if not callable(getattr(executor, "submit", None)) and not isinstance(executor, WorkerProcesses):
         raise UsageError(
             "an executor is a concurrent.futures.Executor, a ThreadExecutor or a ProcessExecutor; "
-            f"got {executor!r:.200}. Make one, as ThreadExecutor(4), or leave executor away for the pipeline's threads"
+            f"got {executor!r:.200}. Pass one, such as ThreadExecutor(4), or omit executor for the pipeline's threads"
         )
 
 
@@ -410,7 +413,7 @@ def _is_aggregator(given: object) -> bool:
 
 
 def _arguments(stage: Pipe | PathVariants) -> str:
-    """Return the arguments that aren't the defaults, as they are written after the first one."""
+    """Return the arguments that differ from their defaults, as text that follows the first argument."""
     given = [
         (each.name, cast("object", getattr(stage, each.name)), cast("object", each.default)) for each in fields(stage)
     ]

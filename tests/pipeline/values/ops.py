@@ -1,4 +1,4 @@
-"""Ops of every kind, an aggregator and an executor, which can be pickled; and a pipeline of given stages."""
+"""Ops of every kind, an aggregator and an executor, all of which can be pickled; and a config of given stages."""
 
 import functools
 from collections.abc import AsyncIterator, Iterator
@@ -34,7 +34,7 @@ def wrapped(item: int) -> int:
 
 
 class Called:
-    """Objects of it are called, and are looked up in, too."""
+    """A callable class that also has `__getitem__`."""
 
     def __call__(self, item: int) -> int:
         """Return the item."""
@@ -45,7 +45,7 @@ class Called:
 
 
 class CalledAsync:
-    """Objects of it are awaited; so is a method."""
+    """A class whose `__call__` and methods are async."""
 
     async def __call__(self, item: int) -> int:
         """Return the item."""
@@ -67,7 +67,7 @@ class CalledAsync:
 
 
 class CalledStream:
-    """Objects of it give an async generator."""
+    """A class whose `__call__` is an async generator."""
 
     @staticmethod
     async def __call__(item: int) -> AsyncIterator[int]:
@@ -76,31 +76,31 @@ class CalledStream:
 
 
 class Sums:
-    """An aggregator: sums of at least ten."""
+    """An aggregator whose batches are sums of at least ten."""
 
     def __init__(self) -> None:
         self.held: list[int] = []
 
     def accumulate(self, item: int, /) -> int | None:
-        """Take a number."""
+        """Add a number."""
         self.held.append(item)
         return self.flush() if sum(self.held) >= 10 else None
 
     def flush(self) -> int | None:
-        """Give the rest."""
+        """Return the sum of the rest."""
         total, self.held = sum(self.held), []
         return total or None
 
 
 class Total:
-    """Objects of it are made of an item."""
+    """A class that is called with an item."""
 
     def __init__(self, item: int) -> None:
         self.item = item
 
 
 class Workers:
-    """An executor that is a value: it says how many processes it means."""
+    """An executor that is a value: it has a number of processes."""
 
     max_workers = 2
 

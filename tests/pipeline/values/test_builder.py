@@ -1,4 +1,4 @@
-"""The builder: each call adds one value, in the order of flow, and what it makes is independent of it."""
+"""The builder: each call adds one value, in the order of flow, and the config is independent of the builder."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +47,8 @@ CALLS: list[tuple[Callable[[PipelineBuilder], PipelineBuilder], Any]] = [
 
 
 @given(chosen=st.lists(st.sampled_from(CALLS), max_size=6), buffer_size=st.integers(1, 9), continuous=st.booleans())
-def test_a_chain_of_calls_is_a_config(chosen: list[tuple[Any, Any]], buffer_size: int, *, continuous: bool) -> None:
-    """Any chain of calls gives the config written out by hand."""
+def test_a_chain_of_calls_makes_a_config(chosen: list[tuple[Any, Any]], buffer_size: int, *, continuous: bool) -> None:
+    """Any chain of calls makes the same config as its constructor."""
     builder = PipelineBuilder().add_source([1, 2], continuous=continuous)
     for call, _ in chosen:
         assert call(builder) is builder
@@ -58,8 +58,8 @@ def test_a_chain_of_calls_is_a_config(chosen: list[tuple[Any, Any]], buffer_size
     assert builder.get_config() == expected == builder.get_config()
 
 
-def test_names_and_executors_are_handed_on() -> None:
-    """A stage has the name and the executor that its call gave."""
+def test_names_and_executors_are_passed_on() -> None:
+    """A stage has the name and the executor given to its call."""
     with ThreadPoolExecutor(1) as executor:
         builder = PipelineBuilder().add_source([]).pipe(abs, executor=executor, name="mine")
         config = builder.path_variants(abs, [[]], name="route").add_sink().get_config()
@@ -68,16 +68,16 @@ def test_names_and_executors_are_handed_on() -> None:
 
 
 def test_merged_pipelines_are_a_source() -> None:
-    """Where a merge is added, the merged pipelines say whether they are continuous."""
+    """A merge is added as a source; `continuous` is set on the merged pipelines."""
     part = PipelineBuilder().add_source([1], continuous=True).add_sink().get_config()
     merged = PipelineBuilder().add_source(Merge((part, part))).add_sink().get_config()
     assert merged == PipelineConfig(Merge((part, part)), (), Sink())
-    with pytest.raises(UsageError, match=r"say themselves whether .*; got continuous=True for a Merge\. Say it where"):
+    with pytest.raises(UsageError, match=r"is set on the source of each .*; got continuous=True for a Merge\. Set it"):
         PipelineBuilder().add_source(Merge((part,)), continuous=True)
 
 
 def test_a_config_is_independent_of_its_builder() -> None:
-    """Paths given as lists may change afterwards; the config doesn't."""
+    """A list of paths that changes after the call doesn't change the config."""
     path = [Pipe(abs)]
     builder = PipelineBuilder().add_source([]).path_variants(abs, [path])
     path.clear()
@@ -92,7 +92,7 @@ STAGES: list[Callable[[PipelineBuilder], PipelineBuilder]] = [
 
 @pytest.mark.parametrize("call", STAGES)
 def test_the_source_comes_first_and_the_sink_last(call: Callable[[PipelineBuilder], PipelineBuilder]) -> None:
-    """Whatever comes before the source or after the sink is refused, and changes nothing."""
+    """A call before the source or after the sink is refused, and changes nothing."""
     builder = PipelineBuilder()
     with pytest.raises(UsageError, match=r"begins with its source; got .* first\. Call add_source"):
         call(builder)
@@ -103,7 +103,7 @@ def test_the_source_comes_first_and_the_sink_last(call: Callable[[PipelineBuilde
     assert builder.get_config() == config
 
 
-def test_ends_that_are_missing_or_too_many() -> None:
+def test_a_missing_source_or_sink_and_a_second_source() -> None:
     """A pipeline has one source and one sink."""
     with pytest.raises(UsageError, match=r"got PipelineBuilder\(\)\. Call add_source\(…\) first"):
         PipelineBuilder().get_config()
@@ -117,7 +117,7 @@ def test_ends_that_are_missing_or_too_many() -> None:
 
 
 def test_a_wrong_argument_adds_nothing() -> None:
-    """After a refused call the builder is as it was."""
+    """A refused call doesn't change the builder."""
     builder = PipelineBuilder().add_source([1])
     with pytest.raises(UsageError, match="at least 1; got 0"):
         builder.pipe(abs, concurrency=0)
@@ -128,8 +128,8 @@ def test_a_wrong_argument_adds_nothing() -> None:
     assert builder.add_sink().get_config() == PipelineConfig(Source([1]), (), Sink())
 
 
-def test_a_repeated_name_is_refused_where_it_is_given() -> None:
-    """The call that gives a second stage the same name raises, and adds nothing."""
+def test_a_repeated_name_is_refused_by_the_call_that_repeats_it() -> None:
+    """The call that names a second stage the same raises, and adds nothing."""
     builder = PipelineBuilder().add_source([1]).pipe(abs, name="a")
     with pytest.raises(UsageError, match="got name='a' again"):
         builder.pipe(len, name="a")
@@ -139,15 +139,15 @@ def test_a_repeated_name_is_refused_where_it_is_given() -> None:
 
 
 def test_the_text_of_a_builder_is_short() -> None:
-    """It names the stages, and shows nothing of what they hold."""
+    """The repr names the stages, and doesn't show their contents."""
     builder = PipelineBuilder()
     assert repr(builder) == "PipelineBuilder()"
     builder.add_source(list(range(9_999))).pipe(list(range(9_999))).pipe(abs).aggregate(2)
     assert repr(builder) == "PipelineBuilder(source > list > abs > aggregate)"
 
 
-def test_build_gives_a_pipeline() -> None:
-    """Building starts nothing, and can be done more than once."""
+def test_build_makes_a_pipeline() -> None:
+    """A builder can build more than one pipeline."""
     builder = PipelineBuilder().add_source([1, 2]).pipe(abs).add_sink()
     first, second = builder.build(num_threads=1), builder.build(num_threads=2, max_failures=3, statistics=True)
     assert isinstance(first, Pipeline)

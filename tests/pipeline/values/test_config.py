@@ -1,4 +1,4 @@
-"""A whole pipeline as a value: how its stages are named and described, and that it is one."""
+"""A whole pipeline as a value: the names of its stages, its text, and pickling."""
 
 import functools
 import inspect
@@ -28,8 +28,8 @@ from tests.pipeline.values.ops import (
 )
 
 
-def test_merged_sources_are_continuous_as_their_pipelines_are() -> None:
-    """Being continuous is passed up by a merge, also of merges."""
+def test_a_merge_is_continuous_if_its_pipelines_are() -> None:
+    """A merge, also one of merges, is continuous if its pipelines are."""
     for continuous in (False, True):
         part = config(source=Source([], continuous=continuous))
         merged = config(source=Merge((part, config(source=Merge((part, part))))))
@@ -40,7 +40,7 @@ def test_merged_sources_are_continuous_as_their_pipelines_are() -> None:
 
 
 def test_names_come_in_the_order_of_flow() -> None:
-    """Stages of paths follow their router and merged pipelines come first, each with its place before it."""
+    """The stages of paths follow their router, merged pipelines come first, and both have a prefix."""
     inner = PathVariants(len, ((Pipe(plain),), ()))
     route = PathVariants(plain, ((Pipe(plain), Disaggregate()), (inner, Pipe(plain, name="last"))), name="route")
     part = config(Pipe(plain), Aggregate(2))
@@ -65,7 +65,7 @@ def test_names_come_in_the_order_of_flow() -> None:
 
 
 def test_default_names() -> None:
-    """A stage is called as its function, class or aggregator is, whatever is wrapped around it."""
+    """A stage has the name of its function, class or aggregator, also inside a partial."""
     partial = functools.partial(functools.partial(plain))
     aggregates = (Aggregate(3), Aggregate(Sums()), Aggregate(Sums), Aggregate(functools.partial(Sums)))
     pipes = (Pipe(partial), Pipe(Called()), Pipe(int), Pipe(CalledAsync().method), Pipe({}), Pipe(str.upper))
@@ -76,7 +76,7 @@ def test_default_names() -> None:
 
 
 def named(name: str) -> Callable[[int], int]:
-    """Return a function that calls itself so."""
+    """Return a function with this qualified name."""
 
     def op(item: int) -> int:
         return item
@@ -92,7 +92,7 @@ NAMES = st.sampled_from(["a", "b", "a#2", "a#3", "b#2#2", "sink", "source"])
     defaults=st.lists(NAMES, max_size=8), explicit=st.lists(NAMES, max_size=8), order=st.randoms(use_true_random=False)
 )
 def test_names_are_unique(defaults: list[str], explicit: list[str], order: Any) -> None:
-    """Explicit names stay or are refused; default ones get the least ordinal that is free, in the order of flow."""
+    """Explicit names are used or refused; default names get the smallest free ordinal, in the order of flow."""
     stages = [Pipe(named(name)) for name in defaults] + [Pipe(plain, name=name) for name in explicit]
     order.shuffle(stages)
     if {"source", "sink"} & {*explicit} or max(Counter(explicit).values(), default=0) > 1:
@@ -120,13 +120,13 @@ STAGES: st.SearchStrategy[Any] = st.recursive(
 
 
 def count(stages: tuple[Any, ...]) -> int:
-    """Return how many stages there are, those on paths included."""
+    """Return how many stages there are, including those on paths."""
     return sum(1 + (sum(map(count, stage.paths)) if isinstance(stage, PathVariants) else 0) for stage in stages)
 
 
 @given(stages=st.lists(STAGES, max_size=4).map(tuple), parts=st.integers(0, 3))
 def test_everything_has_a_name_and_a_line(stages: tuple[Any, ...], parts: int) -> None:
-    """Names of any pipeline all differ, each stage, source and sink has one, and each has a line."""
+    """In any pipeline, each stage, source and sink has a unique name, and a line of text."""
     part = config(*stages)
     whole = config(*stages, source=Merge((part,) * parts) if parts else None)
     names = whole.names()
@@ -139,8 +139,8 @@ def test_everything_has_a_name_and_a_line(stages: tuple[Any, ...], parts: int) -
 # Text.
 
 
-def test_the_picture_of_a_pipeline() -> None:
-    """A line a stage tells its kind, limits and order, and indented below it what is inside."""
+def test_the_text_of_a_pipeline() -> None:
+    """Each stage has a line with its kind, limits and order; inner stages are indented below it."""
     route = PathVariants(len, ((Pipe(str.upper, max_failures=Fraction(1, 100)),), ()), name="route")
     first = config(Pipe({1: 2}, max_bytes=4096, executor=Workers()), source=Source((1,), continuous=True))
     second = config(source=Source("ab", continuous=True))
@@ -168,7 +168,7 @@ def test_the_picture_of_a_pipeline() -> None:
         "    str.upper: function, concurrency 1, failures up to 1/100",
         "  route[1]: unchanged",
         "aggregate: lists of 2, without the last",
-        "disaggregate: what each item holds",
+        "disaggregate: the elements of each item",
         "len: function, concurrency 1, any number of failures",
         "sink: up to 1 item, 1,000 bytes",
     ]
@@ -185,17 +185,17 @@ def test_the_picture_of_a_pipeline() -> None:
         (Total, Total.__init__),
     ],
 )
-def test_the_place_of_an_op(op: Any, function: Any) -> None:
-    """A stage's line ends with where its code begins, whatever is wrapped around it."""
+def test_the_location_of_an_op(op: Any, function: Any) -> None:
+    """A stage's line ends with the location of its function's code, also inside partials and decorators."""
     assert function.__code__.co_filename == inspect.getsourcefile(plain)
-    place = f", at {function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-    assert str(config(Pipe(op))).split("\n")[1].endswith(place)
+    location = f", at {function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    assert str(config(Pipe(op))).split("\n")[1].endswith(location)
     if Pipe(op).kind == "sync":
-        assert str(config(PathVariants(op, ((),)))).split("\n")[1].endswith(place)
+        assert str(config(PathVariants(op, ((),)))).split("\n")[1].endswith(location)
 
 
 def test_texts_are_short() -> None:
-    """No repr shows what a source or a container holds."""
+    """No repr shows the contents of a source or a container."""
     many = list(range(10_000))
     whole = config(Pipe(many, concurrency=2), PathVariants(plain, ((), ())), source=Source(many))
     assert repr(whole) == "PipelineConfig(source > list > plain > sink)"
@@ -210,7 +210,7 @@ def test_texts_are_short() -> None:
 
 
 def test_round_trip() -> None:
-    """A config whose ops can be pickled can be pickled, and comes back equal, with the kinds of its ops."""
+    """A config of ops that can be pickled is equal after pickling, and so are the kinds of its ops."""
     stages = (
         Pipe(functools.partial(plain), concurrency=3, name="first", max_failures=Fraction(1, 7)),
         Pipe(awaited, max_items=9),
@@ -230,7 +230,7 @@ def test_round_trip() -> None:
 
 
 def test_values_are_frozen() -> None:
-    """What was checked stays as it is."""
+    """The attributes of a checked value can't be set."""
     for value, name in ((Pipe(plain), "concurrency"), (Sink(), "buffer_size"), (config(), "pipes")):
         with pytest.raises(AttributeError, match="cannot assign"):
             setattr(value, name, 0)

@@ -1,4 +1,4 @@
-"""An op is checked when it is described: that it can be called with one item, as far as that is certain."""
+"""A stage refuses an op that certainly can't be called with one item."""
 
 import enum
 import functools
@@ -24,7 +24,7 @@ def two(item: int, size: int) -> int:
 
 
 def by_keyword(item: int, *, size: int) -> int:
-    """Need it by name."""
+    """Need a size by keyword."""
     return item + size
 
 
@@ -49,7 +49,7 @@ async def async_two(item: int, size: int) -> int:
 
 
 class Called:
-    """Called in several ways, of which each needs a size, or takes no item."""
+    """A class whose `__call__` and methods each need a size, or take no item."""
 
     def __call__(self, item: int, size: int) -> int:
         """Need a size."""
@@ -71,7 +71,7 @@ class Called:
 
 
 class CalledStatically:
-    """Its call is a static method."""
+    """A class whose `__call__` is a static method."""
 
     @staticmethod
     def __call__(item: int) -> int:
@@ -80,7 +80,7 @@ class CalledStatically:
 
 
 class CalledStaticallyForTwo:
-    """Its call is a static method that needs a size."""
+    """A class whose `__call__` is a static method that needs a size."""
 
     @staticmethod
     def __call__(item: int, size: int) -> int:
@@ -89,39 +89,39 @@ class CalledStaticallyForTwo:
 
 
 class MadeOfTwo:
-    """Made of an item and a size."""
+    """A class that needs an item and a size."""
 
     def __init__(self, item: int, size: int) -> None:
         self.both = item, size
 
 
 class Pair(NamedTuple):
-    """Made by `__new__`."""
+    """A class with a `__new__` of two arguments."""
 
     item: int
     size: int
 
 
 class Single(NamedTuple):
-    """Made by `__new__`, of one."""
+    """A class with a `__new__` of one argument."""
 
     item: int
 
 
 @dataclass
 class Record:
-    """Made by an `__init__` that nobody wrote."""
+    """A class with a generated `__init__`."""
 
     item: int
     size: int = 1
 
 
 class Empty:
-    """Made of nothing."""
+    """A class that takes no argument."""
 
 
 class Made(type):
-    """Makes its classes callable in another way."""
+    """A metaclass whose `__call__` replaces the constructor."""
 
     def __call__(cls, *items: int) -> int:
         """Take any number."""
@@ -129,20 +129,20 @@ class Made(type):
 
 
 class ByMetaclass(metaclass=Made):
-    """Its own `__init__` isn't called."""
+    """A class whose `__init__` isn't called."""
 
     def __init__(self, item: int, size: int) -> None:
         self.both = item, size
 
 
 class Color(enum.Enum):
-    """Looked up by a call."""
+    """An enum: a call looks up a member."""
 
     RED = 1
 
 
 def injecting(function: Callable[[int, int], int]) -> Callable[[int], int]:
-    """Decorate a function so that it gets its size."""
+    """Return a decorated function that passes a size."""
 
     @functools.wraps(function)
     def inject(item: int) -> int:
@@ -152,7 +152,7 @@ def injecting(function: Callable[[int, int], int]) -> Callable[[int], int]:
 
 
 def stating(function: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a function so that it states what it wraps, and takes less."""
+    """Return a decorated function with the signature of the wrapped one, though it takes fewer arguments."""
 
     def call(item: int) -> int:
         return function(item, 7)
@@ -220,7 +220,7 @@ ACCEPTED: list[Any] = [
 
 @pytest.mark.parametrize("op", REFUSED)
 def test_refused(op: Any) -> None:
-    """An op or a router that one item is not enough for, or too much, is refused with what it takes."""
+    """An op or a router that needs more than one argument, or takes none, is refused with its parameters."""
     with pytest.raises(UsageError, match=r"an op is called with one argument, the item; got .* takes .*partial"):
         Pipe(op)
     if not inspect.iscoroutinefunction(op):
@@ -230,34 +230,34 @@ def test_refused(op: Any) -> None:
 
 @pytest.mark.parametrize("op", ACCEPTED)
 def test_accepted(op: Any) -> None:
-    """What takes an item, or doesn't tell what it takes, is accepted."""
+    """A callable that takes an item, or whose parameters are unknown, is accepted."""
     described: tuple[Any, Any] = Pipe(op), PathVariants(op, ((),))
     assert described[0].op is op
     assert described[1].router is op
 
 
 def test_lookups_are_not_called() -> None:
-    """A container is looked up in, whatever else it does."""
+    """A container is an op of the kind "lookup"."""
     assert Pipe({1: 2}).kind == "lookup"
 
 
 class Collector:
-    """An aggregator that is made of something, and whose methods take what they are given."""
+    """An aggregator with an optional argument, whose methods fit a stage."""
 
     def __init__(self, size: int = 1) -> None:
         self.size = size
 
     def accumulate(self, item: int, /) -> int | None:
-        """Take an item."""
+        """Return the item."""
         return item
 
     def flush(self) -> int | None:
-        """Give nothing."""
+        """Return None."""
         return None
 
 
 class NeedsSize(Collector):
-    """Can't be made of nothing."""
+    """An aggregator class that needs an argument."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -269,40 +269,40 @@ def collecting(size: int) -> Collector:
 
 
 class FlushesFor(Collector):
-    """Needs something to flush."""
+    """An aggregator whose `flush` needs an argument."""
 
     def flush(self, reason: str) -> int | None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - wrong
-        """Give nothing."""
+        """Return None."""
         del reason
         return None
 
 
 class AccumulatesTwo(Collector):
-    """Needs two items."""
+    """An aggregator whose `accumulate` needs two items."""
 
     def accumulate(self, item: int, other: int, /) -> int | None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - wrong
-        """Take two."""
+        """Return the sum."""
         return item + other
 
 
 UNFIT: list[tuple[Any, str]] = [
-    (NeedsSize, "what makes an aggregator is called with no argument"),
-    (collecting, "what makes an aggregator is called with no argument"),
+    (NeedsSize, "an aggregator's factory is called with no argument"),
+    (collecting, "an aggregator's factory is called with no argument"),
     (FlushesFor(), "flush is called with no argument"),
     (AccumulatesTwo(), "accumulate is called with one argument"),
 ]
 
 
-@pytest.mark.parametrize(("given", "what"), UNFIT)
-def test_aggregators(given: Any, what: str) -> None:
-    """An aggregator whose methods, or whose maker, can't be called as a stage calls them is refused."""
-    with pytest.raises(UsageError, match=what):
+@pytest.mark.parametrize(("given", "message"), UNFIT)
+def test_refused_aggregators(given: Any, message: str) -> None:
+    """An aggregator whose methods, or whose factory, can't be called as a stage calls them is refused."""
+    with pytest.raises(UsageError, match=message):
         Aggregate(given)
 
 
 @pytest.mark.parametrize(
     "given", [Collector, Collector(3), functools.partial(NeedsSize, 3), functools.partial(collecting, size=3)]
 )
-def test_aggregators_that_fit(given: Any) -> None:
-    """Others are accepted."""
+def test_accepted_aggregators(given: Any) -> None:
+    """An aggregator, its class, or a factory without required arguments is accepted."""
     assert Aggregate(given).open().accumulate(5) == 5

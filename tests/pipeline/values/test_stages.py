@@ -1,4 +1,4 @@
-"""The values that describe a pipeline: what they refuse, what an op is, and what an aggregator makes."""
+"""The values that describe a pipeline: refused arguments, kinds of ops, and the batches of aggregators."""
 
 import functools
 import pickle
@@ -42,14 +42,14 @@ from tests.pipeline.values.ops import (
 
 
 class MadeOf(CalledAsync):
-    """Objects of it are made of an item, and are awaited."""
+    """A class that is called with an item, and whose instances are async."""
 
     def __init__(self, item: int) -> None:
         self.item = item
 
 
 def make_class(item: object) -> object:
-    """Return what a class is to a stage: its constructor is called."""
+    """Return a class."""
     return Called if item else CalledAsync
 
 
@@ -59,7 +59,7 @@ KINDS = [
     (len, "sync"),
     (str.upper, "sync"),
     (int, "sync"),
-    (MadeOf, "sync"),  # making an object is no awaiting
+    (MadeOf, "sync"),  # calling a class makes an object, and awaits nothing
     (Called(), "sync"),
     (make_class, "sync"),
     (counting, "generator"),
@@ -79,16 +79,16 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("op", "kind"), KINDS)
-def test_what_an_op_is(op: Any, kind: str) -> None:
-    """An op's kind is told from its code, also below partials of partials."""
+def test_the_kind_of_an_op(op: Any, kind: str) -> None:
+    """An op's kind follows from its code, also inside partials of partials."""
     assert Pipe(op).kind == kind
     if callable(op):
         assert Pipe(functools.partial(op)).kind == kind
         assert Pipe(functools.partial(functools.partial(op))).kind == kind
 
 
-def test_kinds_agree_with_what_a_call_gives() -> None:
-    """What calling an op gives is what its kind says."""
+def test_the_kind_fits_the_result_of_a_call() -> None:
+    """The result of calling an op has the type that its kind implies."""
     kinds: list[tuple[str, Callable[[object], bool]]] = [
         ("sync", lambda given: isinstance(given, int)),
         ("async", lambda given: isinstance(given, Awaitable)),
@@ -103,7 +103,7 @@ def test_kinds_agree_with_what_a_call_gives() -> None:
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [
-    (lambda: Pipe(3), r"an op is called, or has __getitem__; got 3\. Give"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(3), r"an op is callable, or has __getitem__; got 3\. Pass"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Pipe(plain, concurrency=0), r"concurrency must be an integer of at least 1; got 0\."),
     (lambda: Pipe(plain, concurrency=True), r"concurrency must be .*; got True"),
     (lambda: Pipe(plain, max_items=0), r"max_items must be .*; got 0"),
@@ -115,10 +115,13 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Pipe(plain, max_failures=True), r"max_failures is .*; got True"),
     (lambda: Pipe(plain, max_failures=Fraction(3, 2)), r"max_failures is .*; got Fraction\(3, 2\)"),
     (lambda: Pipe(plain, max_failures=0.1), r"max_failures is .*; got 0.1"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: Pipe(plain, executor=4), r"an executor is a .*; got 4\. Make one"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(plain, executor=4), r"an executor is a .*; got 4\. Pass one"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Pipe(awaited, executor=Workers()), r"an async op runs in the pipeline's event loop; got executor="),
-    (lambda: Pipe(streamed, executor=Workers()), r"an async op runs in .* for streamed\. Leave executor away"),
-    (lambda: Pipe(streamed, output_order="input"), r"an async generator .*; got output_order='input' for streamed"),
+    (lambda: Pipe(streamed, executor=Workers()), r"an async op runs in .* for streamed\. Omit executor"),
+    (
+        lambda: Pipe(streamed, output_order="input"),
+        r"an async generator's .*; got output_order='input' for streamed\. Omit",
+    ),
     (lambda: Aggregate(0), r"the size of a batch must be .*; got 0"),
     (lambda: Aggregate(True), r"the size of a batch must be .*; got True"),  # noqa: FBT003 - refused
     (lambda: Aggregate("ab"), r"aggregate takes a number of items, or .*; got 'ab'"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
@@ -129,25 +132,25 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: PathVariants({}, ((),)), r"a router is a function, plain or async, .*; got {}"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Sink(0), r"buffer_size must be .*; got 0"),
     (lambda: Sink(max_bytes=0), r"max_bytes must be .*; got 0"),
-    (lambda: Source(3), r"a source is iterable, or async iterable; got 3\. Give a list"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: Source(counting), r"a source is iterable.*; got <function counting.*Give what it returns"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: Source(list), r"a source is iterable.*; got <class 'list'>\. Give what it returns"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Source(3), r"a source is iterable, or async iterable; got 3\. Pass a list"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Source(counting), r"a source is iterable.*; got <function counting.*Pass its result"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Source(list), r"a source is iterable.*; got <class 'list'>\. Pass its result"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Merge(()), r"Merge takes a tuple of at least one PipelineConfig; got \(\)"),
     (lambda: Merge((Source([]),)), r"Merge takes .*; got \(Source\(list\),\)"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Merge((config(),), order="random"), r"order is one of 'arrival', 'turns'; got 'random'"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (
         lambda: Merge((config(), config(source=Source([], continuous=True)))),
-        r"merged pipelines are all continuous, or none is; got continuous=\[False, True\]\. Say the same",
+        r"merged pipelines are all continuous, or none is; got continuous=\[False, True\]\. Set the same",
     ),
     (lambda: PipelineConfig([], (), Sink()), r"source is a Source or a Merge; got \[\]\. Write Source\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: PipelineConfig(Source([]), (), 3), r"sink is a Sink; got 3\. Write Sink\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
-    (lambda: PipelineConfig(Source([]), [], Sink()), r"stages come as a tuple; got \[\]\. Write tuple\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: PipelineConfig(Source([]), [], Sink()), r"the stages are a tuple; got \[\]\. Write tuple\("),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: config(plain), r"a stage is a Pipe, .*; got <function plain.*Wrap a function as Pipe\("),
     (
         lambda: config(Pipe(plain, name="a"), Pipe(len, name="a")),
         r"two stages can't share a name.*; got name='a' again",
     ),
-    (lambda: config(Pipe(plain, name="sink")), r"source, merge and sink are taken; got name='sink'"),
+    (lambda: config(Pipe(plain, name="sink")), r"source, merge and sink are reserved; got name='sink'"),
     (
         lambda: config(PathVariants(plain, ((Pipe(len, name="b"), Pipe(plain, name="b")),))),
         r"two stages can't share a name.*; got name='b' again\. Give one of them another name",
@@ -163,7 +166,7 @@ def test_wrong_arguments(make: Callable[[], object], message: str) -> None:
 
 
 def test_executors() -> None:
-    """Whatever takes functions, or says how many processes it means, is an executor for anything that isn't async."""
+    """An object with `submit`, or with a number of processes, is an executor for any op that isn't async."""
     with ThreadPoolExecutor(1) as threads:
         for executor in (threads, Workers()):
             for op in (plain, counting, {1: 2}, Called()):
@@ -171,14 +174,14 @@ def test_executors() -> None:
 
 
 def test_failures_allowed() -> None:
-    """A count, any number and a share of the items are accepted."""
+    """A count, -1 and a share of the items are accepted."""
     for most in (0, 5, -1, Fraction(0), Fraction(1, 100), Fraction(1)):
         assert Pipe(plain, max_failures=most).max_failures == most
 
 
 @given(items=st.lists(st.integers(0, 9)), size=st.integers(1, 5))
 def test_lists(items: list[int], size: int) -> None:
-    """A size makes lists of so many items in order, and a shorter one of the rest."""
+    """A size makes lists of that many items in order, and a shorter one of the rest."""
     aggregator = Aggregate(size).open()
     made: Any = [aggregator.accumulate(item) for item in items]
     assert [batch is not None for batch in made] == [(at + 1) % size == 0 for at in range(len(items))]
@@ -190,8 +193,8 @@ def test_lists(items: list[int], size: int) -> None:
 
 
 @pytest.mark.parametrize("given", [Sums(), Sums, functools.partial(Sums), lambda: Sums()])
-def test_no_two_runs_share_an_aggregator(given: Any) -> None:
-    """Each run has an aggregator of its own, which begins as the one given was."""
+def test_no_two_passes_share_an_aggregator(given: Any) -> None:
+    """Each pass has an aggregator of its own, equal to the given one."""
     stage = Aggregate(given)
     first, second = stage.open(), stage.open()
     assert [first.accumulate(item) for item in (4, 5)] == [None, None]
@@ -200,9 +203,9 @@ def test_no_two_runs_share_an_aggregator(given: Any) -> None:
     assert [first.accumulate(6), first.flush()] == [15, None]
 
 
-def test_a_factory_of_something_else() -> None:
-    """What makes no aggregator is refused when a run would use it."""
-    with pytest.raises(UsageError, match=r"what makes an aggregator .*; dict returned {}\. Give a number"):
+def test_a_factory_of_another_object() -> None:
+    """A factory whose result is no aggregator is refused when a pass uses it."""
+    with pytest.raises(UsageError, match=r"an aggregator's factory .*; dict returned {}\. Pass a number"):
         Aggregate(dict).open()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
 
 
@@ -211,18 +214,18 @@ def test_a_factory_of_something_else() -> None:
     [Aggregate, Disaggregate, Merge, PathVariants, Pipeline, PipelineConfig, Sink, Source, SubprocessPipeline],
 )
 def test_classes_take_the_type_of_their_items(generic: Any) -> None:
-    """Annotations with the items' type are evaluated when a module is imported, and name the class."""
+    """A class with the items' type in brackets can be evaluated, and refers to the class."""
     assert get_origin(generic[int]) is generic
 
 
 @pytest.mark.parametrize("generic", [Pipe, PipelineBuilder])
 def test_classes_take_the_types_of_their_items_and_results(generic: Any) -> None:
-    """Annotations with both types are evaluated when a module is imported, and name the class."""
+    """A class with both types in brackets can be evaluated, and refers to the class."""
     assert get_origin(generic[str, int]) is generic
 
 
-def test_a_value_is_made_by_a_class_with_its_types() -> None:
-    """A stage that is made as `Pipe[str, int](…)` equals the one that is made as `Pipe(…)`, and pickles."""
+def test_a_class_with_its_types_makes_an_equal_value() -> None:
+    """`Pipe[str, int](…)` equals `Pipe(…)`, and can be pickled."""
     stage = Pipe[str, int](len, concurrency=2)
     assert stage == Pipe(len, concurrency=2)
     assert pickle.loads(pickle.dumps(stage)) == stage

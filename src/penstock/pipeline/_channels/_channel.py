@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline._channels._size import size_of
+from penstock.pipeline._items import size_of
 
 _LEAST_ITEMS: Final = 2
 MOST_ITEMS: Final = 1024

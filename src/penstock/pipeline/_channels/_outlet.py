@@ -29,7 +29,7 @@ from typing import Final
 
 from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Waiters
-from penstock.pipeline._channels._size import size_of
+from penstock.pipeline._items import size_of
 from penstock.pipeline._statistics import Probe
 from penstock.transport._bell import Bell
 

@@ -12,7 +12,7 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._branching import Fork, Inlet, Junction, Turns
 from penstock.pipeline._channels._channel import Channel, Output
 from penstock.pipeline._channels._outlet import Outlet
-from penstock.pipeline._config import Merge, PipelineConfig, place_inside, stage_names
+from penstock.pipeline._config import Merge, PipelineConfig, prefix_inside, stage_names
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._resources import Resources
 from penstock.pipeline._failures import Tolerance, source_failure
@@ -105,7 +105,7 @@ class Opening:
         channels = [Channel(max_items=each.sink.buffer_size, max_bytes=each.sink.max_bytes) for each in merge.pipelines]
         above: list[list[Node]] = []
         for number, (config, channel) in enumerate(zip(merge.pipelines, channels, strict=True)):
-            above.append(self.pipeline(config, channel, place + place_inside("merge", number)))
+            above.append(self.pipeline(config, channel, place + prefix_inside("merge", number)))
         if merge.order == "turns":
             turns = Turns(channels, output)
             self._add(name, turns.run, turns.failure, [output], [node for nodes in above for node in nodes])
@@ -143,7 +143,7 @@ class Opening:
         begun = len(self.nodes)
         node = self._add(name, stage.run, partial(_failure_of, channel), [fork], above)
         for number, path in enumerate(step.paths):
-            self._steps(path, inputs[number], outputs[number][1:], name + place_inside("", number), [*above, node])
+            self._steps(path, inputs[number], outputs[number][1:], name + prefix_inside("", number), [*above, node])
         return stage, [*above, *self.nodes[begun:]]
 
     def _router(self, name: str, step: PathVariants, channel: Channel, fork: Fork) -> Stage:

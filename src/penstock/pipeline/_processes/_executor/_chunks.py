@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 from penstock._caught import Caught
 from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
-from penstock.pipeline._channels._size import size_of
+from penstock.pipeline._items import size_of
 
 Outcome: TypeAlias = tuple[bool, object]
 """Whether an item's call succeeded, and its result, or the exception that it raised."""
