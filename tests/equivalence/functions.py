@@ -34,7 +34,8 @@ def with_origin(element: Any, origin: ps.Origin) -> Any:
     """Return the element with its origin."""
     fields = dataclasses.asdict(origin)
     fields.pop("component")
-    return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1}}
+    index = -1 if origin.index is None else origin.index
+    return {"element": element, "origin": {**fields, "seed": fields["seed"] >> 1, "index": index}}
 
 
 def flat_sum(element: Any) -> int:

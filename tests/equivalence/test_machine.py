@@ -317,7 +317,7 @@ class LoaderMachine(RuleBasedStateMachine):
                 origin = loader.origin(step, number - low)
                 expected = rows[number]["origin"]
                 assert (origin.epoch, origin.position) == (expected["epoch"], expected["position"])
-                assert origin.key == expected["key"]
+                assert (origin.key, origin.index) == (expected["key"], expected["index"])
             low = high
 
     @invariant()

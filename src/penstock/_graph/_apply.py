@@ -15,7 +15,7 @@ from penstock._graph._length import length
 from penstock._graph._locate import leaf_of
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
 from penstock._graph._rng import StepGenerator, seeded_globals
-from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.events import Event, Observer, Skipped, Substituted
@@ -129,6 +129,10 @@ class Places(Protocol):
         """Return the parts of a mixture that the block's elements come from."""
         ...
 
+    def indices(self) -> list[int | None]:
+        """Return the numbers of the block's elements over all epochs, as `Origin.index` has them."""
+        ...
+
 
 ElementAt = Callable[[Node, int, int, Context], Element]
 """The definition's evaluation of one element, handed in where a substitute has to be computed."""
@@ -225,7 +229,7 @@ def _apply_at_once(
         case "origin":
             seeds = places.seeds()
             columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
-            origins = map(Origin, *(column.tolist() for column in columns), places.components())
+            origins = map(Origin, *(column.tolist() for column in columns), places.components(), places.indices())
             for element, origin in zip(elements, origins, strict=True):
                 add(function(element, origin))
         case _:
@@ -269,7 +273,8 @@ def _stop_error(step: Map, cause: StopIteration) -> RuntimeError:
 def origin_of(step: Map, place: Place) -> Origin:
     """Return what `map_with_origin` hands over for the element at `place`."""
     epoch, position, ordinal = place.seed
-    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal, place.path)
+    (index,) = indices(place.node or step.parent, [epoch], [position])
+    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal, place.path, index)
 
 
 def after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:

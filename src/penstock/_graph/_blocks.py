@@ -46,6 +46,7 @@ from penstock._graph._seed_position import (
     SeedPosition,
     SeedPositions,
     divide_rows,
+    indices,
     seed_position_block,
 )
 from penstock._tree import is_array, map_leaves
@@ -126,6 +127,11 @@ class BlockPlaces:
         if self._components is None:
             self._components = components_of(self._located(), len(self._positions))
         return self._components
+
+    def indices(self) -> list[int | None]:
+        """Return the numbers of the block's elements over all epochs."""
+        seeds = self.seeds()
+        return indices(self._node, seeds.epochs.tolist(), seeds.positions.tolist())
 
     def _located(self) -> list[Share]:
         if self._shares is None:

@@ -81,7 +81,8 @@ class _Share:
 def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[Placed]:
     if is_indexable(node) and not share.is_above(node):
         positions = range(share.rank, length(node) or 0, share.ranks)
-        return ((element_at(node, epoch, each, context), place_of(node, epoch, each)) for each in positions)
+        at = ((each, replace(place_of(node, epoch, each), node=node)) for each in positions)
+        return ((element_at(node, epoch, each, context), place) for each, place in at)
 
     def below(parent: Node) -> Iterator[Placed]:
         return _in_order(parent, epoch, context, share)

@@ -293,12 +293,16 @@ class Origin:
         ordinal: which row of a batch that was taken apart again, or of what `flat_map` made; 0 elsewhere. Where such
             steps are nested, one number below 2**63 for all of their rows.
         component: the part of a mixture that it comes from, and parts of parts, as "web/en"; empty elsewhere.
+        index: the element's number over all epochs: `epoch` times the length of the dataset whose positions `position`
+            counts, plus `position`. Elements that differ only in `ordinal` share it, and so do elements of different
+            parts that are mixed in order. Above a stream whose passes end it is None, since only reading tells how many
+            elements the earlier epochs had; a stream that repeats without end has one epoch, and counts on.
 
     Example:
         >>> import penstock as ps
         >>> loader = ps.Loader(ps.range(8, seed=7).shuffle().batch(4))
         >>> origin = loader.origin(step=3, row=1)
-        >>> (origin.epoch, origin.position) == (1, 5), origin.key == loader.batch_at(3)[1]
+        >>> (origin.epoch, origin.position, origin.index) == (1, 5, 13), origin.key == loader.batch_at(3)[1]
         (True, np.True_)
     """
 
@@ -308,6 +312,7 @@ class Origin:
     seed: int = 0
     ordinal: int = 0
     component: str = ""
+    index: int | None = None
 
 
 def parents_of(node: Node) -> "tuple[Node, ...]":

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._graph._length import rows_per_batch
+from penstock._graph._length import length, rows_per_batch
 from penstock._graph._nodes import (
     Batch,
     Bucket,
@@ -113,6 +113,36 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
+
+
+def positions_per_epoch(node: Node) -> int | None:
+    """Return how many positions an epoch has where the seed positions of a node's elements count.
+
+    None where only reading tells, as of a stream; 0 for a stream that repeats without end, which has one epoch.
+    """
+    match node:
+        case Read() | Mix() | Zip():
+            return length(node)
+        case Reindex(parent=parent, sampler=sampler):
+            return positions_per_epoch(parent) if passes_below(sampler) else len(sampler)
+        case Stream(times=times):
+            return 0 if times is None else None
+        case Map(parent=parent) | Filter(parent=parent) | Cache(parent=parent) | Batch(parent=parent):
+            return positions_per_epoch(parent)
+        case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
+            return positions_per_epoch(parent)
+        case OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+        case _:
+            assert_never(node)
+
+
+def indices(node: Node, epochs: list[int], positions: list[int]) -> list[int | None]:
+    """Return the numbers, over all epochs, of elements with some seed positions; of each None where it isn't known."""
+    count = positions_per_epoch(node)
+    if count is None:
+        return [None] * len(positions)
+    return [epoch * count + position for epoch, position in zip(epochs, positions, strict=True)]
 
 
 def _with_rows(below: SeedPositions, rows: Integers) -> SeedPositions:

@@ -17,7 +17,14 @@ from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Map, Node, Origin, Read, Reindex
 from penstock._graph._ordered._chunk import Token
 from penstock._graph._ordered._legs import Leg
-from penstock._graph._seed_position import Integers, SeedPosition, nested_ordinal, passes_below, seed_position_block
+from penstock._graph._seed_position import (
+    Integers,
+    SeedPosition,
+    indices,
+    nested_ordinal,
+    passes_below,
+    seed_position_block,
+)
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
 from penstock.batching._write import RowStacker
@@ -311,4 +318,5 @@ def origin(program: Batches, rows: Rows, row: int) -> Origin:
     seeds = seed_position_block(program.rows, epochs, positions)
     _, component, key = locate(program.rows, int(epochs[0]), int(positions[0]))
     epoch, position, ordinal = (int(part[0]) for part in seeds)
-    return Origin(epoch, position, key, ordinal=ordinal, component=component)
+    (index,) = indices(program.rows, [epoch], [position])
+    return Origin(epoch, position, key, ordinal=ordinal, component=component, index=index)

@@ -4,6 +4,7 @@ from penstock._graph._apply import Place
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._ordered._build import worker_tail
 from penstock._graph._ordered._leaf import read_inline
+from penstock._graph._seed_position import indices
 from penstock._plan._plan import Batches, Ordered, Plan
 from penstock._runtime._batches import Course, origin, rows_of
 from penstock._runtime._client import Client
@@ -146,8 +147,9 @@ class Runtime:
         _, places = self._first_in_order(course)
         _check_row(row, len(places))
         place = places[row]
-        seed = place.seed
-        return Origin(seed.epoch, seed.position, place.key, ordinal=seed.ordinal, component=place.path)
+        epoch, position, ordinal = place.seed
+        (index,) = indices(place.node or plan.node, [epoch], [position])
+        return Origin(epoch, position, place.key, ordinal=ordinal, component=place.path, index=index)
 
     def prepare(self) -> None:
         """Prepare the calling thread as the workers are, whosever they are, before it computes what is theirs."""

@@ -13,7 +13,7 @@ from penstock._graph._apply import Place, stream_of
 from penstock._graph._locate import key_block, locate
 from penstock._graph._nodes import Node, Stream
 from penstock._graph._ordered._chunk import EPOCH, LEAF, POSITION, Marks, seeds_of
-from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
 
 
 class Whence(NamedTuple):
@@ -66,6 +66,13 @@ class MarkPlaces:
     def components(self) -> list[str]:
         """Return the paths of the elements' parts."""
         return [self.place(index).path for index in range(len(self._marks))]
+
+    def indices(self) -> list[int | None]:
+        """Return the numbers of the elements over all epochs, each counted in the leaf that it comes from."""
+        found: list[int | None] = []
+        for leaf, epoch, position in zip(self._marks[:, LEAF].tolist(), *seeds_of(self._marks)[:2], strict=True):
+            found += indices(self._leaves[leaf].node, [int(epoch)], [int(position)])
+        return found
 
 
 def _keys(node: Node, marks: Marks) -> Integers:
