@@ -17,6 +17,7 @@ from penstock.batching import Pad
 from tests.equivalence.golden.functions import (
     Backwards,
     Counter,
+    Keeps,
     PerEpoch,
     Power,
     Scale,
@@ -64,6 +65,10 @@ class Resume(NamedTuple):
     """The dataset that continues."""
     ranks: int
     """The number of ranks that continue."""
+
+
+FILES: Final[Mapping[str, str]] = {"filter index own fingerprint": "keeps.index", "cache on disk": "cache"}
+"""The file or folder that a dataset makes in the folder with the files, and from which the next run reads."""
 
 
 def write_files(folder: Path) -> None:
@@ -209,6 +214,9 @@ ELEMENTS: Final[Mapping[str, Make]] = {
         .windows(4, 3, lengths=[12, 9, 4, 12, 7], partial="pad")
         .shuffle()
         .batch(3)
+    ),
+    "filter index own fingerprint": lambda folder: (
+        _numbers().filter(Keeps(3), name="keeps", index=folder / "keeps.index").shuffle().batch(4)
     ),
     "cache": lambda _: _numbers().map(half).cache().shuffle().batch(4),
     "cache on disk": lambda folder: _numbers().map(Scale(2), name="scale").cache(folder / "cache").shuffle().batch(4),

@@ -305,3 +305,18 @@ def seed_number(number: int, seed: int) -> int:
 def is_dense(batch: Any) -> bool:
     """Return whether a batch of numbers is kept, by its first row."""
     return int(batch[0]) % 4 != 1
+
+
+class Keeps:
+    """A predicate that says itself what identifies it: it keeps the numbers that a divisor leaves some rest of."""
+
+    def __init__(self, divisor: int) -> None:
+        self.divisor = divisor
+
+    def __call__(self, number: int) -> bool:
+        """Return whether a number is kept."""
+        return number % self.divisor != 0
+
+    def fingerprint(self) -> str:
+        """Return what identifies the predicate, in any version of Python."""
+        return f"keeps {self.divisor}"

@@ -3,12 +3,14 @@
 A record holds, for each dataset and each of its ranks: a digest of every batch of two epochs (structure, types, dtypes,
 shapes and bytes), the first batch as text, and the states after some numbers of batches, as they are in JSON. It holds
 the dataset's fingerprint and length, and the origins of some rows, seeds included. `Resume` records hold the states
-that were loaded into other datasets or ranks, what came then, and a state taken after that.
+that were loaded into other datasets or ranks, what came then, and a state taken after that. The files of an index and
+of a cache are recorded, too.
 
 The NumPy version in a state is replaced, and the parts of a fingerprint that cover byte code are compared only under
 the version of Python that recorded them.
 """
 
+import base64
 import hashlib
 import itertools
 import json
@@ -22,7 +24,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 
 import penstock as ps
-from tests.equivalence.golden.datasets import DATASETS, RANKS, RESUMES, Resume, write_files
+from tests.equivalence.golden.datasets import DATASETS, FILES, RANKS, RESUMES, Resume, write_files
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
 Record: TypeAlias = dict[str, Any]
@@ -45,7 +47,14 @@ def record_all(folder: Path) -> Record:
     write_files(folder)
     datasets = {name: record_dataset(name, folder) for name in DATASETS}
     resumes = {name: record_resume(name, folder) for name in RESUMES}
-    return {"python": PYTHON, "datasets": datasets, "resumes": resumes}
+    files = {name: kept_files(folder, FILES[name]) for name in FILES}
+    return {"python": PYTHON, "datasets": datasets, "resumes": resumes, "files": files}
+
+
+def kept_files(folder: Path, name: str) -> dict[str, str]:
+    """Return the content, in base64, of a file or of all files in a folder, by their paths."""
+    paths = [path for path in [folder / name, *sorted((folder / name).rglob("*"))] if path.is_file()]
+    return {str(path.relative_to(folder).as_posix()): base64.b64encode(path.read_bytes()).decode() for path in paths}
 
 
 def record_dataset(name: str, folder: Path, **place: Any) -> Record:

@@ -1,5 +1,6 @@
 """What this version yields, and the states that it saves and loads, equal the golden records."""
 
+import base64
 import itertools
 import os
 import re
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from tests.equivalence.golden.datasets import DATASETS, RESUMES, write_files
+from tests.equivalence.golden.datasets import DATASETS, FILES, RESUMES, write_files
+from tests.equivalence.golden.functions import Keeps, Scale
 from tests.equivalence.golden.recording import (
     PYTHON,
     comparable,
@@ -86,6 +88,23 @@ def test_states_of_other_ranks_or_batches_give_the_rest(name: str, folder: Path)
         with ps.Loader(DATASETS[RESUMES[name].loaded](folder), shard=shard) as loader:
             load(loader, [usable(each["state"], loader, with_code=WITH_CODE)])
             assert [digests_of(loader), digests_of(loader)] == each["rest"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_recorded_files_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded index and a recorded cache are found: no function is called again, and the batches are the same."""
+    write_files(tmp_path)
+    for path, content in RECORDS["files"][name].items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(base64.b64decode(content))
+
+    def fails(*_: object) -> None:
+        raise AssertionError("the function was called, so the file was of no use")
+
+    monkeypatch.setattr(Scale, "__call__", fails)
+    monkeypatch.setattr(Keeps, "__call__", fails)
+    found = record_dataset(name, tmp_path)
+    assert comparable(found, with_code=WITH_CODE) == comparable(RECORDS["datasets"][name], with_code=WITH_CODE)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
