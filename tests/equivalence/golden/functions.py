@@ -10,7 +10,7 @@ Random functions draw by methods whose values NumPy and Python keep stable: raw 
 
 import random  # noqa: TID251 - a step seeds its global generator
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,16 @@ def with_seed(element: Any, seed: int) -> dict[str, Any]:
 
 
 def with_origin(element: Any, origin: ps.Origin) -> dict[str, Any]:
-    """Return an element with all that its origin says."""
-    fields = asdict(origin)
-    return {"element": element, **fields, "seed": np.uint64(fields["seed"])}
+    """Return an element with its origin."""
+    return {
+        "element": element,
+        "epoch": origin.epoch,
+        "position": origin.position,
+        "key": origin.key,
+        "seed": np.uint64(origin.seed),
+        "ordinal": origin.ordinal,
+        "component": origin.component,
+    }
 
 
 def is_kept(number: int) -> bool:

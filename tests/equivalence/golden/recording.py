@@ -17,7 +17,6 @@ import json
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -34,6 +33,7 @@ PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 NO_NUMPY: Final = "any"
 EPOCHS: Final = 2
 _SAVED_AFTER: Final = (3, 2)  # batches of each epoch
+_ORIGIN: Final = ("epoch", "position", "key", "ordinal", "component")  # a later field doesn't change the records
 _TEXT: Final = 160  # characters of a batch that are shown
 _DIGITS: Final = 16  # hexadecimal, of a batch's SHA-256
 
@@ -89,7 +89,8 @@ def origins_of(dataset: ps.Dataset) -> dict[str, Any]:
         return {}
     with ps.Loader(dataset) as loader:
         places = [(0, 0), (1, 0), (len(loader) + 1, 0)]
-        return {f"step {step} row {row}": asdict(loader.origin(step, row)) for step, row in places}
+        origins = {f"step {step} row {row}": loader.origin(step, row) for step, row in places}
+        return {place: {field: getattr(origin, field) for field in _ORIGIN} for place, origin in origins.items()}
 
 
 def _record_rank(dataset: ps.Dataset, shard: ps.Shard, place: Mapping[str, Any]) -> Record:
