@@ -24,10 +24,10 @@ from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
-MOST_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
+MAX_SEGMENTS: Final = 8  # older ones are forgotten; a state stays below a kilobyte
 _LARGEST: Final = 1 << 62
-_MOST_EPOCHS: Final = 1 << 31
-_MOST_RANKS: Final = 1 << 20
+_MAX_EPOCHS: Final = 1 << 31
+_MAX_RANKS: Final = 1 << 20
 _DEEPEST: Final = 256  # lists within lists; each step of a dataset adds one or two
 
 State: TypeAlias = dict[str, Any]
@@ -69,7 +69,7 @@ class LoaderState:
     segments: tuple[Segment, ...]
     cursor: Token = None
     """Where reading in order goes on: nested tuples of integers and strings; None for indexable datasets."""
-    legs: Token = None
+    rank_segments: Token = None
     """What the rank reads in this epoch, if it isn't every `ranks`-th position."""
     rank: int = 0
     ahead: tuple[tuple[int, int], ...] | None = None
@@ -91,8 +91,8 @@ class LoaderState:
             state |= {"cursor": _lists(self.cursor), "rank": self.rank}
         if self.ahead is not None:
             state |= {"ahead": _lists(self.ahead), "rank": self.rank}
-        if self.legs is not None:
-            state["legs"] = _lists(self.legs)
+        if self.rank_segments is not None:
+            state["legs"] = _lists(self.rank_segments)
         return state
 
 
@@ -123,9 +123,9 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
     fingerprint = {name: _text(found[name]) for name in ("source", "order", "functions")}
     details = {str(name): _text(digest) for name, digest in found.get("details", _NOTHING).items()}
     shape = state["shape"]
-    batch, remainder, ranks = _count(shape["batch"]), _text(shape["remainder"]), _count(shape["ranks"], _MOST_RANKS)
+    batch, remainder, ranks = _count(shape["batch"]), _text(shape["remainder"]), _count(shape["ranks"], _MAX_RANKS)
     segments = tuple(Segment(*map(_count, segment)) for segment in state["segments"])
-    step, epoch, position = _count(state["step"]), _count(state["epoch"], _MOST_EPOCHS), _count(state["position"])
+    step, epoch, position = _count(state["step"]), _count(state["epoch"], _MAX_EPOCHS), _count(state["position"])
     rank = _count(state.get("rank", 0))
     if not segments or any(segment.batch < 1 for segment in segments) or segments[-1].step > step:
         raise ValueError("segments must cover the step, in batches of at least 1")
@@ -257,4 +257,4 @@ class Timeline(NamedTuple):
     def cut(self, step: int, epoch: int, position: int, batch: int) -> "Timeline":
         """Return the timeline in which, from `step` on, batches of `batch` start at `position` of `epoch`."""
         kept: Sequence[Segment] = [segment for segment in self.segments if segment.step < step]
-        return self._replace(segments=(*kept, Segment(step, epoch, position, batch))[-MOST_SEGMENTS:])
+        return self._replace(segments=(*kept, Segment(step, epoch, position, batch))[-MAX_SEGMENTS:])

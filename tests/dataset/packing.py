@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._graph._apply import Context
-from penstock._graph._ordered._build import Opening, first_leg, open_stages
-from penstock._graph._ordered._chunk import Chunk, Token
-from penstock._graph._ordered._leaf import Leaf
+from penstock._graph._streaming._build import Opening, first_rank_segment, open_stages
+from penstock._graph._streaming._chunk import Chunk, Token
+from penstock._graph._streaming._leaf import BlockInput
 from tests.equivalence.definition import digest
 
 Step = tuple[Any, Token, Token]
@@ -33,13 +33,13 @@ def all_tokens(lengths: list[int]) -> Counter[int]:
     return Counter(token for document in documents(lengths) for token in document.tolist())
 
 
-def read_by(sizes: list[int]) -> Callable[[Leaf, int], Iterator[Chunk]]:
+def read_by(sizes: list[int]) -> Callable[[BlockInput, int], Iterator[Chunk]]:
     """Return a reader of a leaf whose chunks have the sizes given, over and over."""
 
-    def read(leaf: Leaf, start: int) -> Iterator[Chunk]:
+    def read(leaf: BlockInput, start: int) -> Iterator[Chunk]:
         number = 0
-        while start < leaf.course.total:
-            stop = min(start + sizes[number % len(sizes)], leaf.course.total)
+        while start < leaf.input_range.total:
+            stop = min(start + sizes[number % len(sizes)], leaf.input_range.total)
             yield leaf.chunk(start, stop, leaf.evaluate(start, stop, leaf.context))
             start, number = stop, number + 1
 
@@ -54,7 +54,7 @@ def follow(
     Only every so-many-th token is asked for: the others are None.
     """
     opening = Opening(0, ranks[1], read_by(sizes), Context())
-    stage = open_stages(dataset.node, (first_leg(dataset.node, *ranks),), opening)
+    stage = open_stages(dataset.node, (first_rank_segment(dataset.node, *ranks),), opening)
     found: list[Step] = []
     for chunk in stage.run(stage.start() if token is None else token):
         for number, element in enumerate(chunk.elements):

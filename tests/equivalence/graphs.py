@@ -22,7 +22,7 @@ from tests.equivalence.verbs import FORMS, RefusedError, put
 
 T = TypeVar("T")
 
-_MOST_DESCRIBED = 400  # elements of an epoch
+_MAX_DESCRIBED = 400  # elements of an epoch
 
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 97])
 SEEDS = st.integers(-(2**63), 2**63)
@@ -178,5 +178,5 @@ def described(draw: st.DrawFn) -> ps.Dataset:
     for name in draw(st.lists(st.sampled_from(sorted(FORMS)), max_size=5)):
         with contextlib.suppress(RefusedError):
             following, epochs = put(name, dataset, pick)
-            dataset = following if max(map(len, epochs)) <= _MOST_DESCRIBED else dataset
+            dataset = following if max(map(len, epochs)) <= _MAX_DESCRIBED else dataset
     return dataset

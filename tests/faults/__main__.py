@@ -30,7 +30,7 @@ from tests.faults.work import WORKING_KINDS
 _HANGING_SECONDS: Final = 240.0
 _LINE_SECONDS: Final = 15.0
 _REDRAWN_SECONDS: Final = 0.2
-_MOST_BAD: Final = 20  # findings, after which nothing new is learned
+_MAX_BAD: Final = 20  # findings, after which nothing new is learned
 _LOG_LINES: Final = 40
 
 
@@ -53,7 +53,7 @@ class _Watch:
     @property
     def is_done(self) -> bool:
         """Whether it is enough."""
-        if len(self._findings.bad) >= _MOST_BAD:
+        if len(self._findings.bad) >= _MAX_BAD:
             return True
         if self._seconds is None:
             return self._findings.injected >= self._wanted

@@ -252,7 +252,7 @@ def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Da
 
 def _rows_above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     if chance.is_one_in(2):
-        numbers = ps.stream(partial(Counter, chance.between(60, MOST_ROWS)))
+        numbers = ps.stream(partial(Counter, chance.between(60, MAX_ROWS)))
     made = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row")
     rows = made.window_shuffle(chance.between(2, 40)).map(partial(written_row, folder), name="written")
     return rows.batch(chance.between(1, 12), remainder=chance.one_of(["keep", "drop"]))
@@ -290,12 +290,12 @@ _MAKERS: Final = {
     "mixed": _mixed,
 }
 TRAPPED_KINDS: Final = tuple(_MAKERS)
-MOST_ROWS: Final = 320
+MAX_ROWS: Final = 320
 
 
 def dataset_of(kind: str, folder: Path, chance: Chance) -> ps.Dataset[Any]:
     """Return a dataset of a kind, with a random size and a random order, whose functions look for traps or work."""
     if kind in WORKING_KINDS:
         return working_dataset(kind, chance)
-    numbers = ps.range(chance.between(60, MOST_ROWS), seed=chance.between(0, 1 << 32))
+    numbers = ps.range(chance.between(60, MAX_ROWS), seed=chance.between(0, 1 << 32))
     return _MAKERS[kind](str(folder), chance, numbers if chance.is_one_in(4) else numbers.shuffle())

@@ -16,8 +16,8 @@ from tests.faults.chance import Chance
 T = TypeVar("T")
 
 _NAME: Final = "seeded"
-_MOST_CHARACTERS: Final = 8
-_MOST_NUMBER: Final = 2**63
+_MAX_CHARACTERS: Final = 8
+_MAX_NUMBER: Final = 2**63
 _MANY: Final = 2**16
 _PARTS: Final = 2**53
 
@@ -40,8 +40,8 @@ class SeededProvider(PrimitiveProvider):
         shrink_towards: int = 0,  # noqa: ARG002 - nothing shrinks
     ) -> int:
         """Return an integer; where there are many, the bounds are among the likelier ones."""
-        last = _MOST_NUMBER if max_value is None else max_value
-        first = min(last, 0) - _MOST_NUMBER if min_value is None else min_value
+        last = _MAX_NUMBER if max_value is None else max_value
+        first = min(last, 0) - _MAX_NUMBER if min_value is None else min_value
         if last - first >= _MANY and self.chance.is_one_in(8):
             return self.chance.one_of([first, last])
         return self.chance.between(first, max(first, last))
@@ -58,14 +58,14 @@ class SeededProvider(PrimitiveProvider):
         first, last = max(min_value, -1e9), min(max_value, 1e9)
         return first + (last - first) * self.chance.between(0, _PARTS - 1) / _PARTS
 
-    def draw_string(self, intervals: Any, *, min_size: int = 0, max_size: int = _MOST_CHARACTERS) -> str:
+    def draw_string(self, intervals: Any, *, min_size: int = 0, max_size: int = _MAX_CHARACTERS) -> str:
         """Return a few characters."""
-        count = self.chance.between(min_size, min(max_size, min_size + _MOST_CHARACTERS))
+        count = self.chance.between(min_size, min(max_size, min_size + _MAX_CHARACTERS))
         return "".join(chr(intervals[self.chance.between(0, len(intervals) - 1)]) for _ in range(count))
 
-    def draw_bytes(self, min_size: int = 0, max_size: int = _MOST_CHARACTERS) -> bytes:
+    def draw_bytes(self, min_size: int = 0, max_size: int = _MAX_CHARACTERS) -> bytes:
         """Return a few bytes."""
-        count = self.chance.between(min_size, min(max_size, min_size + _MOST_CHARACTERS))
+        count = self.chance.between(min_size, min(max_size, min_size + _MAX_CHARACTERS))
         return bytes(self.chance.between(0, 255) for _ in range(count))
 
 

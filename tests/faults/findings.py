@@ -18,7 +18,7 @@ REPEATED: Final = "repeated"
 RAISED: Final = "raised"
 POISONED: Final = "poisoned"
 SECONDS: Final = "seconds"
-_LEAST_HASHED: Final = 64
+_MIN_HASHED: Final = 64
 _ERROR: Final = "error"
 _SHOWN: Final = 300  # characters of a batch
 WRONG: Final = (LOST, CHANGED, REPEATED)
@@ -138,7 +138,7 @@ def _shortened(value: Any) -> Any:
         return {key: _shortened(each) for key, each in value.items()}
     if is_list_or_tuple(value):
         return type(value)(map(_shortened, value))
-    if isinstance(value, bytes | str) and len(value) > _LEAST_HASHED:
+    if isinstance(value, bytes | str) and len(value) > _MIN_HASHED:
         content = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
         return f"{len(value)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
     return value

@@ -28,7 +28,7 @@ FAULTS: Final = (
     KILL_PROGRAM,
 )
 WHOLE: Final = (0, 1)  # one rank, which has all rows
-_LEAST_MEMORY: Final = 32 << 20
+_MIN_MEMORY: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Place:
         return replace(
             self,
             prefetch=prefetch,
-            memory=chance.one_of([None, None, _LEAST_MEMORY + 2 * together * largest_batch]),
+            memory=chance.one_of([None, None, _MIN_MEMORY + 2 * together * largest_batch]),
             copy=chance.is_one_in(6),
             num_batch_workers=batch_workers,
             read_ahead=chance.one_of([1, 2, 7, 64]),

@@ -29,7 +29,7 @@ from tests.faults.chance import Chance
 from tests.faults.datasets import (
     DEADLY_TRAPS,
     INJECTED,
-    MOST_ROWS,
+    MAX_ROWS,
     TRAPPED_KINDS,
     TRAPS_ANYWHERE,
     TRAPS_OF_PROCESSES,
@@ -69,14 +69,14 @@ from tests.faults.work import TORCH_KIND, WORKING_KINDS, at_once
 from tests.leaks import held, left_behind
 
 FAULTS_PER_ROUND: Final = 24
-_MOST_EPOCHS: Final = 30
-_MOST_DEATHS: Final = 2  # in an epoch, as a rule: a third of the same block makes an error of it
+_MAX_EPOCHS: Final = 30
+_MAX_DEATHS: Final = 2  # in an epoch, as a rule: a third of the same block makes an error of it
 _MANY_DEATHS: Final = 8  # now and then, where such an error is told from the others
-_MOST_ERRORS: Final = 100  # for one batch
+_MAX_ERRORS: Final = 100  # for one batch
 _PROGRAM_EVERY: Final = 4 * len(FAULTS)  # rounds: each kill of a program costs the start of two
 _FAULTS_OF_WORK: Final = (KILL, KILL_HELPER, STOP, STOP_AND_KILL, RESTART, ABANDON)
 _FAULTS_PER_WORK: Final = 8
-_MOST_EPOCHS_OF_WORK: Final = 4
+_MAX_EPOCHS_OF_WORK: Final = 4
 _SECONDS_OF_WORK: Final = 12.0  # after which no further epoch begins
 _SLOW_SECONDS: Final = (0.001, 0.005, 0.03)
 _STOPPED_SECONDS: Final = 0.02  # at most, where nothing comes from the others
@@ -205,7 +205,7 @@ class _Journey:
         self._loader: Any = None
         self._in_order = True  # whether all loaders of this epoch were
         self._deaths = 0  # of one block, at most, since the loader was made or the epoch began; with those to come
-        self._most_deaths = _MOST_DEATHS
+        self._most_deaths = _MAX_DEATHS
         self._has_killed_server = False
 
     def run(self, folder: Path, family: Family, faults: int, progress: Callable[[], None]) -> None:
@@ -219,7 +219,7 @@ class _Journey:
         self._expect(0)
         self._open()
         try:
-            for epoch in range(_MOST_EPOCHS_OF_WORK if self._is_working else _MOST_EPOCHS):
+            for epoch in range(_MAX_EPOCHS_OF_WORK if self._is_working else _MAX_EPOCHS):
                 if epoch:
                     self._expect(epoch)
                 self._read_epoch()
@@ -288,7 +288,7 @@ class _Journey:
         poison_is_told = (
             not self._is_working and self._kind != "substituted"
         )  # where a deadly row is replaced like one that raises
-        self._most_deaths = _MANY_DEATHS if poison_is_told and self._chance.is_one_in(4) else _MOST_DEATHS
+        self._most_deaths = _MANY_DEATHS if poison_is_told and self._chance.is_one_in(4) else _MAX_DEATHS
         if is_raised(self._expected) and not self._place.ordered:
             self._restart()
         count = len(self._expected)
@@ -325,7 +325,7 @@ class _Journey:
 
     def _take(self, *, is_error_enough: bool = False) -> bool:
         """Take the next batch, or an error that was injected; return whether there may be more."""
-        for _ in range(_MOST_ERRORS):
+        for _ in range(_MAX_ERRORS):
             try:
                 batch = next(self._batches)
             except StopIteration:
@@ -366,7 +366,7 @@ class _Journey:
             self._count(RAISED)
             return
         self._count_sprung()
-        if not isinstance(error, WorkerError) or self._deaths <= _MOST_DEATHS:
+        if not isinstance(error, WorkerError) or self._deaths <= _MAX_DEATHS:
             raise error
         self._count(POISONED)
         self._restart()
@@ -401,7 +401,7 @@ class _Journey:
             if fault == STOP_AND_KILL:
                 self._stop(workers, signal.SIGKILL)
             else:  # in a burst, a block may well lose all that try it
-                for _ in range(1 if self._most_deaths == _MOST_DEATHS else self._chance.between(1, 4)):
+                for _ in range(1 if self._most_deaths == _MAX_DEATHS else self._chance.between(1, 4)):
                     self._deaths += self._strike(self._family.workers(depth), signal.SIGKILL, fault)
 
     def _strike(self, targets: list[Process], number: signal.Signals, fault: str) -> bool:
@@ -489,7 +489,7 @@ class _Journey:
             if self._deaths >= self._most_deaths:
                 return
             self._deaths += 1
-        self._traps.lay(self._chance.between(0, MOST_ROWS), kind)
+        self._traps.lay(self._chance.between(0, MAX_ROWS), kind)
 
     # -- counting
 

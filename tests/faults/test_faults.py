@@ -24,7 +24,7 @@ from tests.faults.findings import (
     is_raised,
 )
 from tests.faults.places import ABANDON, FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
-from tests.faults.work import TORCH_KIND, WORKING_KINDS, Pace, at_once, working_dataset
+from tests.faults.work import TORCH_KIND, WORKING_KINDS, CpuThrottle, at_once, working_dataset
 
 OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART, ABANDON)
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -65,13 +65,13 @@ def test_a_seed_gives_the_same_dataset_again(kind: str) -> None:
 def test_functions_take_time_unless_the_definition_is_computed() -> None:
     """What is spent is at least what was asked for, whatever kind of work it is, and nothing at once."""
     for kind in ("numpy", "python", "wait", "mixed"):
-        pace = Pace(kind, 0.01)
+        pace = CpuThrottle(kind, 0.01)
         began = time.perf_counter()
         pace.spend()
         assert time.perf_counter() - began >= 0.009
     with at_once():
         began = time.perf_counter()
-        Pace("wait", 60.0).spend()
+        CpuThrottle("wait", 60.0).spend()
         assert time.perf_counter() - began < 30
 
 

@@ -10,7 +10,7 @@ from penstock.torch import DataLoader
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
 from tests.faults.chance import Chance
 from tests.faults.places import Place
-from tests.faults.work import Pace, Payload, pace_for
+from tests.faults.work import CpuThrottle, Payload, pace_for
 from tests.torch.conformance.untyped import torch
 
 _RECORDS: Final = (33, 200)  # so that there is a full batch of any size
@@ -29,7 +29,7 @@ class Records:
     """
 
     count: int
-    pace: Pace
+    pace: CpuThrottle
     payload: Payload
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class ManyRecords(Records):
 class Collating:
     """A function that makes a batch of records, slowly."""
 
-    pace: Pace
+    pace: CpuThrottle
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return a batch."""

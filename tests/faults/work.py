@@ -48,12 +48,12 @@ _EPOCH_SECONDS: Final = 1.5  # of work in an epoch, on one processor, about
 _EPOCH_BYTES: Final = 48 << 20
 _BYTES: Final = (1, 1, 64, 1 << 12, 1 << 16, 1 << 20, 4 << 20)
 _ROWS: Final = (1, 2, 3, 5, 8, 16, 64, 200, 512)
-_MOST_ELEMENTS: Final = 1_024
+_MAX_ELEMENTS: Final = 1_024
 _PASSES: Final = (1, 1, 4, 10)
 _ENOUGH: Final = 5  # batches, where a few draws give a dataset of so many
 _DRAWS: Final = 8
-_MOST_READS: Final = 20_000
-_MOST_AWAITED_READS: Final = 2_000
+_MAX_READS: Final = 20_000
+_MAX_AWAITED_READS: Final = 2_000
 _ASSUMED_ROWS: Final = 8  # of a planned group
 _ASSUMED_ELEMENTS: Final = 200  # where only reading tells
 _STRAGGLES_ONE_IN: Final = 16
@@ -80,7 +80,7 @@ def at_once() -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class Pace:
+class CpuThrottle:
     """How long functions take.
 
     Attributes:
@@ -115,12 +115,12 @@ def _python_work() -> None:
     sum(range(200))
 
 
-def pace_for(chance: Chance, calls: int) -> Pace:
+def pace_for(chance: Chance, calls: int) -> CpuThrottle:
     """Return a random pace at which so many calls take no more than a second or two."""
-    return Pace(chance.one_of(_KINDS_OF_WORK), min(chance.one_of(_SECONDS), _EPOCH_SECONDS / calls))
+    return CpuThrottle(chance.one_of(_KINDS_OF_WORK), min(chance.one_of(_SECONDS), _EPOCH_SECONDS / calls))
 
 
-def paced(pace: Pace, function: Callable[..., Any], *arguments: Any) -> Any:
+def paced(pace: CpuThrottle, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns, later."""
     pace.spend()
     return function(*arguments)
@@ -211,7 +211,7 @@ def heavier(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset[Any]]) -> ps.Dat
         return dataset
     rows = draw(st.sampled_from(_ROWS))
     if known is not None and known < 3 * rows:
-        dataset = dataset.repeat(min(-(-3 * rows // known), max(_MOST_ELEMENTS // known, 1)))
+        dataset = dataset.repeat(min(-(-3 * rows // known), max(_MAX_ELEMENTS // known, 1)))
         known = length(dataset.node)
     if known is None and not any(isinstance(node, Limit) for node in walk(dataset.node)):
         dataset = dataset.repeat(draw(st.sampled_from(_PASSES)))  # for chunks to end at many places
@@ -270,9 +270,9 @@ def working_dataset(kind: str, chance: Chance) -> ps.Dataset[Any]:
 
 def _is_suitable(dataset: ps.Dataset[Any], is_awaited: bool, is_choosy: bool) -> bool:  # noqa: FBT001 - two of one kind
     """Return whether the definition takes no minutes, and, if that is asked for, whether there are enough batches."""
-    if _reads(dataset.node) > (_MOST_AWAITED_READS if is_awaited else _MOST_READS):
+    if _reads(dataset.node) > (_MAX_AWAITED_READS if is_awaited else _MAX_READS):
         return False
-    return not is_choosy or _ENOUGH <= _batches(dataset) <= _MOST_ELEMENTS
+    return not is_choosy or _ENOUGH <= _batches(dataset) <= _MAX_ELEMENTS
 
 
 def _reads(node: Node) -> int:
@@ -294,12 +294,12 @@ def _batches(dataset: ps.Dataset[Any]) -> int:
         return known
     found = 0
     with at_once(), suppress(ValueError):
-        for _ in islice(epoch_of(dataset, 0), _MOST_ELEMENTS + 1):
+        for _ in islice(epoch_of(dataset, 0), _MAX_ELEMENTS + 1):
             found += 1
     return found
 
 
-def _paced(node: Node, pace: Pace, awaited: tuple[int, float] | None) -> Node:
+def _paced(node: Node, pace: CpuThrottle, awaited: tuple[int, float] | None) -> Node:
     """Return the graph with the tests' own functions, and maybe its sources, taking time."""
     if isinstance(node, Read) and awaited is not None:
         return replace(node, source=ps.sources.as_source(SlowlyAwaited(node.source, *awaited)))

@@ -18,9 +18,9 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Stream,
+    StreamingMix,
     Windows,
     WindowShuffle,
     Zip,
@@ -41,7 +41,7 @@ TEXTS: dict[str, Node] = {
     "concatenate({a: …, b: …})": Chain(PARTS, ("a", "b"), 0),
     "zip(…, …)": Zip(PARTS, (), 0, as_dict=False),
     "zip({x: …, y: …}).limit(3)": Limit(Zip(PARTS, ("x", "y"), 0, as_dict=True), 3),
-    "mix({a: …, b: …, c: …, d: …, … 3 more})": OrderedMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
+    "mix({a: …, b: …, c: …, d: …, … 3 more})": StreamingMix((PARTS[0],) * 7, tuple("abcdefg"), (), "all", 0, "mix"),
     "read(Range(0, 4, 1)).flat_map(doubled).window_shuffle(8)": WindowShuffle(
         FlatMap(PARTS[0], doubled, "doubled"), 8, "window_shuffle", 0
     ),
@@ -97,7 +97,7 @@ def test_check_looks_into_parts(joint: str) -> None:
         "mix": Mix((PARTS[0], bad), ("a", "b"), Turns((4, 3)), 0, "mix"),
         "zip": Zip((PARTS[0], bad), (), 0, as_dict=False, unequal="shortest"),
         "chain": Chain((PARTS[0], bad), ("a", "b"), 0),
-        "ordered mix": OrderedMix((PARTS[0], bad), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"),
+        "ordered mix": StreamingMix((PARTS[0], bad), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"),
     }
     with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
         check_graph(joints[joint], 4)

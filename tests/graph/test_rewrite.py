@@ -16,10 +16,10 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Windows,
     WindowShuffle,
     Zip,
@@ -118,7 +118,7 @@ def test_a_part_has_seeds_of_its_name() -> None:
     part = WindowShuffle(Filter(random_map(over(inner, Reorder(18, 5)), "noise", 6), bool, "bool"), 4, "window", 8)
     assert seeds_of(prefixed(part, "a")) == [derive(seed, "a") for seed in seeds_of(part)]
     stream: tuple[Node, ...] = (Stream([1], 3),)
-    joints: list[Node] = [OrderedMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
+    joints: list[Node] = [StreamingMix(stream, ("x",), ((0, (1,)),), "all", 9, "mix"), Chain(stream, ("x",), 9)]
     for joint in joints:
         assert seeds_of(prefixed(joint, "a")) == [derive(3, "a"), derive(9, "a")]
 

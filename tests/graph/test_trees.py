@@ -24,10 +24,10 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Windows,
     WindowShuffle,
     Zip,
@@ -253,7 +253,7 @@ def test_what_is_read_in_order_has_no_length() -> None:
     ordered: list[Node] = [
         filtered, FlatMap(read(3), doubled, "double"), FlatMap(filtered, doubled, "double", Ragged(np.array([2]))),
         Zip((read(3), filtered), (), 0, as_dict=False), Chain((read(3), read(3)), ("a", "b"), 0),
-        OrderedMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Limit(read(9), 3),
+        StreamingMix((read(3), read(3)), ("a", "b"), ((0, (1, 1)),), "all", 0, "mix"), Limit(read(9), 3),
         WindowShuffle(filtered, 4, "window", 0), Stream([1, 2], 0), Cache(filtered, None, "cache()"),
     ]  # fmt: skip
     assert [is_indexable(node) for node in ordered] == [False] * len(ordered)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._runtime._folded import Fold
+from penstock._runtime._fold_thread import Fold
 from penstock.errors import PipelineFailure
 
 PATIENCE_SECONDS = 20.0

@@ -21,7 +21,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "out of order": {"num_workers": 2, "workers": "threads", "ordered": False},
 }
 SIGNALS = 100
-MOST_SECONDS = 0.006
+MAX_SECONDS = 0.006
 NEXT = ps.LoaderIterator.__next__.__code__
 
 
@@ -66,7 +66,7 @@ class Ticks:
 
     def _arm(self) -> None:
         if self._is_on:
-            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-4, MOST_SECONDS))
+            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-4, MAX_SECONDS))
 
 
 @pytest.fixture

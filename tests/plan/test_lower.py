@@ -8,10 +8,10 @@ import pytest
 
 import penstock as ps
 from penstock._graph._nodes import Batch, Node, Read, Reindex
-from penstock._graph._ordered._build import leaves_of
-from penstock._graph._ordered._leaf import count_positions
+from penstock._graph._streaming._build import leaves_of
+from penstock._graph._streaming._leaf import count_positions
 from penstock._plan._lower import choose_place, lower, parse_memory
-from penstock._plan._plan import Batches, Limits, Ordered, Plan, Shard
+from penstock._plan._plan import Batches, Limits, Plan, Shard, Streaming
 from tests.dataset.functions import double, is_odd
 
 
@@ -31,10 +31,10 @@ def batches_of(dataset: ps.Dataset) -> Batches:
     return program
 
 
-def ordered_of(dataset: ps.Dataset) -> Ordered:
+def ordered_of(dataset: ps.Dataset) -> Streaming:
     """Return the program of an ordered dataset."""
     program = plan_of(dataset).program
-    assert isinstance(program, Ordered)
+    assert isinstance(program, Streaming)
     return program
 
 

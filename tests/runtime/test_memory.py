@@ -143,7 +143,7 @@ def test_the_bound_is_kept() -> None:
         batches = iter(loader)
         with (
             warnings.catch_warnings(action="ignore"),
-            pytest.raises(ps.errors.UsageError, match=rf"memory={bound} bytes are too few: .* are held by batches"),
+            pytest.raises(ps.errors.UsageError, match=rf"memory={bound} is too small: .* you still reference use"),
         ):
             kept.extend(batches)  # extends as far as it gets
         assert loader.stats()["bytes_in_flight"] <= bound
@@ -159,7 +159,7 @@ def test_a_bound_below_one_batch_is_an_error() -> None:
     """A bound that no batch fits into is told by name."""
     with (
         ps.Loader(large(80, 4), num_workers=2, memory=ROW_BYTES) as loader,
-        pytest.raises(ps.errors.UsageError, match=rf"memory={ROW_BYTES} bytes are too few: the next batches need"),
+        pytest.raises(ps.errors.UsageError, match=rf"memory={ROW_BYTES} is too small: the next batches need"),
     ):
         list(loader)
 

@@ -16,7 +16,7 @@ from tests.torch.conformance.untyped import torch
 from tests.torch.test_state import own
 
 SIGNALS = 60
-MOST_SECONDS = 0.006
+MAX_SECONDS = 0.006
 ROWS = 120
 FAILING = 31
 
@@ -62,7 +62,7 @@ class Ticks:
 
     def _arm(self) -> None:
         if self._inside is not None:
-            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-4, MOST_SECONDS))
+            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-4, MAX_SECONDS))
 
 
 @pytest.fixture

@@ -306,7 +306,7 @@ def test_the_consumer_computes_what_processes_fail_at() -> None:
 
 def test_large_rows_of_what_comes_once_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is larger than the memory planned for it comes all the same."""
-    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     dataset = ps.stream(Once(range(40))).map(functions.large_row).batch(4)
     expected = [digest(batch) for batch in ps.Loader(ps.range(40).map(functions.large_row).batch(4))]
     with ps.Loader(dataset, **PROCESSES) as loader:

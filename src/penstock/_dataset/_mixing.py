@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from penstock._dataset._dataset import Dataset
 from penstock._graph._length import is_indexable, length
-from penstock._graph._nodes import Chain, Mix, Node, OrderedMix, Zip
+from penstock._graph._nodes import Chain, Mix, Node, StreamingMix, Zip
 from penstock._graph._rewrite import prefixed, repeated
 from penstock._graph._verify import need_count, need_function, need_integer
 from penstock._seeds import derive
@@ -83,7 +83,7 @@ def mix(
         nodes = tuple(repeated(node, None) for node in nodes)
     ending: Literal["first", "all"] = "all" if stop == "all" else "first"
     return Dataset(
-        OrderedMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
+        StreamingMix(nodes, names, schedule, ending, seed, "mix", cast("Callable[[Any], int] | None", measure))
     )
 
 
@@ -132,7 +132,7 @@ def interleave(parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]], *, seed: 
     verb = "interleave"
     if all(map(is_indexable, nodes)):
         return Dataset(Mix(nodes, names, RoundRobin(tuple(length(node) or 0 for node in nodes)), seed, verb))
-    return Dataset(OrderedMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
+    return Dataset(StreamingMix(nodes, names, ((0, (1,) * len(nodes)),), "all", seed, verb))
 
 
 def zip_datasets(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._length import is_indexable
-from penstock._graph._nodes import Limit, Node, Reindex, WindowShuffle, foot
+from penstock._graph._nodes import Limit, Node, Reindex, WindowShuffle, root
 from penstock._graph._rewrite import hold_order, repeated, varies_by_epoch
 from penstock._graph._verify import need_count, need_finite, need_indexable, need_integer, refuse
 from penstock._seeds import derive
@@ -40,7 +40,7 @@ def chosen(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
     if not varies_by_epoch(node):
         return Reindex(node, sampler, verb)
     fixed = Reindex(hold_order(node), sampler, verb)
-    return Reindex(fixed, Reorder(len(sampler), derive(foot(node).seed, "reorder")), "")
+    return Reindex(fixed, Reorder(len(sampler), derive(root(node).seed, "reorder")), "")
 
 
 class OrderVerbs(Verbs[T_co]):

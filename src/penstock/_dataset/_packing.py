@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._describe import function_name
-from penstock._graph._nodes import Batch, Bucket, Group, Pack, Reindex, foot
+from penstock._graph._nodes import Batch, Bucket, Group, Pack, Reindex, root
 from penstock._graph._verify import need_count, need_finite, need_fixed_order, need_function
 from penstock._seeds import derive
 from penstock.batching import Pad
@@ -165,7 +165,7 @@ class PackingVerbs(Verbs[T_co]):
 
     def _planned_buckets(self, bucketing: Bucketing, sizes: NDArray[np.int64], verb: str) -> "Dataset[Any]":
         plan = plan_buckets(bucketing, sizes)
-        seed = derive(foot(self._node).seed, "bucket")
+        seed = derive(root(self._node).seed, "bucket")
         order = Permutation(len(plan), seed).block(np.arange(len(plan))) if len(plan) else np.empty(0, np.int64)
         plan = plan.take(order)
         if bucketing.keep_short or len(set(bucketing.rows)) > 1:

@@ -8,7 +8,7 @@ is made of.
 import itertools
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from penstock._graph._nodes import FlatMap, Map, Node, Reindex, WindowShuffle, chain, foot
+from penstock._graph._nodes import FlatMap, Map, Node, Reindex, WindowShuffle, chain, root
 from penstock._graph._verify import need_name, refuse
 from penstock._seeds import derive
 
@@ -44,7 +44,7 @@ class Verbs(Generic[T_co]):
     def _random_step(self, default: str, explicit: str | None = None) -> tuple[str, int]:
         """Return the name of a step that draws random numbers, and the seed of its stream."""
         name = self._step_name(default, explicit)
-        return name, derive(foot(self._node).seed, name)
+        return name, derive(root(self._node).seed, name)
 
     def _step_name(self, default: str, explicit: str | None) -> str:
         """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""

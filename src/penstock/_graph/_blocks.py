@@ -31,11 +31,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -58,7 +58,7 @@ from penstock.sampling import apply_block as apply_sampler
 from penstock.sources._reading import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, arrays of rows that are of one part cost more than lists
-_MOST_SINGLY: Final = 4  # rows of a part: a block of arrays costs about as much as these
+_MAX_SINGLY: Final = 4  # rows of a part: a block of arrays costs about as much as these
 
 
 class Block(NamedTuple):
@@ -182,7 +182,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         case Zip(parts=parts) if length(node) is not None:
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
             return Block([zipped(node, list(row)) for row in zip(*columns, strict=True)], None)
-        case Stream() | OrderedMix() | Chain() | Zip() | FlatMap():
+        case Stream() | StreamingMix() | Chain() | Zip() | FlatMap():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
@@ -320,7 +320,7 @@ def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers
         rows_of.setdefault(number, []).append(row)
     for number, rows in rows_of.items():
         part = step.parts[number]
-        if len(rows) <= _MOST_SINGLY and (len(rows) == 1 or _is_read_singly(part)):
+        if len(rows) <= _MAX_SINGLY and (len(rows) == 1 or _is_read_singly(part)):
             for row in rows:
                 elements[row] = _single(part, listed[row][1], listed[row][2], context)
         else:

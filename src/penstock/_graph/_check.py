@@ -20,12 +20,12 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Read,
+    StreamingMix,
     Unbatch,
     Zip,
     chain,
-    foot,
+    root,
 )
 from penstock._graph._seed_position import divide_rows
 from penstock._tree import flatten
@@ -61,8 +61,8 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
         places = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
         _check_places(base, steps[steps.index(base) + 1 :] + above, sorted(places))
         return
-    joint = foot(node)
-    if isinstance(joint, OrderedMix | Chain):
+    joint = root(node)
+    if isinstance(joint, StreamingMix | Chain):
         above = steps[1:] + above
     elif isinstance(joint, Zip):
         above = []

@@ -34,11 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DEEPEST: Final = 32
-_MOST_FOLLOWED: Final = 4096
+_MAX_FOLLOWED: Final = 4096
 _WHOLE_BYTES: Final = 1 << 20
 _SAMPLED_VALUES: Final = 1024
-_MOST_HELD: Final = 1 << 15  # values that are looked at, of all that a function holds
-_MOST_HELD_BY_ONE: Final = 64  # of them, by one value of a set
+_MAX_HELD: Final = 1 << 15  # values that are looked at, of all that a function holds
+_MAX_HELD_BY_ONE: Final = 64  # of them, by one value of a set
 _HELD_BYTES: Final = 1 << 16  # of an array or a text, before a sample of it counts
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
@@ -210,7 +210,7 @@ class _Walk:
 
     def follows(self, thing: object) -> bool:
         """Return whether the code of a function or class counts, and not its name alone."""
-        return _package(thing) == self.package != "penstock" and len(self._met) < _MOST_FOLLOWED
+        return _package(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
 
 
 class _Held(_Walk):
@@ -233,7 +233,7 @@ class _Held(_Walk):
         super().__init__(package, with_state=with_state, depth=depth)
         self.named: set[str] = set()
         self._counted = counted
-        self._left = _MOST_HELD
+        self._left = _MAX_HELD
 
     def text(self, value: object) -> str:
         self._left -= 1
@@ -246,7 +246,7 @@ class _Held(_Walk):
 
     def _sibling(self) -> _Walk:
         walk = _Held(self.package, self._counted, with_state=self.with_state, depth=self._depth)
-        walk._left = min(self._left, _MOST_HELD_BY_ONE)
+        walk._left = min(self._left, _MAX_HELD_BY_ONE)
         return walk
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:

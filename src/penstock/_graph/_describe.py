@@ -16,26 +16,26 @@ from penstock._graph._nodes import (
     Bucket,
     Cache,
     Chain,
+    Combine,
     Element,
     Filter,
     FlatMap,
     Group,
-    Joint,
     Limit,
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
     Zip,
     chain,
-    foot,
+    root,
 )
 from penstock._tree import flatten, is_array, leaf_paths
 from penstock.batching import Pad, Stack
@@ -43,8 +43,8 @@ from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
-_MOST_NAMES = 4  # of a joint's parts, in a chain
-MOST_PARTS = 16  # of them, in a tree
+_MAX_NAMES = 4  # of a joint's parts, in a chain
+MAX_PARTS = 16  # of them, in a tree
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
@@ -82,7 +82,7 @@ def verb_text(node: Node) -> str:
             return f"windows({table.length}{stride})"
         case Group(verb=verb) | Cache(verb=verb):
             return verb
-        case Mix() | OrderedMix() | Chain() | Zip():
+        case Mix() | StreamingMix() | Chain() | Zip():
             return _joint_text(node)
         case Pack(packing=packing):
             lengths = dict(packing.features)
@@ -101,10 +101,10 @@ def verb_text(node: Node) -> str:
             assert_never(node)
 
 
-def _joint_text(node: Joint) -> str:
+def _joint_text(node: Combine) -> str:
     """Return the verb that joined parts, these abbreviated to their names."""
     match node:
-        case Mix(verb=verb) | OrderedMix(verb=verb):
+        case Mix(verb=verb) | StreamingMix(verb=verb):
             pass
         case Chain():
             verb = "concatenate"
@@ -114,8 +114,8 @@ def _joint_text(node: Joint) -> str:
             assert_never(node)
     named = node.as_dict if isinstance(node, Zip) else any(not name.isdecimal() for name in node.names)
     shown = [f"{name}: …" for name in node.names] if named else ["…"] * len(node.parts)
-    if len(shown) > _MOST_NAMES:
-        shown[_MOST_NAMES:] = [f"… {len(shown) - _MOST_NAMES} more"]
+    if len(shown) > _MAX_NAMES:
+        shown[_MAX_NAMES:] = [f"… {len(shown) - _MAX_NAMES} more"]
     text = ", ".join(shown)
     return f"{verb}({{{text}}})" if named else f"{verb}({text})"
 
@@ -169,14 +169,14 @@ def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | Non
             level = depth + len(lines)
             lines.append((f"{'  ' * level}{'└ ' if level else ''}{name}{verb}: {length_text(step)}", step))
             name = ""
-    base = foot(node)
+    base = root(node)
     if not isinstance(base, Read | Stream):
         below = depth + len(lines)
         names = base.names or tuple(map(str, range(len(base.parts))))
-        for part_name, part in list(zip(names, base.parts, strict=True))[:MOST_PARTS]:
+        for part_name, part in list(zip(names, base.parts, strict=True))[:MAX_PARTS]:
             lines += _tree_lines(part, below, f"{part_name}: ")
-        if len(names) > MOST_PARTS:
-            lines.append((f"{'  ' * below}└ … {len(names) - MOST_PARTS} more parts", None))
+        if len(names) > MAX_PARTS:
+            lines.append((f"{'  ' * below}└ … {len(names) - MAX_PARTS} more parts", None))
     return lines
 
 

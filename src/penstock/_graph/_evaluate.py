@@ -29,11 +29,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -82,7 +82,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
             return zipped(node, [element_at(part, epoch, position, context) for part in parts])
-        case Filter() | Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)

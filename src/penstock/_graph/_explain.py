@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._graph._apply import Context
-from penstock._graph._describe import MOST_PARTS, leaf_texts, length_text, verb_text
+from penstock._graph._describe import MAX_PARTS, leaf_texts, length_text, verb_text
 from penstock._graph._in_order import elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
@@ -13,10 +13,10 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     WindowShuffle,
     parents_of,
     walk,
@@ -71,12 +71,12 @@ def _random_line(step: Node) -> Iterator[str]:
 
 def mixture_lines(node: Node) -> list[str]:
     """Return, for every mixture, the weights of its parts, what is expected of each, and when the first one ends."""
-    return [line for step in walk(node) if isinstance(step, Mix | OrderedMix) for line in _mixture_lines(step)]
+    return [line for step in walk(node) if isinstance(step, Mix | StreamingMix) for line in _mixture_lines(step)]
 
 
-def _mixture_lines(step: Mix | OrderedMix) -> list[str]:
+def _mixture_lines(step: Mix | StreamingMix) -> list[str]:
     lines = [f"{verb_text(step)}: {_count_text(step)}, {_stop_text(step)}"]
-    if isinstance(step, OrderedMix):
+    if isinstance(step, StreamingMix):
         return [*lines, *_weight_lines(step.names, step.schedule), "  which part ends first, only reading tells"]
     if not isinstance(step.rule, WeightedMixture):
         parts = [f"{name} {_count_text(part)}" for name, part in zip(step.names, step.parts, strict=True)]
@@ -94,8 +94,8 @@ def _count_text(node: Node) -> str:
     return text if not text[0].isdecimal() else f"{text} element{'s' * (text != '1')}"
 
 
-def _stop_text(step: Mix | OrderedMix) -> str:
-    if isinstance(step, OrderedMix):
+def _stop_text(step: Mix | StreamingMix) -> str:
+    if isinstance(step, StreamingMix):
         return f"until the {'first' if step.stop == 'first' else 'last'} part ends"
     if not isinstance(step.rule, WeightedMixture):
         return "until the last part ends"
@@ -116,8 +116,8 @@ def _weight_lines(names: tuple[str, ...], schedule: tuple[tuple[int, tuple[int, 
 
 
 def _listed(texts: list[str]) -> str:
-    more = f" and {len(texts) - MOST_PARTS} more" if len(texts) > MOST_PARTS else ""
-    return ", ".join(texts[:MOST_PARTS]) + more
+    more = f" and {len(texts) - MAX_PARTS} more" if len(texts) > MAX_PARTS else ""
+    return ", ".join(texts[:MAX_PARTS]) + more
 
 
 def _first_end(rule: WeightedMixture) -> str:
@@ -133,7 +133,7 @@ def _first_end(rule: WeightedMixture) -> str:
 
 
 def _more(count: int) -> list[str]:
-    return [f"  … {count - MOST_PARTS} more parts"] if count > MOST_PARTS else []
+    return [f"  … {count - MAX_PARTS} more parts"] if count > MAX_PARTS else []
 
 
 def cache_lines(node: Node) -> list[str]:
@@ -151,4 +151,4 @@ def _seed_lines(node: Node) -> list[str]:
     """Return the seed of every source, from which those of its random steps derive."""
     found = [f"{verb_text(step)}: seed {step.seed}" for step in walk(node) if isinstance(step, Read | Stream)]
     distinct = list(dict.fromkeys(found))
-    return [*distinct[:MOST_PARTS], *_more(len(distinct))]
+    return [*distinct[:MAX_PARTS], *_more(len(distinct))]

@@ -21,23 +21,23 @@ from penstock._graph._code import code_identity, held_values
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Batch,
+    BlockInput,
     Bucket,
     Cache,
     Chain,
+    Combine,
     Filter,
     FlatMap,
     Group,
-    Joint,
-    Leaf,
     Limit,
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -150,7 +150,7 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
         texts = _leaf_texts(base, known)
-    elif isinstance(base, Mix | OrderedMix | Chain | Zip):
+    elif isinstance(base, Mix | StreamingMix | Chain | Zip):
         texts = _joint_texts(base, seen, known)
     else:
         raise InternalError("a chain begins at a source or a joint")
@@ -181,7 +181,7 @@ def _seen(node: Node, position: int) -> _Seen | None:
     return _Seen(node, position)
 
 
-def _leaf_texts(leaf: Leaf, known: _Known) -> _Texts:
+def _leaf_texts(leaf: BlockInput, known: _Known) -> _Texts:
     match leaf:
         case Read(source=source, length=length, seed=seed, content=content):
             texts = _Texts([f"{length}:{source_fingerprint(source)}"], [f"seed {seed}"])
@@ -199,7 +199,7 @@ def _leaf_texts(leaf: Leaf, known: _Known) -> _Texts:
             assert_never(leaf)
 
 
-def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
+def _joint_texts(joint: Combine, seen: _Seen | None, known: _Known) -> _Texts:
     """Return what tells a joint from others: how it joins, and each part that counts."""
     functions: list[str] = []
     names = joint.names or tuple(map(str, range(len(joint.parts))))
@@ -212,7 +212,7 @@ def _joint_texts(joint: Joint, seen: _Seen | None, known: _Known) -> _Texts:
             parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
         case Mix(seed=seed, rule=rule):
             how = f"mix {seed} {_rule_text(rule)}"
-        case OrderedMix(stop=stop, seed=seed, measure=measure):
+        case StreamingMix(stop=stop, seed=seed, measure=measure):
             how = f"ordered mix {seed} {stop}"  # it goes on from any counts by whatever weights there are
             functions = [] if measure is None else [f"measure {_function_text(measure, known)}"]
         case Chain(seed=seed):
@@ -262,7 +262,7 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield f"limit {count}"
         case Cache():
             pass  # elements are the same with it and without
-        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
+        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
             raise InternalError("what a chain begins with is no step of it")
         case _:
             assert_never(step)
@@ -321,7 +321,7 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield from (f"merge {_function_text(merge, known)}" for merge in bucketing.merge)
         case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
             pass
-        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip():
+        case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
             raise InternalError("what a chain begins with is no step of it")
         case _:
             assert_never(step)
@@ -341,7 +341,7 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
             return [function]
         case Bucket(bucketing=bucketing):
             return [bucketing.size, *bucketing.merge]
-        case OrderedMix(measure=measure) if measure is not None:
+        case StreamingMix(measure=measure) if measure is not None:
             return [measure]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]

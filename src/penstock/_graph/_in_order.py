@@ -28,23 +28,23 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
     Zip,
 )
-from penstock._graph._ordered._join import joined
-from penstock._graph._ordered._mix import measured
-from penstock._graph._ordered._stream import read
-from penstock._graph._ordered._window import window_order
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._packed import packed
 from penstock._graph._seed_position import SeedPosition
+from penstock._graph._streaming._join import joined
+from penstock._graph._streaming._mix import measured
+from penstock._graph._streaming._stream import read
+from penstock._graph._streaming._window import window_order
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 
@@ -107,7 +107,7 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return itertools.islice(below(node.parent), node.count)
         case Cache():
             return below(node.parent)
-        case OrderedMix():
+        case StreamingMix():
             return _mixed(node, [below(part) for part in node.parts])
         case Chain():
             parts = zip(node.names, node.parts, strict=True)
@@ -154,7 +154,7 @@ def _windows(step: WindowShuffle, below: Iterator[Placed]) -> Iterator[Placed]:
         yield from (window[number] for number in order.tolist())
 
 
-def _mixed(step: OrderedMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
+def _mixed(step: StreamingMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
     """Yield the next element of the part whose taken measure over weight is least, the first among equals."""
     ended = [False] * len(parts)
     taken = [0] * len(parts)

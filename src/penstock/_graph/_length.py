@@ -14,11 +14,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -58,7 +58,7 @@ def length(node: Node) -> int | None:
             lengths = [length(part) for part in parts]
             known_lengths = [count for count in lengths if count is not None]
             return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
-        case Filter() | Stream() | OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
             return None
         case _:
             assert_never(node)
@@ -97,7 +97,7 @@ def is_endless(node: Node) -> bool:
             if isinstance(rule, WeightedMixture):
                 return rule.endless or _never_ends(parts, rule.schedule, ends_with_first=rule.stop == "first")
             return any(map(is_endless, parts))
-        case OrderedMix(parts=parts, schedule=schedule, stop=stop):
+        case StreamingMix(parts=parts, schedule=schedule, stop=stop):
             return _never_ends(parts, schedule, ends_with_first=stop == "first")
         case Chain(parts=parts):
             return any(map(is_endless, parts))
@@ -143,7 +143,9 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             if known is None or known.total % known.size:
                 return None  # the short batch may now be anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
-        case Read() | Stream() | Mix() | OrderedMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows():
+        case (
+            Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()
+        ):
             return None
         case Group() | Pack() | Bucket() | WindowShuffle() | Limit():
             return None

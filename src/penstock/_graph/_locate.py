@@ -10,33 +10,33 @@ import numpy as np
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
+    BlockInput,
     Bucket,
     Cache,
     Chain,
     Filter,
     FlatMap,
     Group,
-    Leaf,
     Limit,
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
     Zip,
-    foot,
+    root,
 )
 from penstock._graph._seed_position import Integers, divide_rows, first_members
 from penstock.errors import InternalError
 from penstock.sampling import MixtureRule, apply_block
 
-_MOST_SHORT = 1 << 16
+_MAX_SHORT = 1 << 16
 
 
 class Located(NamedTuple):
@@ -130,7 +130,7 @@ def split_by_part(rule: MixtureRule, epochs: Integers, positions: Integers) -> l
     if first == last:
         return [PartBlock(first, None, epochs, positions)]
     # Sorting numbers of 16 bits takes a fraction of the time.
-    order = np.argsort(components.astype(np.uint16) if last < _MOST_SHORT else components, kind="stable")
+    order = np.argsort(components.astype(np.uint16) if last < _MAX_SHORT else components, kind="stable")
     components, epochs, positions = components[order], epochs[order], positions[order]
     bounds = [0, *(np.flatnonzero(components[1:] != components[:-1]) + 1).tolist(), len(order)]
     numbers = components[bounds[:-1]].tolist()
@@ -161,7 +161,7 @@ def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node
             return parts[0], epochs, positions
         case Read() | Mix():
             raise InternalError("a source has nothing below it, and a mixture several parts")
-        case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
@@ -179,9 +179,9 @@ def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[No
     return node.parent, epochs, np.minimum(batches * node.size + rows, last)
 
 
-def leaf_of(node: Node, component: str) -> Leaf | None:
+def leaf_of(node: Node, component: str) -> BlockInput | None:
     """Return the source that a component's path leads to, or None if it leads to none."""
-    base = foot(node)
+    base = root(node)
     if isinstance(base, Read | Stream):
         return None if component else base
     if isinstance(base, Zip):

@@ -181,7 +181,7 @@ class Mix:
 
 
 @frozen
-class OrderedMix:
+class StreamingMix:
     """Elements of several parents, the next always from the one that is furthest behind its share.
 
     `schedule` gives, from counts of elements on, a weight for each part; `measure` is how much an element counts, None
@@ -272,12 +272,12 @@ class Cache:
     verb: str
 
 
-Leaf: TypeAlias = Read | Stream
-Joint: TypeAlias = Mix | OrderedMix | Chain | Zip
+BlockInput: TypeAlias = Read | Stream
+Combine: TypeAlias = Mix | StreamingMix | Chain | Zip
 Step: TypeAlias = (
     Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Pack | Bucket | WindowShuffle | Limit | Cache
 )
-Node: TypeAlias = Leaf | Joint | Step
+Node: TypeAlias = BlockInput | Combine | Step
 
 
 @frozen
@@ -319,13 +319,13 @@ def parents_of(node: Node) -> "tuple[Node, ...]":
     """Return the nodes directly below a node."""
     if isinstance(node, Read | Stream):
         return ()
-    return node.parts if isinstance(node, Mix | OrderedMix | Chain | Zip) else (node.parent,)
+    return node.parts if isinstance(node, Mix | StreamingMix | Chain | Zip) else (node.parent,)
 
 
 def chain(node: Node) -> list[Node]:
     """Return the node and all below it down to a source or to where parts join, from there upwards."""
     steps = [node]
-    while not isinstance(node, Read | Stream | Mix | OrderedMix | Chain | Zip):
+    while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent
         steps.append(node)
     return steps[::-1]
@@ -338,8 +338,8 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
 
 
-def foot(node: Node) -> Leaf | Joint:
+def root(node: Node) -> BlockInput | Combine:
     """Return the source, or the joint of parts, that a chain of steps stands on; its seed is that of the steps."""
-    while not isinstance(node, Read | Stream | Mix | OrderedMix | Chain | Zip):
+    while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent
     return node

@@ -17,11 +17,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -45,7 +45,7 @@ from penstock.sampling import (
 
 _LARGEST_CYCLE = 1 << 62
 
-_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | OrderedMix | Chain | Zip | WindowShuffle)
+_Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | StreamingMix | Chain | Zip | WindowShuffle)
 
 
 def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
@@ -53,7 +53,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
     match node:
         case Read() | Stream():
             return node
-        case Mix() | OrderedMix() | Chain() | Zip():
+        case Mix() | StreamingMix() | Chain() | Zip():
             return replace(node, parts=parents)
         case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
             return replace(node, parent=parents[0])
@@ -148,7 +148,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             reorders = reorders and isinstance(sampler, Shuffle | Reorder | Repeat)
         case WindowShuffle():
             node = _with_seed(node, change) if reorders else node
-        case Read() | Stream() | Map() | Mix() | OrderedMix() | Chain() | Zip():
+        case Read() | Stream() | Map() | Mix() | StreamingMix() | Chain() | Zip():
             node = _with_seed(node, change)
         case FlatMap(counts=counts):
             reorders = reorders and counts is None

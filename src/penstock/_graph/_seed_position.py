@@ -29,11 +29,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -109,7 +109,7 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Group(parent=parent, grouping=grouping):
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
             return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
-        case Stream() | OrderedMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
@@ -131,7 +131,7 @@ def positions_per_epoch(node: Node) -> int | None:
             return positions_per_epoch(parent)
         case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
             return positions_per_epoch(parent)
-        case OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)

@@ -24,11 +24,11 @@ from penstock._graph._nodes import (
     Map,
     Mix,
     Node,
-    OrderedMix,
     Pack,
     Read,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     Windows,
     WindowShuffle,
@@ -74,7 +74,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
         case Mix(parts=parts, rule=rule):
             for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
                 yield from upcoming(parts[number], part_epochs, part_positions)
-        case Stream() | OrderedMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             yield from upcoming(node.parent, *_below(node, epochs, positions))

@@ -10,7 +10,7 @@ from penstock._graph._nodes import FlatMap, Map, Node, Substitute, parents_of, w
 from penstock._graph._rewrite import varies_by_epoch
 from penstock.errors import GraphError, NoLengthError, UsageError
 
-MOST_POSITIONS = 1 << 62
+MAX_POSITIONS = 1 << 62
 _UNITS = {
     "": 1,
     **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
@@ -82,7 +82,7 @@ def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
 def need_count(name: str, value: object, least: int = 0) -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
     number = need_integer(name, value)
-    if not least <= number <= MOST_POSITIONS:
+    if not least <= number <= MAX_POSITIONS:
         raise UsageError(f"{name} must be at least {least} and at most 2**62; got {name}={number}")
     return number
 

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, Self
 from penstock._caught import raised_by_handler
 from penstock._dataset._verbs import T_co
 from penstock._loader._progress import Progress
-from penstock._runtime._batches import Course, Unit
+from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
@@ -74,7 +74,7 @@ class LoaderIterator(Generic[T_co]):
         self,
         loader: Stateful,
         progress: Progress,
-        open_stream: Callable[[list[Course]], Stream],
+        open_stream: Callable[[list[StepRange]], Stream],
         clock: Clock,
         recorder: Recorder,
     ) -> None:
@@ -89,13 +89,13 @@ class LoaderIterator(Generic[T_co]):
         self._begin()
 
     def _begin(self) -> None:
-        courses = self._progress.begin()
-        self._is_whole = bool(courses) and courses[0].first.position == 0
+        step_ranges = self._progress.begin()
+        self._is_whole = bool(step_ranges) and step_ranges[0].first.position == 0
         self._batches_before = self._clock.batches
-        self._open(courses)
+        self._open(step_ranges)
 
-    def _open(self, courses: list[Course]) -> None:
-        self._stream = self._open_stream(courses)
+    def _open(self, step_ranges: list[StepRange]) -> None:
+        self._stream = self._open_stream(step_ranges)
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)

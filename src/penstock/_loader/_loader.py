@@ -16,13 +16,13 @@ from penstock._graph._fingerprint import Fingerprint, fingerprint, note_held_val
 from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
 from penstock._loader._iterator import Clock, LoaderIterator
-from penstock._loader._ordered_progress import OrderedProgress
 from penstock._loader._progress import IndexedProgress, Progress
 from penstock._loader._sharing import SharedWorkers
+from penstock._loader._streaming_progress import StreamingProgress
 from penstock._plan._lower import check_threads, choose_place, lower, parse_memory, share_place
 from penstock._plan._plan import Batches, Limits, Plan, Shard
-from penstock._runtime._batches import Course
-from penstock._runtime._choosing._chosen import chosen
+from penstock._runtime._autotune._chosen import chosen
+from penstock._runtime._batches import StepRange
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._streams import Stream
 from penstock._state import LoaderState, Shape, State, from_json
@@ -138,7 +138,7 @@ class Loader(Generic[T_co]):
         )
         check_threads(self._plan)
         indexed = isinstance(self._plan.program, Batches)
-        self._progress: Progress = IndexedProgress(self._plan) if indexed else OrderedProgress(self._plan)
+        self._progress: Progress = IndexedProgress(self._plan) if indexed else StreamingProgress(self._plan)
         self._clock = Clock()
         self._runtime = _runtime_of(self._plan, owner)
         clock, rows = self._clock, max(self._plan.batch_size // self._plan.shard.count, 1)
@@ -168,8 +168,8 @@ class Loader(Generic[T_co]):
         self._need_open()  # another thread may have closed it meanwhile, and not seen the iterator
         return iterator
 
-    def _open_stream(self, courses: list[Course]) -> Stream:
-        return self._runtime.open_stream(courses)
+    def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
+        return self._runtime.open_stream(step_ranges)
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         from penstock._loader._asynchronous import AsyncLoaderIterator  # noqa: PLC0415 - asyncio is slow to import
@@ -233,7 +233,7 @@ class Loader(Generic[T_co]):
             point.position,
             point.segments,
             point.cursor,
-            point.legs,
+            point.rank_segments,
             shard.rank,
             point.ahead,
         ).to_json()
@@ -285,7 +285,7 @@ class Loader(Generic[T_co]):
             StateError: if the dataset can only be read in order and `step` is none of the last steps; or if the step
                 was cut for fewer ranks, and this one has none of its rows.
         """
-        batch: T_co = self._runtime.batch_at(self._progress.course(need_count("step", step)))
+        batch: T_co = self._runtime.batch_at(self._progress.step_range(need_count("step", step)))
         return batch
 
     def origin(self, step: int, row: int) -> Origin:
@@ -298,7 +298,7 @@ class Loader(Generic[T_co]):
         Raises:
             IndexError: if the batch has no such row.
         """
-        return self._runtime.origin(self._progress.course(need_count("step", step)), need_count("row", row))
+        return self._runtime.origin(self._progress.step_range(need_count("step", step)), need_count("row", row))
 
     # ------------------------------------------------------------------ looking
 

@@ -22,7 +22,7 @@ from penstock._caught import Caught
 from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph._nodes import Element
 from penstock._loader._loader import Loader
-from penstock._runtime._batches import Course, Unit
+from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._streams import Stream
 from penstock._state import Token
 
@@ -33,9 +33,9 @@ Place: TypeAlias = Callable[[Element], Callable[[], Element]]
 class PlacedStream:
     """The batches of another stream, placed ahead."""
 
-    def __init__(self, stream: Stream, course: Course, place: Place, ahead: int) -> None:
+    def __init__(self, stream: Stream, step_range: StepRange, place: Place, ahead: int) -> None:
         self._stream = stream
-        self._course = course
+        self._step_range = step_range
         self._place = place
         self._ahead = ahead
         self._placed: deque[tuple[Callable[[], Element], Token]] = deque()
@@ -79,9 +79,9 @@ class PlacedStream:
         at = self._placed[0] if self._placed else self._taken
         if at is None:
             return self._stream.failing()
-        if at[1] is None or self._course.where is not None:
+        if at[1] is None or self._step_range.where is not None:
             return None
-        return self._course.unit(int(at[1]) - self._course.first.step)
+        return self._step_range.unit(int(at[1]) - self._step_range.first.step)
 
     def fileno(self) -> int | None:
         return self._stream.fileno()
@@ -107,8 +107,8 @@ class PlacedLoader(Loader[Any]):
     def batch_at(self, step: int) -> Element:
         return self._place(super().batch_at(step))()
 
-    def _open_stream(self, courses: list[Course]) -> Stream:
-        return PlacedStream(super()._open_stream(courses), courses[0], self._place, self._ahead)
+    def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
+        return PlacedStream(super()._open_stream(step_ranges), step_ranges[0], self._place, self._ahead)
 
     def _place(self, batch: Element) -> Callable[[], Element]:
         """Begin to place a batch, and return what hands it over."""

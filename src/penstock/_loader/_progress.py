@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from penstock._graph._length import is_endless
 from penstock._loader._reached import Reached
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._batches import Course, Unit
+from penstock._runtime._batches import StepRange, Unit
 from penstock._state import LoaderState, Segment, Timeline, Token
 from penstock.errors import InternalError, StateError
 
@@ -26,7 +26,7 @@ class Point(NamedTuple):
     position: int
     segments: tuple[Segment, ...]
     cursor: Token = None
-    legs: Token = None
+    rank_segments: Token = None
     ahead: tuple[tuple[int, int], ...] | None = None
     """Which later steps were handed out too, counted from `step`; None where the state is one of all ranks."""
 
@@ -49,11 +49,11 @@ class Progress(Protocol):
         """Return the batch last handed out, or, before there is one, the next."""
         ...
 
-    def begin(self) -> list[Course]:
+    def begin(self) -> list[StepRange]:
         """Return the courses of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
-    def rest(self) -> list[Course]:
+    def rest(self) -> list[StepRange]:
         """Return what is left of what was begun last; its next part, where some is done and batches come in order."""
         ...
 
@@ -77,7 +77,7 @@ class Progress(Protocol):
         """Go to a step."""
         ...
 
-    def course(self, step: int) -> Course:
+    def step_range(self, step: int) -> StepRange:
         """Return the course of one step alone."""
         ...
 
@@ -106,7 +106,7 @@ class IndexedProgress:
         self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
         keeps_short = self._recuts and program.batch is not None and program.batch.remainder == "keep"
         self._least_rows = plan.shard.count if keeps_short and not is_endless(plan.node) else 0
-        self._course: Course | None = None
+        self._step_range: StepRange | None = None
         self._part_end = 0  # the step after what is being read of the course
         self._shard = plan.shard
         self._may_differ = not plan.ordered and plan.place != "inline"
@@ -130,15 +130,15 @@ class IndexedProgress:
 
     def current(self) -> Unit:
         step, _, last, _ = self.at
-        course = self._course
-        return self.unit(step) if last is None or course is None else course.unit(last - course.first.step)
+        step_range = self._step_range
+        return self.unit(step) if last is None or step_range is None else step_range.unit(last - step_range.first.step)
 
     def unit(self, step: int) -> Unit:
         """Return the place of any step."""
         epoch, position = self._timeline.locate(step)
         return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
 
-    def begin(self) -> list[Course]:
+    def begin(self) -> list[StepRange]:
         reached, last = self._reached, self.at[2]
         step = reached.step
         epoch, position = self._timeline.locate(step)
@@ -149,25 +149,25 @@ class IndexedProgress:
         if self.at[3]:
             self._known_from = step  # in which order the batches before came is forgotten
         first = Unit(step, epoch, position, self._batch)
-        self._course = Course(first, self._timeline.steps_from(position, self._stride), self._stride)
+        self._step_range = StepRange(first, self._timeline.steps_from(position, self._stride), self._stride)
         self.at = (reached.step, reached.ahead, None, ())
         self._differs = self._may_differ or (self._differs and (position > 0 or bool(reached.ahead)))
         return self.rest()
 
-    def rest(self) -> list[Course]:
-        course, reached = self._course, self._reached
-        if course is None:
+    def rest(self) -> list[StepRange]:
+        step_range, reached = self._step_range, self._reached
+        if step_range is None:
             raise InternalError("no course was begun")
-        first = course.first.step
-        gaps = reached.gaps(first + course.steps)
+        first = step_range.first.step
+        gaps = reached.gaps(first + step_range.steps)
         if not self._may_differ:
             gaps = gaps[:1]
         self._part_end = gaps[-1][1]
-        return [Course(course.unit(start - first), stop - start, course.stride) for start, stop in gaps]
+        return [StepRange(step_range.unit(start - first), stop - start, step_range.stride) for start, stop in gaps]
 
     def has_rest(self) -> bool:
-        course, step = self._course, self.at[0]
-        return course is not None and self._part_end <= step < course.first.step + course.steps
+        step_range, step = self._step_range, self.at[0]
+        return step_range is not None and self._part_end <= step < step_range.first.step + step_range.steps
 
     def handed_out(self, token: Token) -> None:
         # One store, the last: an interrupt comes before the batch is counted, or after it was handed out.
@@ -193,7 +193,7 @@ class IndexedProgress:
         self._timeline = timeline
         self.at = (step, (), None, ())
         self._known_from = 0
-        self._course = None
+        self._step_range = None
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
         rows = (self._timeline.total - position) % self._stride
@@ -204,10 +204,10 @@ class IndexedProgress:
                 'size or number of ranks, or use remainder="drop" or remainder="pad".'
             )
 
-    def course(self, step: int) -> Course:
+    def step_range(self, step: int) -> StepRange:
         if self.steps_per_epoch == 0:
             raise StateError(f"this dataset has no batches; got step={step}")
-        return Course(self.unit(step), 1, self._stride)
+        return StepRange(self.unit(step), 1, self._stride)
 
     def point(self, step: int) -> Point:
         reached = self._reached_by(step)

@@ -16,7 +16,7 @@ _NOTHING_SECONDS: Final = 0.001  # a batch that takes less is made sooner than h
 _WORTH_SECONDS: Final = 2.0  # of an epoch's work, below which processes would be started for nothing
 _WAITING: Final = 2.0  # times the processor's time
 _SPEEDUP: Final = 1.6  # of two threads: 1 where functions hold the GIL, 2 where they release it
-_MOST_WAITING: Final = 32
+_MAX_WAITING: Final = 32
 _UNKNOWN: Final = "nothing could be measured"
 
 
@@ -99,7 +99,7 @@ def choose_number(workers: Workers, cost: Cost | None, room: Room) -> Choice:
         return Choice("processes", trainer_left, f"of {room.processors} processors")
     if cost.waits:
         share = cost.row_seconds / max(cost.row_cpu_seconds, 1e-9)
-        many = math.ceil(min(room.processors * share, max(_MOST_WAITING, room.processors)))
+        many = math.ceil(min(room.processors * share, max(_MAX_WAITING, room.processors)))
         return Choice("threads", max(min(many, room.epoch_rows), 1), _waiting(cost))
     releases = cost.speedup is not None and cost.speedup >= _SPEEDUP
     if releases or room.processors == 1:

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from penstock._frozen import frozen
-from penstock._graph._describe import MOST_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
+from penstock._graph._describe import MAX_PARTS, chain_text, escaped, function_name, tree_lines, verb_text
 from penstock._graph._explain import (
     cache_lines,
     element_lines,
@@ -19,23 +19,23 @@ from penstock._graph._nodes import (
     FlatMap,
     Limit,
     Node,
-    OrderedMix,
     Pack,
     Reindex,
     Stream,
+    StreamingMix,
     Unbatch,
     WindowShuffle,
     Zip,
     walk,
 )
-from penstock._graph._ordered._build import MOST_LEAVES, even_limit, leaves_of, worker_leaves, worker_tail
+from penstock._graph._streaming._build import MAX_LEAVES, even_limit, leaves_of, worker_collate, worker_leaves
 from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
-from penstock._plan._plan import Batches, Ordered
+from penstock._plan._plan import Batches, Streaming
 from penstock._plan._ranks import Ranks, ranks_of
 from penstock.batching import Stack
 
-_MOST_RANKS = 64
+_MAX_RANKS = 64
 ANY_WORKER = "any worker"
 IN_ORDER = "one thread"
 
@@ -99,7 +99,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
     )
 
 
-def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str], ...]:
+def _steps(node: Node, program: Batches | Streaming) -> tuple[tuple[str, str, str], ...]:
     anywhere = _anywhere(node, program)
     return tuple(
         (line, "", "") if step is None else (line, reading_text(step), ANY_WORKER if id(step) in anywhere else IN_ORDER)
@@ -107,7 +107,7 @@ def _steps(node: Node, program: Batches | Ordered) -> tuple[tuple[str, str, str]
     )
 
 
-def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
+def _anywhere(node: Node, program: Batches | Streaming) -> set[int]:
     """Return the identities of the steps that any worker may compute."""
     if isinstance(program, Batches):
         return {id(step) for step in walk(node)}
@@ -116,13 +116,13 @@ def _anywhere(node: Node, program: Batches | Ordered) -> set[int]:
 
 def _above(node: Node) -> list[Node]:
     """Return the steps above the folds of what is read in order, innermost first, that workers compute."""
-    tail = worker_tail(node)
-    if tail is None:
+    collate = worker_collate(node)
+    if collate is None:
         return []
-    return [*tail.rows, *([] if tail.merge is None else [tail.merge]), *tail.above]
+    return [*collate.rows, *([] if collate.merge is None else [collate.merge]), *collate.above]
 
 
-def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
+def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
     awaited = ["async sources are read ahead of the workers: Limits(read_ahead=…)"] if awaits(node) else []
     if isinstance(program, Batches):
         return [
@@ -132,22 +132,22 @@ def _plan_lines(node: Node, program: Batches | Ordered) -> list[str]:
     leaves = worker_leaves(node)
     above = ", ".join(map(verb_text, _above(node)))
     if not leaves and not above:
-        are_many = len(leaves_of(node)) > MOST_LEAVES
-        why = f"there are more than {MOST_LEAVES} datasets below" if are_many else "a stream has no positions"
+        are_many = len(leaves_of(node)) > MAX_LEAVES
+        why = f"there are more than {MAX_LEAVES} datasets below" if are_many else "a stream has no positions"
         return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
     chains = list(dict.fromkeys(map(chain_text, leaves)))
     return [
-        *(f"by any worker, in blocks: {text}" for text in chains[:MOST_PARTS]),
-        *([f"and {len(chains) - MOST_PARTS} more"] if len(chains) > MOST_PARTS else []),
+        *(f"by any worker, in blocks: {text}" for text in chains[:MAX_PARTS]),
+        *([f"and {len(chains) - MAX_PARTS} more"] if len(chains) > MAX_PARTS else []),
         f"{'then ' if chains else ''}in order, in one thread: {', '.join(in_order) or 'nothing'}",
         *([f"then by any worker, several batches at once: {above}"] if above else []),
         *awaited,
     ]
 
 
-def _batch_lines(program: Batches | Ordered) -> list[str]:
+def _batch_lines(program: Batches | Streaming) -> list[str]:
     batch = program.batch
     if batch is None:
         return ["none: every element is a step"]
@@ -157,7 +157,7 @@ def _batch_lines(program: Batches | Ordered) -> list[str]:
     return [f"of {batch.size:,} rows over all ranks{merged}", _last_batch(batch, program)]
 
 
-def _last_batch(batch: Batch, program: Batches | Ordered) -> str:
+def _last_batch(batch: Batch, program: Batches | Streaming) -> str:
     if is_endless(batch.parent):
         return "there is no last one"
     short = program.total % batch.size if isinstance(program, Batches) else None
@@ -181,10 +181,10 @@ def _rank_lines(node: Node, ranks: Ranks) -> list[str]:
         return ["can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split"]
     if ranks.uncut:
         return [f"can't be cut: on_error=Substitute(…) of step {ranks.uncut!r} stands above batch(). Use it before"]
-    counts = [count for count in range(2, _MOST_RANKS + 1) if ranks.accepts(count, uneven=True)]
+    counts = [count for count in range(2, _MAX_RANKS + 1) if ranks.accepts(count, uneven=True)]
     short = _short_lines(ranks)
     if not counts:
-        return short or [f"one alone: no number up to {_MOST_RANKS} divides a batch of {_sizes_text(ranks)} rows"]
+        return short or [f"one alone: no number up to {_MAX_RANKS} divides a batch of {_sizes_text(ranks)} rows"]
     listed = ", ".join(map(str, counts[:-1])) + (" or " if len(counts) > 1 else "") + str(counts[-1])
     if ranks.ending == "uneven":
         return [
@@ -217,7 +217,7 @@ def _sizes_text(ranks: Ranks) -> str:
     return " and ".join(f"{size:,}" for size in ranks.sizes)
 
 
-def _state_lines(node: Node, program: Batches | Ordered) -> list[str]:
+def _state_lines(node: Node, program: Batches | Streaming) -> list[str]:
     if isinstance(program, Batches):
         return ["of constant size: the next step, and from where batches are counted; going there computes nothing"]
     leaves = len(leaves_of(node))
@@ -237,7 +237,7 @@ def _held_lines(step: Node) -> list[str]:
             return [f"{verb_text(step)}: the place in a window; up to {size:,} elements are computed again"]
         case Limit():
             return [f"{verb_text(step)}: how many elements came before"]
-        case OrderedMix(parts=parts):
+        case StreamingMix(parts=parts):
             return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
         case Chain(parts=parts) | Zip(parts=parts):
             return [f"{verb_text(step)}: where each of {len(parts)} parts is"]

@@ -7,11 +7,11 @@ from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Map, Node, Reindex, walk
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._verify import need_count, parse_bytes
-from penstock._plan._plan import Batches, Limits, Ordered, Place, Plan, Shard
+from penstock._plan._plan import Batches, Limits, Place, Plan, Shard, Streaming
 from penstock._plan._ranks import check_ranks
 from penstock.errors import UsageError
 
-_MOST_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
+_MAX_SECONDS: Final = 1_000_000  # beyond it, waiting for it would be refused by the system
 _NO_LIMITS: Final = Limits()
 _OWNERS_LIMITS: Final = ("worker_init", "start_method", "worker_threads", "timeout")  # of whoever starts the workers
 
@@ -51,9 +51,9 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     return Plan(node, program, place, num_workers, shard, prefetch, memory, copy, limits, ordered, isolated=is_isolated)
 
 
-def program_of(node: Node) -> Batches | Ordered:
+def program_of(node: Node) -> Batches | Streaming:
     """Return which part of a dataset depends on the position alone."""
-    return _batches(node) if length(node) is not None else Ordered(node, outermost_batch(node))
+    return _batches(node) if length(node) is not None else Streaming(node, outermost_batch(node))
 
 
 def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
@@ -157,9 +157,9 @@ def _checked_isolated(isolated: object) -> bool:
 
 
 def _check_timeout(timeout: object, place: Place) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MOST_SECONDS:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_SECONDS:
         raise UsageError(
-            f"timeout must be a number of seconds above 0, at most {_MOST_SECONDS:,}, or None; got timeout={timeout!r}"
+            f"timeout must be a number of seconds above 0, at most {_MAX_SECONDS:,}, or None; got timeout={timeout!r}"
         )
     if place == "inline":
         raise UsageError(

@@ -154,7 +154,7 @@ class Batches:
 
 
 @frozen
-class Ordered:
+class Streaming:
     """A dataset that is read in order: its leaves depend on the position alone, the steps above take them in order."""
 
     node: Node
@@ -167,7 +167,7 @@ class Plan:
     """A dataset with all that was decided about running it."""
 
     node: Node
-    program: Batches | Ordered
+    program: Batches | Streaming
     place: Place
     num_workers: int
     shard: Shard

@@ -6,9 +6,9 @@ from penstock._frozen import frozen
 from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Batch, Bucket, Map, Node, Substitute, parents_of
-from penstock._graph._ordered._build import even_limit
+from penstock._graph._streaming._build import even_limit
 from penstock._graph._verify import refuse
-from penstock._plan._plan import Batches, Ordered, Shard
+from penstock._plan._plan import Batches, Shard, Streaming
 from penstock.errors import UsageError
 
 Ending: TypeAlias = Literal["positions", "limit", "endless", "uneven"]
@@ -36,12 +36,12 @@ class Ranks:
         return not 0 < self.short < count and (uneven or self.ending != "uneven")
 
 
-def ranks_of(node: Node, program: Batches | Ordered) -> Ranks:
+def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     """Return what ranks share of a dataset."""
     batch = program.batch
     sizes = () if batch is None else _sizes(batch)
     uncut = _replacing(node, batch)
-    if isinstance(program, Ordered):
+    if isinstance(program, Streaming):
         ending: Ending = "endless" if is_endless(node) else "limit" if even_limit(node) is not None else "uneven"
         return Ranks(sizes, ending, uncut=uncut)
     return Ranks(sizes, "positions", _short_rows(program), uncut)
@@ -67,7 +67,7 @@ def _short_rows(program: Batches) -> int:
     return program.total % batch.size
 
 
-def check_ranks(node: Node, program: Batches | Ordered, shard: Shard) -> None:
+def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
     """Raise the error that says why a dataset can't be run on so many ranks, if it can't."""
     ranks = ranks_of(node, program)
     if ranks.accepts(shard.count, uneven=shard.uneven):

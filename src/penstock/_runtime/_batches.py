@@ -10,13 +10,11 @@ import numpy as np
 
 from penstock._graph._apply import DROPPED, Context, Place, after_error, apply_one
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._deadly import element_around
+from penstock._graph._crashing_rows import element_around
 from penstock._graph._evaluate import element_at
 from penstock._graph._locate import locate
 from penstock._graph._mask import with_mask
 from penstock._graph._nodes import Element, Map, Node, Origin, Read, Reindex
-from penstock._graph._ordered._chunk import Token
-from penstock._graph._ordered._legs import Leg
 from penstock._graph._seed_position import (
     Integers,
     SeedPosition,
@@ -25,6 +23,8 @@ from penstock._graph._seed_position import (
     passes_below,
     seed_position_block,
 )
+from penstock._graph._streaming._chunk import Token
+from penstock._graph._streaming._rank_segments import RankSegment
 from penstock._plan._plan import Batches, Shard
 from penstock.batching import Stack
 from penstock.batching._write import RowStacker
@@ -56,11 +56,11 @@ class Unit(NamedTuple):
 class Where(NamedTuple):
     """Where an ordered dataset stands in an epoch: this rank's way through it, and the token of the next batch."""
 
-    legs: tuple[Leg, ...]
+    rank_segments: tuple[RankSegment, ...]
     token: Token
 
 
-class Course(NamedTuple):
+class StepRange(NamedTuple):
     """Which steps to go through: from `first` on, `steps` of them; for ordered datasets, from `where` on."""
 
     first: Unit
@@ -75,15 +75,15 @@ class Course(NamedTuple):
         step, epoch, position, batch = self.first
         return Unit(step + index, epoch, position + index * self.stride, batch)
 
-    def after(self, steps: int, token: Token) -> "Course":
+    def after(self, steps: int, token: Token) -> "StepRange":
         """Return what is left after some steps, the last of which came with this token."""
         if self.where is None:
             return self.part(steps, self.steps)
-        return Course(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
+        return StepRange(self.unit(steps), self.steps, self.stride, self.where._replace(token=token))
 
-    def part(self, start: int, steps: int) -> "Course":
+    def part(self, start: int, steps: int) -> "StepRange":
         """Return the course of `steps` steps from step `start` on, at most as many as there are."""
-        return Course(self.unit(start), min(steps, self.steps - start), self.stride)
+        return StepRange(self.unit(start), min(steps, self.steps - start), self.stride)
 
 
 class Rows(NamedTuple):
@@ -123,17 +123,17 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
     return Rows(epoch, first, low, high, first + count - 1)
 
 
-def rows_of_course(program: Batches, shard: Shard, course: Course) -> tuple[list[Rows], list[int]]:
+def rows_of_step_range(program: Batches, shard: Shard, step_range: StepRange) -> tuple[list[Rows], list[int]]:
     """Return all rows of a course's steps, in as few runs as there can be, and at which of them each step begins.
 
     Returns:
         The runs, and, for `steps` steps, `steps` + 1 bounds: step i has rows [bounds[i], bounds[i + 1]).
     """
     if program.can_recut and shard.count == 1:  # one batch begins where the other ends
-        first, last = course.first, rows_of(program, shard, course.unit(course.steps - 1))
-        total = (course.steps - 1) * first.batch + last.total
+        first, last = step_range.first, rows_of(program, shard, step_range.unit(step_range.steps - 1))
+        total = (step_range.steps - 1) * first.batch + last.total
         return [Rows(first.epoch, first.position, 0, total, last.last)], [*range(0, total, first.batch), total]
-    runs = [rows_of(program, shard, course.unit(index)) for index in range(course.steps)]
+    runs = [rows_of(program, shard, step_range.unit(index)) for index in range(step_range.steps)]
     return runs, list(itertools.accumulate((rows.total for rows in runs), initial=0))
 
 
@@ -214,12 +214,12 @@ def direct_keys(program: Batches, epochs: Integers, positions: Integers) -> Inte
     return positions
 
 
-def with_masks(program: Batches, shard: Shard, course: Course, batches: list[Element]) -> list[Element]:
+def with_masks(program: Batches, shard: Shard, step_range: StepRange, batches: list[Element]) -> list[Element]:
     """Return the first batches of a course with the step's mask leaf, if it has one."""
     step = program.batch
     if step is None or step.mask is None:
         return batches
-    rows = [rows_of(program, shard, course.unit(index)) for index in range(len(batches))]
+    rows = [rows_of(program, shard, step_range.unit(index)) for index in range(len(batches))]
     return [with_mask(step, batch, each.data, each.total) for batch, each in zip(batches, rows, strict=True)]
 
 

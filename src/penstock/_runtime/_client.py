@@ -13,7 +13,7 @@ from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
 from penstock._runtime._jobs import Learned
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._stock import Lender, Stock
+from penstock._runtime._region_pool import Lender, RegionPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class Client:
         learned: what is known of its rows.
         deadly: what no worker shall compute, as in `Context`.
         ahead: how many batches are taken, and held, before they are handed out.
-        stock: its memory. It may outlive the client, as batches that were handed out do.
+        region_pool: its memory. It may outlive the client, as batches that were handed out do.
         merging: who merges its batches in a thread holds it.
         queues: what gives up each queue's jobs.
         arm_more: arms what its queue can arm; called by workers when they own the crew, and must not raise.
@@ -52,7 +52,7 @@ class Client:
         self.learned = Learned()
         self.deadly: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
-        self.stock = Stock()
+        self.region_pool = RegionPool()
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing

@@ -5,66 +5,66 @@ from typing import Final
 
 from penstock._caught import raised_by_handler
 from penstock._decisions import JOB_BATCHES, JOB_BLOCKS, JOB_POSITIONS, KNOWN_LAYOUT, decide
-from penstock._graph._ordered._leaf import Leaf
+from penstock._graph._streaming._leaf import BlockInput
 from penstock._plan._plan import Batches
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import StepRange
 from penstock._runtime._client import Client
-from penstock._runtime._crew import BLOCKS, Crew
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
+from penstock._runtime._scheduler import BLOCKS, Scheduler
 from penstock._runtime._span_job import SpanJob
 
 _JOB_SECONDS: Final = 0.02  # a job of several small batches is at most about this much work
-_MOST_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
-_LEAST_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
+_MAX_BLOCK_SECONDS: Final = 0.005  # scheduling a block, about 100 microseconds of Python, stays below 2 %
+_MIN_BLOCK_SECONDS: Final = 0.0003  # below this, it is scheduling that takes the time
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # of all slots together; with a quarter of it threads wait for each other
-_MOST_UNITS: Final = 64
+_MAX_UNITS: Final = 64
 # As much and as many where a job is a message to another process, which costs as much again. The fourth part is for
 # jobs that are copied into messages, being too small to be lent memory: they may be so for a while, on a busy machine.
 _LENT_TIMES: Final = 3
 _LENT_BYTES: Final = 1_000_000  # of a batch that is small there
-_MOST_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
+_MAX_POSITIONS: Final = 1 << 14  # of a job; leaves of one dataset share them, so many parts take no more memory
 _SPAN_BYTES: Final = 4_000_000  # of the elements of a job, if they are like the ones before
 
 
 class Cutter:
     """Cuts courses into jobs: how many steps one takes, and how many rows a block."""
 
-    def __init__(self, crew: Crew, client: Client, program: Batches, courses: list[Course]) -> None:
+    def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
         plan = client.plan
         self._plan = plan
         self._learned: Learned = client.learned
-        self._workers = crew.num_workers
+        self._workers = scheduler.num_workers
         self._program = program
-        self._shared = crew.shares
-        self._courses = courses
+        self._shared = scheduler.shares
+        self._step_ranges = step_ranges
         self._number, self._next = 0, 0  # of the course, and of its next step
         # As a floor, two rows a worker are in the making.
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self._is_lent = client.lender is not None
-        self.window = max(plan.prefetch, -(-2 * crew.num_workers // self._rows))
+        self.window = max(plan.prefetch, -(-2 * scheduler.num_workers // self._rows))
         self._jobs_with_memory = self.window + 1 + client.ahead
 
     def next_job(self) -> BatchJob | None:
         """Return the job of the next steps, or None at the end."""
-        if self._number < len(self._courses) and self._next == self._courses[self._number].steps:
+        if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
             self._number, self._next = self._number + 1, 0
-        if self._number == len(self._courses):
+        if self._number == len(self._step_ranges):
             return None
-        course = self._courses[self._number]
-        count = min(self._units_per_job(), course.steps - self._next)
+        step_range = self._step_ranges[self._number]
+        count = min(self._units_per_job(), step_range.steps - self._next)
         if count <= 0:
             return None
         try:
-            return self._make(course, count)
+            return self._make(step_range, count)
         except Exception as error:
             if count == 1 or raised_by_handler(error):
                 raise
-        return self._make(course, 1)  # a sampler of the user's raised for one of them; those before it come first
+        return self._make(step_range, 1)  # a sampler of the user's raised for one of them; those before it come first
 
-    def _make(self, course: Course, count: int) -> BatchJob:
+    def _make(self, step_range: StepRange, count: int) -> BatchJob:
         rows = block_rows(count * self._rows, self._workers, self._learned)
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
-        job = BatchJob(self._plan, course.part(self._next, count), rows, learned, shared=self._shared)
+        job = BatchJob(self._plan, step_range.part(self._next, count), rows, learned, shared=self._shared)
         self._next += count
         return job
 
@@ -84,21 +84,21 @@ class Cutter:
         times = _LENT_TIMES if self._is_lent and row_bytes * self._rows < _LENT_BYTES else 1
         most_bytes = min(times * _SMALL_BATCHES_BYTES, self._plan.memory or math.inf)
         by_bytes = most_bytes / self._jobs_with_memory / max(row_bytes * self._rows, 1)
-        most = max(int(min(by_bytes, times * _MOST_UNITS)), 1)
+        most = max(int(min(by_bytes, times * _MAX_UNITS)), 1)
         return decide(JOB_BATCHES, max(min(int(by_time), most), 1), most)
 
 
 class SpanCutter:
     """Cuts a leaf's course into jobs."""
 
-    def __init__(self, crew: Crew, client: Client, leaf: Leaf, start: int, leaves: int) -> None:
+    def __init__(self, scheduler: Scheduler, client: Client, leaf: BlockInput, start: int, leaves: int) -> None:
         plan = client.plan
         self._leaf = leaf
-        self._most = max(_MOST_POSITIONS // leaves, 1)
+        self._most = max(_MAX_POSITIONS // leaves, 1)
         self._learned = client.learned
         self._start = start
-        self._end = leaf.course.total
-        self._workers = crew.num_workers
+        self._end = leaf.input_range.total
+        self._workers = scheduler.num_workers
         self._rows = max(plan.batch_size // plan.shard.count, 1)
         self.window = max(plan.prefetch, 2)
 
@@ -125,7 +125,7 @@ def block_rows(rows: int, workers: int, learned: Learned) -> int:
     blocks = 2 * workers
     seconds = learned.row_cpu_seconds
     if seconds is not None:
-        least, most = rows * seconds / _MOST_BLOCK_SECONDS, rows * seconds / _LEAST_BLOCK_SECONDS
+        least, most = rows * seconds / _MAX_BLOCK_SECONDS, rows * seconds / _MIN_BLOCK_SECONDS
         blocks = math.ceil(max(min(blocks, most), least))
     most = max(min(rows, BLOCKS), 1)
     return -(-rows // decide(JOB_BLOCKS, max(min(blocks, most), 1), most))

@@ -11,8 +11,8 @@ from penstock._graph._nodes import Element
 from penstock._plan._plan import Batches, Plan, Shard
 from penstock._runtime._batches import (
     WHOLE_BATCH,
-    Course,
     Merger,
+    StepRange,
     Unit,
     batch_around,
     direct_keys,
@@ -20,7 +20,7 @@ from penstock._runtime._batches import (
     reads_directly,
     row_coordinates,
     rows_of,
-    rows_of_course,
+    rows_of_step_range,
     with_masks,
 )
 from penstock.batching._layout import Layout
@@ -61,23 +61,23 @@ class DirectBatches:
     """Some steps' batches whose rows `reads_directly`, with no steps above: keys for all, and a few read at once.
 
     Attributes:
-        course: the steps.
+        step_range: the steps.
         at_once: so many batches lie in memory that is used again while it is still in the cache.
     """
 
-    def __init__(self, plan: Plan, course: Course, layout: Layout) -> None:
+    def __init__(self, plan: Plan, step_range: StepRange, layout: Layout) -> None:
         program, shard = plan.program, plan.shard
         read = reads_directly(program) if isinstance(program, Batches) else None
         if read is None or not isinstance(program, Batches) or program.batch is None or program.above:
             raise InternalError("these rows are not read directly")
-        self.course = course
+        self.step_range = step_range
         self._program: Batches = program
         self._shard = shard
         self._layout = layout
         self._read_into = read.source.read_into
-        runs, self._bounds = rows_of_course(program, shard, course)
+        runs, self._bounds = rows_of_step_range(program, shard, step_range)
         self._keys = direct_keys(program, *row_coordinates([(rows, 0, rows.total) for rows in runs]))
-        self.at_once = max(_READ_BYTES * course.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
+        self.at_once = max(_READ_BYTES * step_range.steps // max(layout.row_bytes * self._bounds[-1], 1), 1)
 
     def batches(self, index: int, count: int) -> list[Element]:
         """Return the batches of so many of the course's steps from `index` on, or of as many as there are."""
@@ -86,7 +86,7 @@ class DirectBatches:
         columns = self._layout.columns(bounds[-1] - first)
         self._read_into(self._keys[first : bounds[-1]], self._layout.batch(columns))
         batches = self._layout.batches(columns, [bound - first for bound in bounds])
-        return with_masks(self._program, self._shard, self.course.part(index, len(batches)), batches)
+        return with_masks(self._program, self._shard, self.step_range.part(index, len(batches)), batches)
 
 
 def can_be_direct(layout: Layout) -> bool:

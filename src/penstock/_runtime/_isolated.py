@@ -3,7 +3,7 @@
 Guarantees:
   - Batches come in order, or as they become ready, each exactly once, whatever becomes of helper processes: in the
     place of one that died another is made ready at once, and makes what was not handed out. What was stays valid.
-  - `_MOST_DEATHS` in a row without the first batch of those left are a WorkerError. The last of them computed that step
+  - `_MAX_DEATHS` in a row without the first batch of those left are a WorkerError. The last of them computed that step
     and nothing beside it, so that the step that is named is the deadly one, and those before it came. The next call
     tries again.
   - An error of a function of the dataset comes from the helper, after the batches before it. The next call has the
@@ -30,14 +30,14 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, walk
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._streaming._chunk import Token
 from penstock._plan._plan import Plan
-from penstock._runtime._batches import Course, Unit
+from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
 from penstock._runtime._isolated_process import Life
-from penstock._runtime._left import Left
 from penstock._runtime._recorder import Recorder
+from penstock._runtime._remaining import Remaining
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_plan import shared
 from penstock._runtime._streams import EndOfEpoch, Stream
@@ -51,7 +51,7 @@ from penstock.events import WorkerDied
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 
-_MOST_DEATHS: Final = 3
+_MAX_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead
 _PATIENCE_SECONDS: Final = 0.001
 _USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the one before it
@@ -104,14 +104,14 @@ class Helper:
         if os.getpid() != self._owner:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
-    def begin(self, courses: list[Course], *, alone: int) -> tuple[Life, int]:
+    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[Life, int]:
         """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
         self.check()
         with HeldInterrupts(), self._telling:
             life = self._living()
             self._runs += 1
             life.has_begun = True
-            life.tell(Begin(self._runs, courses, alone=alone, remembered=self.recorder.remembered()))
+            life.tell(Begin(self._runs, step_ranges, alone=alone, remembered=self.recorder.remembered()))
             return life, self._runs
 
     def give_up(self, life: Life, run: int) -> None:
@@ -210,12 +210,12 @@ class IsolatedRuntime(Runtime):
         super().__init__(plan)
         self._helper: Helper | None = None  # made when the first stream is opened
 
-    def open_stream(self, courses: list[Course], *, ahead: int = 0) -> Stream:
+    def open_stream(self, step_ranges: list[StepRange], *, ahead: int = 0) -> Stream:
         self.recorder.start_epoch()
         if self._helper is None:
             self._helper = Helper(self._plan, self.recorder)
             self._refuse_closed()
-        return IsolatedStream(self._helper, self._plan, courses, ahead)
+        return IsolatedStream(self._helper, self._plan, step_ranges, ahead)
 
     def bytes_in_flight(self) -> int:
         return 0 if self._helper is None else self._helper.bytes_in_flight
@@ -229,13 +229,13 @@ class IsolatedRuntime(Runtime):
 class IsolatedStream:
     """Batches that a helper process computes."""
 
-    def __init__(self, helper: Helper, plan: Plan, courses: list[Course], ahead: int) -> None:
+    def __init__(self, helper: Helper, plan: Plan, step_ranges: list[StepRange], ahead: int) -> None:
         self._helper = helper
         self._recorder = helper.recorder
         self._nodes = list(walk(plan.node))
         self._memory = plan.memory
         self._usually_kept = _USUALLY_KEPT + ahead  # messages
-        self._left = Left(courses)
+        self._left = Remaining(step_ranges)
         self._failing: Unit | None = None
         self._received: deque[tuple[Element, Told]] = deque()
         self._last: tuple[Word, Told] | None = None  # what ended the run
@@ -312,8 +312,8 @@ class IsolatedStream:
 
     def _begin(self) -> Life:
         """Have what was not handed out computed."""
-        alone = _STEPS_ALONE if self._deaths == _MOST_DEATHS - 1 else 0
-        life, self._run = self._helper.begin(self._left.courses(), alone=alone)
+        alone = _STEPS_ALONE if self._deaths == _MAX_DEATHS - 1 else 0
+        life, self._run = self._helper.begin(self._left.step_ranges(), alone=alone)
         self._life, self._failing = life, None
         return life
 
@@ -358,11 +358,11 @@ class IsolatedStream:
         self._deaths += 1
         if life.is_hopeless:
             raise death
-        if self._deaths >= _MOST_DEATHS:
-            self._deaths = _MOST_DEATHS - 1  # the next call tries once more
+        if self._deaths >= _MAX_DEATHS:
+            self._deaths = _MAX_DEATHS - 1  # the next call tries once more
             raise WorkerError(
                 "helper processes of isolated=True die while they make the batch of step "
-                f"{self._left.courses()[0].first.step}; the last: {death}",
+                f"{self._left.step_ranges()[0].first.step}; the last: {death}",
                 exit_code=death.exit_code,
             )
 
@@ -398,7 +398,7 @@ class IsolatedStream:
 
     def _starved_text(self) -> str:
         return (
-            f"memory={self._memory} bytes are too few: batches that are still referenced hold all that is for those "
-            "which have left the helper process of isolated=True. Raise memory=, keep fewer batches, or use copy=True, "
-            "which hands out copies."
+            f"memory={self._memory} is too small: the batches that you still reference use all of it that is for "
+            "batches outside of the helper process of isolated=True. Raise memory=, keep fewer batches, or use "
+            "copy=True, which delivers copies."
         )

@@ -26,12 +26,12 @@ from penstock._decisions import MESSAGE_JOBS, decide
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
 from penstock._plan._plan import Plan
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import StepRange
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
-from penstock._runtime._lent_memory import LEAST_BYTES, LentMemory
-from penstock._runtime._parcels import read
+from penstock._runtime._pickle_buffers import read
 from penstock._runtime._recorder import Remembered, TellingRecorder
 from penstock._runtime._runtime import Runtime
+from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
@@ -71,13 +71,13 @@ class Begin(NamedTuple):
 
     Attributes:
         run: its number, higher than those before.
-        courses: which steps; none if it is only the end of the one before.
+        step_ranges: which steps; none if it is only the end of the one before.
         alone: so many steps, at first, are computed one by one, by a process made for that: others have died here.
         remembered: what the trainer's recorder knows.
     """
 
     run: int
-    courses: list[Course]
+    step_ranges: list[StepRange]
     alone: int = 0
     remembered: Remembered = Remembered((), ())
 
@@ -102,9 +102,9 @@ def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited, seeds: Gl
             capacity=setup.capacity,
             allow_pickle=True,
             owns_arena=True,
-            least_shared_bytes=LEAST_BYTES,
+            least_shared_bytes=MIN_BYTES,
         )
-        memory = LentMemory(sender)
+        memory = SharedOutput(sender)
         commands = _Commands(pipe, sender, memory)
         helper: _Helper | None = None
         with Caught() as caught:
@@ -130,7 +130,7 @@ def _refuse(error: BaseException, commands: "_Commands", sender: Sender) -> None
 class _Commands:
     """What the trainer's process says, of which the latest counts."""
 
-    def __init__(self, pipe: "Connection[Any, Any]", sender: Sender, memory: LentMemory) -> None:
+    def __init__(self, pipe: "Connection[Any, Any]", sender: Sender, memory: SharedOutput) -> None:
         self._pipe = pipe
         self._sender = sender
         self._memory = memory
@@ -180,7 +180,9 @@ class _Commands:
 class _Helper:
     """Does what it is told; the runtime is closed at the end."""
 
-    def __init__(self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: LentMemory) -> None:
+    def __init__(
+        self, load_plan: Callable[[], Plan], commands: _Commands, sender: Sender, memory: SharedOutput
+    ) -> None:
         plan = load_plan()
         self._load_plan = load_plan
         self._commands = commands
@@ -198,7 +200,7 @@ class _Helper:
         try:
             with suppress(TrainerGoneError):
                 while (begin := self._commands.next()) is not None:
-                    if begin.courses:
+                    if begin.step_ranges:
                         self._run(begin)
         finally:
             if self._careful is not None:
@@ -211,10 +213,10 @@ class _Helper:
         self._recorder.taken()
         outbox = Outbox(self._recorder, _CHUNK_BYTES[self._plan.place], begin.run, self._send)
         with Caught() as caught:
-            courses = begin.courses
+            step_ranges = begin.step_ranges
             if begin.alone:
-                courses = [self._send_alone(courses[0], begin.alone, outbox), *courses[1:]]
-            self._send_all(self._runtime.open_stream(courses), outbox)
+                step_ranges = [self._send_alone(step_ranges[0], begin.alone, outbox), *step_ranges[1:]]
+            self._send_all(self._runtime.open_stream(step_ranges), outbox)
         if caught.error is None or isinstance(caught.error, TrainerGoneError):
             outbox.drop()
             if caught.error is not None:
@@ -222,12 +224,12 @@ class _Helper:
             return
         outbox.end(caught.taken())
 
-    def _send_alone(self, course: Course, steps: int, outbox: "Outbox") -> Course:
+    def _send_alone(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
         """Compute and send some steps, of which one may kill processes; return the course of the others.
 
         A process of this one's computes them. So it is known what it dies of, and `on_error` is followed.
         """
-        stream = self._carefully().open_alone(course)
+        stream = self._carefully().open_alone(step_range)
         try:
             with suppress(EndOfEpoch):
                 for _ in range(steps):
@@ -239,10 +241,10 @@ class _Helper:
                     outbox.add(batch, token)
                     del batch
                     outbox.send()
-                    course = course.after(1, token)
+                    step_range = step_range.after(1, token)
         finally:
             stream.close()
-        return course
+        return step_range
 
     def _carefully(self) -> Runtime:
         if self._careful is None:

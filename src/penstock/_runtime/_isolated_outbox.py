@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from penstock._caught import Caught
 from penstock._decisions import MESSAGE_BATCHES, decide
 from penstock._graph._nodes import Element
-from penstock._graph._ordered._chunk import Token
-from penstock._runtime._lent_memory import LEAST_BYTES
+from penstock._graph._streaming._chunk import Token
 from penstock._runtime._recorder import TellingRecorder
+from penstock._runtime._shared_output import MIN_BYTES
 from penstock._runtime._streams import EndOfEpoch
 from penstock._tree import flatten
 from penstock.concurrency._children._packed_error import PackedError, pack_error
@@ -26,7 +26,7 @@ from penstock.errors import UsageError
 from penstock.events import Event
 
 _CHUNK_SECONDS: Final = 0.002  # of what is sent at once; sending takes a twentieth of it
-_MOST_BATCHES: Final = 64
+_MAX_BATCHES: Final = 64
 
 
 class Word(IntEnum):
@@ -116,7 +116,7 @@ class Outbox:
         self._told.append(Told(token, *self._recorder.taken()))
         size_bytes = _size_bytes(batch)
         self._bytes += size_bytes
-        self._has_large |= size_bytes >= LEAST_BYTES
+        self._has_large |= size_bytes >= MIN_BYTES
 
     def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
         """Send batches that lie stacked in memory, at once; there are no others."""
@@ -149,7 +149,7 @@ class Outbox:
         if seconds > _CHUNK_SECONDS:
             self._wanted = max(self._wanted // 2, 1)
         elif 2 * seconds < _CHUNK_SECONDS and 2 * self._bytes <= self._chunk_bytes and self.is_full:
-            self._wanted = min(2 * self._wanted, _MOST_BATCHES)
+            self._wanted = min(2 * self._wanted, _MAX_BATCHES)
 
     def end(self, error: BaseException) -> None:
         """Send what there is, and what ended the run."""

@@ -17,19 +17,19 @@ from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
-    Course,
     Merger,
     Rows,
+    StepRange,
     apply_above,
     direct_keys,
     evaluate_rows,
     reads_directly,
     row_coordinates,
     rows_of,
-    rows_of_course,
+    rows_of_step_range,
     with_masks,
 )
-from penstock._runtime._trouble import NO_TROUBLE, Trouble
+from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
 from penstock._tree import map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, copied, layout_of
@@ -39,7 +39,7 @@ from penstock.errors import InternalError, UsageError
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
-    from penstock._runtime._ahead._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch._arrivals import BlockRecords
 
 
 ComeTo: TypeAlias = Callable[[int, int | None], None]
@@ -53,7 +53,7 @@ class Job(Protocol):
     has_merge: bool
     failed: bool
     """Whether a block or the merge raised; the consumer then computes the job's content itself, one by one."""
-    trouble: Trouble
+    failure: JobFailure
     arriving: "list[BlockRecords] | None"
     """The records of each block, where sources are read ahead."""
 
@@ -130,13 +130,13 @@ class BatchJob:
     """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
     def __init__(
-        self, plan: Plan, course: Course, block_rows: int | None, learned: Learned, *, shared: bool = False
+        self, plan: Plan, step_range: StepRange, block_rows: int | None, learned: Learned, *, shared: bool = False
     ) -> None:
         """Cut some steps.
 
         Args:
             plan: of an indexable dataset.
-            course: the job's steps.
+            step_range: the job's steps.
             block_rows: how many rows a block has; None for a single block.
             learned: what is known of the rows.
             shared: whether processes compute it. What is merged then lies apart from what comes of it.
@@ -146,13 +146,13 @@ class BatchJob:
         self._program: Batches = plan.program
         self._shard = plan.shard
         self._learned = learned
-        self.course = course
-        self._runs, self._bounds = rows_of_course(plan.program, plan.shard, course)
+        self.step_range = step_range
+        self._runs, self._bounds = rows_of_step_range(plan.program, plan.shard, step_range)
         self.block_rows: int = max(self.row_count, 1) if block_rows is None else block_rows
         self.blocks = max(-(-self.row_count // self.block_rows), 1)
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
-        self.trouble = NO_TROUBLE
+        self.failure = NO_TROUBLE
         self.layout: Layout | None = row_layout(self._program, learned)
         if shared and self.layout is not None and not self.layout.row_bytes:
             self.layout = None  # there is nothing to write into shared memory
@@ -172,7 +172,7 @@ class BatchJob:
     @property
     def steps(self) -> int:
         """How many steps the job has."""
-        return self.course.steps
+        return self.step_range.steps
 
     @property
     def row_count(self) -> int:
@@ -210,9 +210,9 @@ class BatchJob:
 
     def extent(self, block: int) -> tuple[int, tuple[int, int]] | tuple[None, None]:
         start, stop = self.bounds_of(block) if block < self.blocks else (0, self.row_count)
-        index = min(self.step_of(start), self.course.steps - 1)
+        index = min(self.step_of(start), self.step_range.steps - 1)
         first = self._bounds[index]
-        return self.course.unit(index).step, (start - first, stop - 1 - first)
+        return self.step_range.unit(index).step, (start - first, stop - 1 - first)
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
         """Compute one block, row by row if `come_to` is to be told; return how many rows it has."""
@@ -278,7 +278,7 @@ class BatchJob:
 
     def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
         """Compute what needs all blocks, and tell `come_to` of each step before it."""
-        units = [self.course.unit(index) for index in range(self.course.steps)]
+        units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
         rows = [rows_of(self._program, self._shard, unit) for unit in units]
         elements = [element for part in self._elements for element in part]
         self._elements = []
@@ -359,7 +359,7 @@ class BatchJob:
         if layout is None:
             raise InternalError("only batches with a layout lie stacked in memory")
         return with_masks(
-            self._program, self._shard, self.course, layout.batches(self._columns, self._bounds, copied_bytes)
+            self._program, self._shard, self.step_range, layout.batches(self._columns, self._bounds, copied_bytes)
         )
 
 

@@ -21,16 +21,16 @@ from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._plan._plan import Plan
-from penstock._runtime._board import FAILED, FINE, IRREGULAR, NO_ROOM, Board
-from penstock._runtime._crew import BLOCKS, SLOTS
+from penstock._runtime._collate_job import CollateJob
+from penstock._runtime._cpu_throttle import CpuThrottle, shared_processors
+from penstock._runtime._file_semaphore import FileSemaphore
+from penstock._runtime._job_failure import ToldError
+from penstock._runtime._job_table import FAILED, FINE, IRREGULAR, NO_ROOM, JobTable
 from penstock._runtime._jobs import ComeTo
-from penstock._runtime._merge_turns import Turns
-from penstock._runtime._pace import Pace, shared_processors
-from penstock._runtime._parcels import read, write
+from penstock._runtime._pickle_buffers import read, write
 from penstock._runtime._process_regions import Regions
-from penstock._runtime._tail_job import TailJob
+from penstock._runtime._scheduler import BLOCKS, SLOTS
 from penstock._runtime._tasks import SharedJob, Task, job_of
-from penstock._runtime._trouble import ToldError
 from penstock._workers._processes import Inherited, SharedDescriptors
 from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
@@ -101,22 +101,22 @@ def work(
     leave_accelerators()
     memory, bell, board_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)
-    board = Board.attach(board_memory, SLOTS, BLOCKS)
+    job_table = JobTable.attach(board_memory, SLOTS, BLOCKS)
     region = open_region(plan_memory)
     for descriptor in (memory, bell, board_memory, plan_memory):
         os.close(descriptor)
     if stack:
         answer_with_stack(stack[0])  # which is open as long as the process lives
-    program = _prepared(pipe, number, region, board)
+    program = _prepared(pipe, number, region, job_table)
     if program is not None:
-        _Worker(pipe, number, ring, board, program).run()
+        _Worker(pipe, number, ring, job_table, program).run()
 
 
 class _Program(NamedTuple):
     """What is computed for one loader."""
 
     plan: Plan
-    merging: Turns
+    merging: FileSemaphore
 
 
 def _program(region: Region, number: int) -> _Program:
@@ -124,17 +124,17 @@ def _program(region: Region, number: int) -> _Program:
     # What is done to a source here, by intent or not, is neither another process's nor its successor's.
     private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     plan = cast("Plan", read(private, slice(None), 0))
-    return _Program(plan, Turns(region, plan.limits.num_batch_workers or plan.prefetch, number))
+    return _Program(plan, FileSemaphore(region, plan.limits.num_batch_workers or plan.prefetch, number))
 
 
-def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, board: Board) -> _Program | None:
+def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _Program | None:
     """Return the program of a process that is ready to work, and tell whether it is."""
     with Caught() as caught:
         program = _program(region, number)
         if program.plan.limits.worker_init is not None:
-            board.prepare(number)
+            job_table.prepare(number)
             program.plan.limits.worker_init(number)
-            board.end(number)
+            job_table.end(number)
         pipe.send_bytes(pickle.dumps(None))
         return program
     error = caught.taken()
@@ -147,13 +147,13 @@ class _Worker:
     """Runs what it claims."""
 
     def __init__(
-        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, board: Board, program: _Program
+        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, job_table: JobTable, program: _Program
     ) -> None:
         self._pipe = pipe
         self._number = number
         self._ring = ring
-        self._board = board
-        self._pace = Pace(board, ring, number, shared_processors(program.plan.num_workers))
+        self._job_table = job_table
+        self._pace = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
         self._programs = {OWNERS_PLAN: program}
         self._regions = Regions(SharedDescriptors(pipe))
         self._events: list[Event] = []  # of the block at hand
@@ -168,37 +168,37 @@ class _Worker:
             slot, block = claim.slot, claim.block
             if delay := decide(DELAY_MICROSECONDS, 0):
                 self._ring.rest(delay / 1e6)
-            self._board.begin(self._number, slot, claim.number, block)
+            self._job_table.begin(self._number, slot, claim.number, block)
             self._events.clear()
             self._is_elsewhere = False
             come_to: ComeTo | None = None
-            if self._board.deaths(slot, block):
+            if self._job_table.deaths(slot, block):
                 # What has killed a process is gone through with care, so that it is known what kills the next one.
-                come_to = partial(self._board.come_to, self._number)
-                self._board.forget(slot, block)  # what the dead one has told
+                come_to = partial(self._job_table.come_to, self._number)
+                self._job_table.forget(slot, block)  # what the dead one has told
             with Caught() as caught:
                 self._compute(claim, come_to)
                 if self._is_elsewhere:
                     raise _ElsewhereError
-                if self._events and not self._board.note(slot, block, pickle.dumps(self._events)):
+                if self._events and not self._job_table.note(slot, block, pickle.dumps(self._events)):
                     raise _ElsewhereError
             outcome = self._outcome(slot, caught.error)
             if outcome == FAILED:
-                self._board.note(slot, block, _complaint(caught.error))
-            self._board.tell(slot, block, outcome)  # whoever was at it may have told otherwise
+                self._job_table.note(slot, block, _complaint(caught.error))
+            self._job_table.tell(slot, block, outcome)  # whoever was at it may have told otherwise
             del caught
             self._ring.finish(slot, block, self._number)
-            self._board.finish(self._number)
+            self._job_table.finish(self._number)
 
     def _compute(self, claim: Claim, come_to: ComeTo | None) -> None:
         slot, block = claim.slot, claim.block
         described, job = self._job(slot, claim.number)
         if not claim.merge:
-            suspect = None if come_to is None else self._board.suspected(slot, block)
+            suspect = None if come_to is None else self._job_table.suspected(slot, block)
             if suspect is not None:
                 self._try(described, job, block, *suspect)
             self._run(slot, described, job, block, come_to)
-        elif self._board.outcome(slot) == FINE:  # else there are rows that nobody has written
+        elif self._job_table.outcome(slot) == FINE:  # else there are rows that nobody has written
             self._merge(claim, described, job, come_to)
 
     def _claim(self) -> Claim | None:
@@ -213,7 +213,7 @@ class _Worker:
 
     def _outcome(self, slot: int, error: BaseException | None) -> int:
         if isinstance(error, _NoRoomError):
-            self._board.need_room(slot, error.size_bytes)
+            self._job_table.need_room(slot, error.size_bytes)
             return NO_ROOM
         if isinstance(error, LayoutMismatchError):
             return IRREGULAR
@@ -223,7 +223,7 @@ class _Worker:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
-        described: Described | None = pickle.loads(self._board.description(slot))
+        described: Described | None = pickle.loads(self._job_table.description(slot))
         if described is None:
             raise UsageError("the job's description is too long for the board; elements have too many leaves")
         job = job_of(described.task, self._program(described).plan, self._context)
@@ -252,7 +252,7 @@ class _Worker:
 
     def _give(self, described: Described, job: SharedJob, block: int) -> None:
         """Give a job what it was given for a block, copied: a function may write to it, and whoever comes next."""
-        if isinstance(job, TailJob) and job.has_rows:
+        if isinstance(job, CollateJob) and job.has_rows:
             place = job.cut.places[block]
             job.take_given(
                 block, cast("Any", read(self._regions.get(cast("int", described.spill)), place, sys.maxsize))
@@ -260,7 +260,7 @@ class _Worker:
 
     def _try(self, described: Described, job: SharedJob, block: int, step: int, row: int) -> None:
         """Compute the row at which another process has died, for nothing but to see whether this one dies too."""
-        self._board.come_to(self._number, step, row, is_alone=True)
+        self._job_table.come_to(self._number, step, row, is_alone=True)
         self._give(described, job, block)
         with Caught():  # which comes again
             job.try_row(step, row, Context(deadly=_deaths(described)))
@@ -271,35 +271,35 @@ class _Worker:
         context = replace(self._context, deadly=_deaths(described)) if described.deadly else self._context
         rows = job.run_block(block, context, come_to)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
-        self._board.count(slot, rows, seconds, cpu_seconds)
+        self._job_table.count(slot, rows, seconds, cpu_seconds)
         self._pace.worked(seconds, cpu_seconds, self._pace.waits() - waits)
         if described.spill is None or not job.hands_on:
             return
         parcel = dump_by_value(job.elements(block))
         region = self._regions.get(described.spill)
-        start = self._board.take_room(slot, aligned(parcel.nbytes))
+        start = self._job_table.take_room(slot, aligned(parcel.nbytes))
         if start + parcel.nbytes > len(region):
             raise _NoRoomError(start + parcel.nbytes)
         write(parcel, region, start)
-        self._board.put(slot, block, start, parcel.nbytes)
+        self._job_table.put(slot, block, start, parcel.nbytes)
 
     def _merge(self, claim: Claim, described: Described, job: SharedJob, come_to: ComeTo | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
         slot = claim.slot
-        self._board.end(self._number)  # to wait for a turn is no work
+        self._job_table.end(self._number)  # to wait for a turn is no work
         with self._program(described).merging:
-            self._board.begin(self._number, slot, claim.number, claim.block)
+            self._job_table.begin(self._number, slot, claim.number, claim.block)
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             began = time.perf_counter()
             job.run_merge(self._context, come_to)
-            self._board.count_merge(slot, time.perf_counter() - began)
+            self._job_table.count_merge(slot, time.perf_counter() - began)
             parcel = dump_by_value(job.merged())
             if parcel.nbytes > len(region):
                 raise _NoRoomError(parcel.nbytes)
             write(parcel, region, 0)
-            self._board.put(slot, job.blocks, 0, parcel.nbytes)
+            self._job_table.put(slot, job.blocks, 0, parcel.nbytes)
         del self._jobs[slot]  # with the batches
 
     def _take_in(self, slot: int, described: Described, job: SharedJob) -> None:
@@ -308,7 +308,7 @@ class _Worker:
         Mapping it privately would take longer, up to some 10 MB at least.
         """
         spill = self._regions.get(cast("int", described.spill))
-        if isinstance(job, TailJob) and not job.has_rows:
+        if isinstance(job, CollateJob) and not job.has_rows:
             given: Any = read(spill, job.cut.places[0], sys.maxsize)
             job.take_given(0, given)
             return
@@ -316,7 +316,7 @@ class _Worker:
             rows: Any = np.frombuffer(cast("memoryview", spill), np.uint8, job.row_bytes).copy()
             job.use(rows)
         for block in range(job.blocks) if job.hands_on else ():
-            elements: Any = read(spill, self._board.place(slot, block), sys.maxsize)
+            elements: Any = read(spill, self._job_table.place(slot, block), sys.maxsize)
             job.take_elements(block, elements)
 
 

@@ -22,8 +22,8 @@ from typing import Generic, TypeVar
 from penstock._caught import Caught
 from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
 from penstock._runtime._client import Client, nothing
-from penstock._runtime._crew import SLOTS_EACH, Crew
 from penstock._runtime._jobs import Job
+from penstock._runtime._scheduler import SLOTS_EACH, Scheduler
 from penstock._runtime._stalls import Stall
 from penstock.errors import UsageError
 from penstock.transport._interrupts import HeldInterrupts
@@ -39,7 +39,7 @@ class JobQueue(Generic[AnyJob]):
 
     def __init__(
         self,
-        crew: Crew,
+        scheduler: Scheduler,
         client: Client,
         make_job: Callable[[], AnyJob | None],
         window: int,
@@ -50,7 +50,7 @@ class JobQueue(Generic[AnyJob]):
         """Start computing ahead.
 
         Args:
-            crew: who computes.
+            scheduler: who computes.
             client: whose the jobs are.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
             window: how many jobs may be in the making or ready.
@@ -59,7 +59,7 @@ class JobQueue(Generic[AnyJob]):
             ended: called when the jobs are given up, so that no worker waits for what they were to get; may be called
                 again.
         """
-        self._crew = crew
+        self._scheduler = scheduler
         self._client = client
         self._make_job = make_job
         window = min(window, max(SLOTS_EACH // queues, 1))
@@ -70,20 +70,20 @@ class JobQueue(Generic[AnyJob]):
         self._made: AnyJob | None = None  # made, and waiting for a slot
         self._ended = False
         self._tell_ended = ended
-        crew.check()
-        with crew.owned():
+        scheduler.check()
+        with scheduler.owned():
             client.queues.append(self._give_up)
             if queues == 1:
                 client.arm_more = self._arm_ahead
-                client.stock.most_idle = window + 1 + client.ahead
+                client.region_pool.most_idle = window + 1 + client.ahead
             self._arm_ahead()
 
     def next_job_nowait(self) -> AnyJob | None:
         """Return the next job if it is complete."""
-        self._crew.check()
-        if not any(map(self._crew.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
+        self._scheduler.check()
+        if not any(map(self._scheduler.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
             return None
-        with self._crew.owned():
+        with self._scheduler.owned():
             return self._retired() if self._armed else None  # given up by another thread
 
     def next_job(self, held: HeldInterrupts | None = None) -> AnyJob | None:
@@ -92,8 +92,8 @@ class JobQueue(Generic[AnyJob]):
         Args:
             held: the caller's scope in which signals are held; they are allowed while this waits.
         """
-        self._crew.check()
-        with self._crew.owned() as held_here:
+        self._scheduler.check()
+        with self._scheduler.owned() as held_here:
             if self._armed:
                 self._arm_ahead()
             else:
@@ -104,17 +104,17 @@ class JobQueue(Generic[AnyJob]):
                 return None
         if held is not None:
             held.allow()
-        self._crew.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
+        self._scheduler.wait(self._client, self._wanted, lambda: self._ended and not self._armed)
         if held is not None:
             held.hold()
-        self._crew.check()
-        with self._crew.owned():
+        self._scheduler.check()
+        with self._scheduler.owned():
             return self._retired() if self._armed else None  # given up by another thread
 
     def _retired(self) -> AnyJob:
         """Take a complete job out of its slot, with the crew owned."""
         slot, job = self._taken()
-        self._crew.retire(slot)
+        self._scheduler.retire(slot)
         self._arm_ahead()
         return job
 
@@ -129,18 +129,18 @@ class JobQueue(Generic[AnyJob]):
     def is_ready(self) -> bool:
         """Return whether `next_job` would return without waiting, as far as that can be told without waiting."""
         if not self._armed and not self._ended:
-            with Caught(Exception), self._crew.owned() as held:  # `next_job` meets the error
+            with Caught(Exception), self._scheduler.owned() as held:  # `next_job` meets the error
                 self._arm()
                 if self._client.lender is not None and not self._armed:
                     return self._ended  # it waits for memory
                 if not self._armed and not self._ended:
                     self._grow(held)
-        return not self._armed or self._crew.is_ready(self._client, self._wanted())
+        return not self._armed or self._scheduler.is_ready(self._client, self._wanted())
 
     def close(self) -> None:
         """Give up all jobs."""
         self._ended = True
-        self._crew.when_free(self._give_up)
+        self._scheduler.when_free(self._give_up)
 
     # -- with the crew owned
 
@@ -154,8 +154,8 @@ class JobQueue(Generic[AnyJob]):
             self._client.arm_more = nothing
         self._made = None
         while self._armed:
-            self._crew.cancel(self._armed.popleft()[0])
-        self._crew.collect()
+            self._scheduler.cancel(self._armed.popleft()[0])
+        self._scheduler.collect()
         if self._client.listener is not None:
             self._client.listener.ring()
 
@@ -165,8 +165,8 @@ class JobQueue(Generic[AnyJob]):
             self._arm()
 
     def _arm(self) -> None:
-        self._crew.collect()
-        while not self._ended and len(self._armed) < self._window_now() and self._crew.has_free_slot:
+        self._scheduler.collect()
+        while not self._ended and len(self._armed) < self._window_now() and self._scheduler.has_free_slot:
             if self._made is None:
                 self._made = self._make_job()
             job = self._made
@@ -174,13 +174,13 @@ class JobQueue(Generic[AnyJob]):
                 self._ended = self._ends
                 return
             if self._fits(job):
-                self._armed.append((self._crew.arm(self._client, job), job))
+                self._armed.append((self._scheduler.arm(self._client, job), job))
                 self._made = None
             else:
                 return
 
     def _window_now(self) -> int:
-        begins_alone = bool(self._armed) and self._crew.begins_alone(self._client, self._armed[-1][1])
+        begins_alone = bool(self._armed) and self._scheduler.begins_alone(self._client, self._armed[-1][1])
         return 1 if begins_alone else self._jobs_ahead()
 
     def _jobs_ahead(self) -> int:
@@ -189,24 +189,24 @@ class JobQueue(Generic[AnyJob]):
     def _fits(self, job: AnyJob) -> bool:
         if not job.memory_bytes:
             return True
-        if self._memory is not None and self._client.stock.used_bytes + job.memory_bytes > self._memory:
+        if self._memory is not None and self._client.region_pool.used_bytes + job.memory_bytes > self._memory:
             return False
-        return self._crew.regions_in_use(self._client) < self._most_regions
+        return self._scheduler.regions_in_use(self._client) < self._most_regions
 
     def _grow(self, held: HeldInterrupts) -> None:
         """Make room where the consumer holds all slots, or say why there is none."""
-        job, crew, client = self._made, self._crew, self._client
+        job, scheduler, client = self._made, self._scheduler, self._client
         if job is None:
             return
-        if self._memory is not None and client.stock.used_bytes + job.memory_bytes > self._memory:
-            crew.wait_drained(client, held)  # what an earlier iterator left behind is no fault of the consumer's
+        if self._memory is not None and client.region_pool.used_bytes + job.memory_bytes > self._memory:
+            scheduler.wait_drained(client, held)  # what an earlier iterator left behind is no fault of the consumer's
             self._arm()
             if self._armed:
                 return
             raise UsageError(
-                f"memory={self._memory} bytes are too few: the next batches need {job.memory_bytes}, and "
-                f"{client.stock.used_bytes} are held by batches that are still referenced. Raise memory=, keep fewer "
-                "batches, or use copy=True, which hands out copies."
+                f"memory={self._memory} is too small: the next batches need {job.memory_bytes} bytes, and the batches "
+                f"that you still reference use {client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
+                "or use copy=True, which delivers copies."
             )
         while client.lender is not None and client.lender.await_return():
             self._arm()
@@ -214,13 +214,13 @@ class JobQueue(Generic[AnyJob]):
                 return
         if not client.told_of_kept_batches:
             client.told_of_kept_batches = True
-            kept = crew.regions_in_use(client)
+            kept = scheduler.regions_in_use(client)
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which hands out copies.",
                 stacklevel=6,
             )
-        self._most_regions = crew.regions_in_use(client) + self.window
+        self._most_regions = scheduler.regions_in_use(client) + self.window
         self._arm()
 
 
@@ -235,7 +235,7 @@ class ReadyQueue(JobQueue[AnyJob]):
 
     def _taken(self) -> tuple[int, AnyJob]:
         for armed in self._armed:
-            if self._crew.is_complete(armed[0]):
+            if self._scheduler.is_complete(armed[0]):
                 self._armed.remove(armed)
                 return armed
         return super()._taken()  # the ring was stopped
@@ -249,7 +249,7 @@ class GivenQueue(JobQueue[AnyJob]):
     @property
     def has_room(self) -> bool:
         """Whether another job would be armed at once."""
-        has_place = len(self._armed) < self._window_now() and self._crew.has_free_slot
+        has_place = len(self._armed) < self._window_now() and self._scheduler.has_free_slot
         return has_place and self._made is None and not self._ended
 
     @property
@@ -269,13 +269,13 @@ class GivenQueue(JobQueue[AnyJob]):
 
     def arm(self) -> None:
         """Arm what has come, as far as there is room."""
-        with self._crew.owned():
+        with self._scheduler.owned():
             self._arm()
 
     def wait(self, has_come: Callable[[], bool], before: Callable[[], Stall | None]) -> None:
         """Wait until the first job is complete, or more has come; `before` finds the work that it comes from."""
-        self._crew.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
+        self._scheduler.wait(self._client, self._wanted, lambda: self._ended or has_come(), before)
 
     def is_complete(self) -> bool:
         """Return whether the first job is complete; if not, the descriptor becomes readable when it may be."""
-        return self._crew.is_ready(self._client, self._wanted())
+        return self._scheduler.is_ready(self._client, self._wanted())

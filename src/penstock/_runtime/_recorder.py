@@ -14,7 +14,7 @@ from penstock.events import Event, Replaced, Skipped, Substituted, WorkerDied
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_EVENTS = 1000
+_MAX_EVENTS = 1000
 _WASTED_ELEMENTS = 10_000
 _WASTED_SHARE = 0.99
 _logger = logging.getLogger("penstock")
@@ -41,7 +41,7 @@ class Recorder:
         self._lock = threading.Lock()  # protects all below
         self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
         self._counts: dict[tuple[type[Replaced], str], int] = {}
-        self._deaths: deque[WorkerDied] = deque(maxlen=_MOST_EVENTS)
+        self._deaths: deque[WorkerDied] = deque(maxlen=_MAX_EVENTS)
         self._death_count = 0
         # What follows is the consumer's thread's alone.
         self.filtered: int = 0
@@ -68,7 +68,7 @@ class Recorder:
             if identity in self._events:
                 return
             self._events[identity] = event
-            if len(self._events) > _MOST_EVENTS:
+            if len(self._events) > _MAX_EVENTS:
                 self._events.popitem(last=False)
             kind = (type(event), event.step)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1

@@ -6,11 +6,11 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
-from penstock._graph._ordered._build import reads_streams
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._rewrite import with_parents
+from penstock._graph._streaming._build import reads_streams
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._parcels import write
+from penstock._runtime._pickle_buffers import write
 from penstock.concurrency._children._forking._modules import modules_of, naming
 from penstock.concurrency._children._main_module import missing
 from penstock.errors import UsageError

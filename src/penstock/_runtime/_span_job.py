@@ -8,16 +8,16 @@ import numpy as np
 from penstock._graph._apply import Context
 from penstock._graph._blocks import Block, joined
 from penstock._graph._nodes import Element, Node
-from penstock._graph._ordered._leaf import Leaf
 from penstock._graph._seed_position import Integers
+from penstock._graph._streaming._leaf import BlockInput
 from penstock._graph._upcoming import Upcoming, upcoming
+from penstock._runtime._job_failure import NO_TROUBLE
 from penstock._runtime._jobs import ComeTo
-from penstock._runtime._trouble import NO_TROUBLE
 from penstock.errors import InternalError
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
-    from penstock._runtime._ahead._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch._arrivals import BlockRecords
 
 
 class SpanJob:
@@ -31,13 +31,13 @@ class SpanJob:
     hands_on = True
     was_first = False
 
-    def __init__(self, leaf: Leaf, span: range, block_rows: int) -> None:
+    def __init__(self, leaf: BlockInput, span: range, block_rows: int) -> None:
         self.leaf = leaf
         self.block_rows = block_rows
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
         self.failed = False
-        self.trouble = NO_TROUBLE
+        self.failure = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 
@@ -52,7 +52,7 @@ class SpanJob:
     def places(self, block: int) -> tuple[Node, Integers, Integers]:
         """Return a block's elements, as the leaf's node, and their epochs and positions there."""
         span = self._span(block)
-        positions = self.leaf.course.positions(span.start, span.stop)
+        positions = self.leaf.input_range.positions(span.start, span.stop)
         return self.leaf.node, np.full(len(positions), self.leaf.epoch, np.int64), positions
 
     def _span(self, block: int) -> range:

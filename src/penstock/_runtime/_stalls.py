@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._runtime._deadly import describe_record
+from penstock._runtime._crashing_rows import describe_record
 from penstock._runtime._jobs import BatchJob, Job
 from penstock._runtime._span_job import SpanJob
 from penstock.errors import WorkerError
@@ -25,9 +25,9 @@ from penstock.errors import WorkerError
 STALL_SECONDS = 10.0
 """How long a consumer waits before it logs a warning."""
 
-_MOST_RECORDS: Final = 4  # of a block, that a message names
-_MOST_FRAMES: Final = 5
-_MOST_CHARACTERS: Final = 8_000  # of a stack
+_MAX_RECORDS: Final = 4  # of a block, that a message names
+_MAX_FRAMES: Final = 5
+_MAX_CHARACTERS: Final = 8_000  # of a stack
 _PACKAGE: Final = str(Path(__file__).parent.parent / "_")[:-1]
 _current_frames: Final[Callable[[], dict[int, FrameType]]] = vars(sys)["_current_frames"]  # public, but for its name
 _logger = logging.getLogger("penstock")
@@ -107,7 +107,7 @@ def _warn(stall: Stall, waited_seconds: float, busy_seconds: float) -> None:
 
 def _error(stall: Stall, timeout: float) -> WorkerError:
     frame = _frame_of(stall)
-    stack = "" if frame is None else "".join(traceback.format_stack(frame))[-_MOST_CHARACTERS:]
+    stack = "" if frame is None else "".join(traceback.format_stack(frame))[-_MAX_CHARACTERS:]
     past = "" if stall.step is None else f", or go past it with loader.seek({stall.step + 1})"
     return WorkerError(
         f"{stall.who} was at the same work for longer than timeout={timeout} seconds: {stall.what()}. A thread can't "
@@ -128,8 +128,8 @@ def _place(frame: FrameType) -> str:
         frame, outer = outer, outer.f_back
         lines.append(_line(frame))
     lines = lines if len(lines) == 1 else lines[-2::-1]
-    if len(lines) > _MOST_FRAMES:
-        lines[1 : 1 - _MOST_FRAMES] = ["…"]
+    if len(lines) > _MAX_FRAMES:
+        lines[1 : 1 - _MAX_FRAMES] = ["…"]
     return " > ".join(lines)
 
 
@@ -160,8 +160,8 @@ def _records(job: Job, block: int) -> str:
         return ""
     node, epochs, positions = job.places(block)
     at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
-    named = [describe_record(node, *each) for each in at[:_MOST_RECORDS]]
-    more = f" and {len(at) - _MOST_RECORDS} more" if len(at) > _MOST_RECORDS else ""
+    named = [describe_record(node, *each) for each in at[:_MAX_RECORDS]]
+    more = f" and {len(at) - _MAX_RECORDS} more" if len(at) > _MAX_RECORDS else ""
     return f", epoch {at[0][0]}, {_counted('position', at[0][1], at[-1][1])}: {', '.join(named)}{more}"
 
 

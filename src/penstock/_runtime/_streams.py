@@ -9,21 +9,21 @@ from typing import Final, Protocol
 from penstock._caught import Caught
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
 from penstock._graph._apply import Context
-from penstock._graph._nodes import Element, Mix, foot
-from penstock._graph._ordered._chunk import Token
+from penstock._graph._nodes import Element, Mix, root
+from penstock._graph._streaming._chunk import Token
 from penstock._plan._plan import Batches, Plan
-from penstock._runtime._batches import Course, Unit, reads_directly
+from penstock._runtime._batches import StepRange, Unit, reads_directly
 from penstock._runtime._inline import DirectBatches, InlineBatches, can_be_direct
 from penstock._runtime._jobs import BatchJob, Learned, row_layout
 from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.001  # of what is computed at once; beginning it takes 20 microseconds
-_MOST_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper
+_MAX_CHUNK_SECONDS: Final = 0.01  # as long as computing more at once makes each so much cheaper
 _GAIN: Final = 0.75
 _CHUNK_BYTES: Final = 1_000_000
-_MOST_UNITS: Final = 64
+_MAX_UNITS: Final = 64
 _ROWS_PER_PART: Final = 32  # of a mixture: a block of as many costs each row little more than one of thousands
-_MOST_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
+_MAX_DIRECT_ROWS: Final = 4096  # whose keys are computed at once: about 0.1 ms
 
 
 class EndOfEpoch(Exception):  # noqa: N818 - an end, not an error
@@ -73,13 +73,13 @@ class InlineStream:
     the batches before it are handed out first.
     """
 
-    def __init__(self, plan: Plan, course: Course, learned: Learned, context: Context) -> None:
+    def __init__(self, plan: Plan, step_range: StepRange, learned: Learned, context: Context) -> None:
         if not isinstance(plan.program, Batches):
             raise InternalError("an ordered dataset has no batches of its own")
         self._plan = plan
         self._program: Batches = plan.program
         self._single = InlineBatches(plan.program, plan.shard, context)
-        self._course = course
+        self._step_range = step_range
         self._learned = learned
         self._context = context
         self._reads_directly = not plan.program.above and reads_directly(plan.program) is not None
@@ -89,14 +89,14 @@ class InlineStream:
         self._first = 0
         self._units = 1
         self._seconds_each: dict[int, float] = {}  # of a unit, when this many were computed at once
-        base = foot(plan.program.rows)
+        base = root(plan.program.rows)
         self._is_mixture = isinstance(base, Mix)
         rows = _ROWS_PER_PART * len(base.parts) if isinstance(base, Mix) else 1
-        self._wanted_units = -(-rows // max(course.first.batch // plan.shard.count, 1))
+        self._wanted_units = -(-rows // max(step_range.first.batch // plan.shard.count, 1))
 
     def next(self) -> tuple[Element, Token]:
         index = self._index
-        if index >= self._course.steps:
+        if index >= self._step_range.steps:
             raise EndOfEpoch
         if not self._ready:
             self._ready = self._more(index)
@@ -110,13 +110,13 @@ class InlineStream:
             return self._several(index)[::-1]
         self._direct = None
         self._units = 1
-        return [self._single.batch(self._course.unit(index))]
+        return [self._single.batch(self._step_range.unit(index))]
 
     def _several(self, index: int) -> list[Element]:
         """Return the batches of the next steps, as many as take a moment."""
         started = time.perf_counter()
         direct = self._direct
-        if self._reads_directly and (direct is None or index >= self._first + direct.course.steps):
+        if self._reads_directly and (direct is None or index >= self._first + direct.step_range.steps):
             direct = self._direct = self._begin_direct(index)
             self._first = index
         if direct is None:
@@ -132,20 +132,20 @@ class InlineStream:
         layout = row_layout(self._program, self._learned)
         if layout is None or not can_be_direct(layout):
             return None
-        most = max(_MOST_DIRECT_ROWS // self._course.first.batch, 1)
-        course = self._course.part(index, decide(DIRECT_BATCHES, most, most))
-        return DirectBatches(self._plan, course, layout)
+        most = max(_MAX_DIRECT_ROWS // self._step_range.first.batch, 1)
+        step_range = self._step_range.part(index, decide(DIRECT_BATCHES, most, most))
+        return DirectBatches(self._plan, step_range, layout)
 
     def _computed(self, index: int) -> tuple[list[Element], int]:
         """Return batches that are computed, and how many may be at once, whatever time that takes."""
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned()
-        job = BatchJob(self._plan, self._course.part(index, self._units), None, learned)
+        job = BatchJob(self._plan, self._step_range.part(index, self._units), None, learned)
         job.use(None)
         job.run_block(0, self._context)
         if job.has_merge:
             job.run_merge(self._context)
-        most = _CHUNK_BYTES // max(job.memory_bytes // job.course.steps, 1)
-        return job.batches(), min(most, max(_MOST_UNITS, self._wanted_units))
+        most = _CHUNK_BYTES // max(job.memory_bytes // job.step_range.steps, 1)
+        return job.batches(), min(most, max(_MAX_UNITS, self._wanted_units))
 
     def _next_units(self, seconds: float, units: int) -> int:
         """Return how many units to compute at once next, this many having taken these seconds."""
@@ -157,9 +157,9 @@ class InlineStream:
             more_gain = more < _GAIN * each
         else:  # doubling gains less each time, and trying it costs a few batches; but rows of a mixture are unlike
             more_gain = self._is_mixture or fewer is None or each < _GAIN * fewer
-        if seconds * 2 < _MOST_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
+        if seconds * 2 < _MAX_CHUNK_SECONDS and (units < self._wanted_units or more_gain):
             return units * 2  # a mixture of many parts has few rows of each, which gain nothing yet
-        if seconds < _MOST_CHUNK_SECONDS and units // 2 < self._wanted_units:
+        if seconds < _MAX_CHUNK_SECONDS and units // 2 < self._wanted_units:
             return units
         return units if seconds < _CHUNK_SECONDS or (fewer is not None and each < _GAIN * fewer) else units // 2
 
@@ -176,6 +176,6 @@ class InlineStream:
         return True
 
     def close(self) -> None:
-        self._index = self._course.steps
+        self._index = self._step_range.steps
         self._ready = []
         self._direct = None

@@ -5,13 +5,13 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock._graph._apply import Context
-from penstock._graph._ordered._build import leaves_of
-from penstock._graph._ordered._leaf import Leaf, LeafCourse, read_inline
+from penstock._graph._streaming._build import leaves_of
+from penstock._graph._streaming._leaf import BlockInput, InputRange, read_inline
 from penstock._plan._plan import Plan
-from penstock._runtime._batches import Course
+from penstock._runtime._batches import StepRange
+from penstock._runtime._collate_job import CollateJob, CollateTask
 from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
 from penstock._runtime._span_job import SpanJob
-from penstock._runtime._tail_job import TailJob, TailTask
 from penstock.batching._layout import Layout
 from penstock.transport._memory import Lease, Region
 
@@ -19,7 +19,7 @@ from penstock.transport._memory import Lease, Region
 class BatchTask(NamedTuple):
     """What makes a `BatchJob`."""
 
-    course: Course
+    step_range: StepRange
     block_rows: int
     layout: bytes | None
     """Pickled, since it's the same for all but the first jobs of a loader, and takes longer to load than all else."""
@@ -30,7 +30,7 @@ class SpanTask(NamedTuple):
 
     leaf: int
     epoch: int
-    course: LeafCourse
+    step_range: InputRange
     span: range
     block_rows: int
 
@@ -108,17 +108,17 @@ class GivenJob(Job, Protocol):
         ...
 
 
-SharedJob: TypeAlias = BatchJob | SpanJob | TailJob | GivenJob
-Task: TypeAlias = BatchTask | SpanTask | TailTask | GivenTask
+SharedJob: TypeAlias = BatchJob | SpanJob | CollateJob | GivenJob
+Task: TypeAlias = BatchTask | SpanTask | CollateTask | GivenTask
 
 
 def task_of(job: SharedJob) -> Task:
     """Return a job as a value."""
     if isinstance(job, BatchJob):
-        return BatchTask(job.course, job.block_rows, None if job.layout is None else job.layout.pickled)
+        return BatchTask(job.step_range, job.block_rows, None if job.layout is None else job.layout.pickled)
     if not isinstance(job, SpanJob):
         return job.task()
-    return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.course, job.span, job.block_rows)
+    return SpanTask(job.leaf.number, job.leaf.epoch, job.leaf.input_range, job.span, job.block_rows)
 
 
 def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
@@ -126,11 +126,13 @@ def job_of(task: Task, plan: Plan, context: Context) -> SharedJob:
     if isinstance(task, BatchTask):
         learned = Learned()
         learned.layout = None if task.layout is None else _unpickled(task.layout)
-        return BatchJob(plan, task.course, task.block_rows, learned, shared=True)
+        return BatchJob(plan, task.step_range, task.block_rows, learned, shared=True)
     if not isinstance(task, SpanTask):
         return task.job(plan)
     node = leaves_of(plan.node)[task.leaf]
-    return SpanJob(Leaf(task.leaf, node, task.epoch, task.course, read_inline, context), task.span, task.block_rows)
+    return SpanJob(
+        BlockInput(task.leaf, node, task.epoch, task.step_range, read_inline, context), task.span, task.block_rows
+    )
 
 
 @lru_cache

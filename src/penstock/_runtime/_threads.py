@@ -11,37 +11,37 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
 from penstock._graph._apply import Context
-from penstock._graph._deadly import may_be_left
+from penstock._graph._crashing_rows import may_be_left
 from penstock._graph._nodes import Element
-from penstock._graph._ordered._build import leaves_of
-from penstock._graph._ordered._chunk import Chunk, Token
-from penstock._graph._ordered._leaf import Leaf, one_by_one
-from penstock._graph._ordered._tail import Tail
+from penstock._graph._streaming._build import leaves_of
+from penstock._graph._streaming._chunk import Chunk, Token
+from penstock._graph._streaming._collate import Collate
+from penstock._graph._streaming._leaf import BlockInput, one_by_one
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches
-from penstock._runtime._batches import WHOLE_BATCH, Course, Unit, coordinates_of, may_be_replaced
+from penstock._runtime._batches import WHOLE_BATCH, StepRange, Unit, coordinates_of, may_be_replaced
 from penstock._runtime._client import Client
-from penstock._runtime._crew import Crew
+from penstock._runtime._crashing_rows import deadly_error, deadly_position_error
 from penstock._runtime._cutting import Cutter, SpanCutter
-from penstock._runtime._deadly import deadly_error, deadly_position_error
 from penstock._runtime._inline import InlineBatches
 from penstock._runtime._jobs import BatchJob
-from penstock._runtime._left import without
-from penstock._runtime._ordered import OrderedStream
 from penstock._runtime._queue import JobQueue, ReadyQueue
+from penstock._runtime._remaining import without
+from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._span_job import SpanJob
+from penstock._runtime._streaming import StreamingBatches
 from penstock._runtime._streams import EndOfEpoch
 from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
-    from penstock._runtime._ahead._read_ahead import ReadAhead
+    from penstock._runtime._io_prefetch._read_ahead import ReadAhead
 
 
 SMALL_LEAF_BYTES: Final = 65_536
 """Of arrays that are copied out of a job's memory, so that keeping the labels doesn't keep the images."""
 
-_MOST_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
+_MAX_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
 
 AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 
@@ -49,54 +49,54 @@ AnyJob = TypeVar("AnyJob", BatchJob, SpanJob)
 class ThreadBatchStream:
     """Batches of an indexable dataset: in order, or those first that are ready first."""
 
-    def __init__(self, crew: Crew, client: Client, courses: list[Course]) -> None:
+    def __init__(self, scheduler: Scheduler, client: Client, step_ranges: list[StepRange]) -> None:
         plan = client.plan
         if not isinstance(plan.program, Batches):
             raise TypeError("an ordered dataset has no batches of its own")
         self._plan = plan
         self._program: Batches = plan.program
-        self._crew = crew
+        self._scheduler = scheduler
         self._client = client
-        self._left = courses  # what no job was taken of; in order
+        self._left = step_ranges  # what no job was taken of; in order
         self._copied_bytes = sys.maxsize if plan.copy else SMALL_LEAF_BYTES
         self._inline = InlineBatches(plan.program, plan.shard, client.consumer_context())
         self._queue = self._open(self._left)
-        self._descriptor = crew.fileno(client)
+        self._descriptor = scheduler.fileno(client)
         self._job: BatchJob | None = None
         self._index = 0  # of the job's next batch
         self._repeated = 0  # times, that a job was begun again since the last batch
         self._ready: list[Element] = []  # the job's batches from that one on, the last first
 
-    def _open(self, courses: list[Course]) -> "JobQueue[BatchJob]":
+    def _open(self, step_ranges: list[StepRange]) -> "JobQueue[BatchJob]":
         plan = self._plan
-        cutter = Cutter(self._crew, self._client, self._program, courses)
+        cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
             ahead = _read_ahead(next_job, plan.limits.read_ahead)
             next_job, ended = ahead.next_job, ahead.close
         kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
-        return kind(self._crew, self._client, next_job, cutter.window, ended=ended)
+        return kind(self._scheduler, self._client, next_job, cutter.window, ended=ended)
 
     def next(self) -> tuple[Element, Token]:
         job = self._awaited()
-        trouble = job.trouble
-        if trouble.death is not None and self._index >= trouble.step:
-            return self._gone_around(job, trouble.row, trouble.death)
+        failure = job.failure
+        if failure.death is not None and self._index >= failure.step:
+            return self._gone_around(job, failure.row, failure.death)
         if not job.failed:
             return self._handed_out(job, self._next_of(job))
-        if trouble.is_passing and self._repeated < decide(REPEATED_JOBS, _MOST_REPEATED):
+        if failure.is_passing and self._repeated < decide(REPEATED_JOBS, _MAX_REPEATED):
             self._repeated += 1
             self._begin_again(job)
             return self.next()
-        self._crew.prepare_consumer()
-        batch = self._inline.batch(job.course.unit(self._index), careful=trouble.is_suspect)
+        self._scheduler.prepare_consumer()
+        batch = self._inline.batch(job.step_range.unit(self._index), careful=failure.is_suspect)
         return self._handed_out(job, batch)
 
     def next_nowait(self) -> tuple[Element, Token] | None:
-        if self._crew.is_closed:
+        if self._scheduler.is_closed:
             return None
         job = self._job or self._begun(self._queue.next_job_nowait())
-        if job is None or job.failed or job.trouble.death is not None:
+        if job is None or job.failed or job.failure.death is not None:
             return None
         return self._handed_out(job, self._next_of(job))
 
@@ -107,8 +107,8 @@ class ThreadBatchStream:
 
     def _awaited(self) -> BatchJob:
         """Return the job whose batches are handed out, and wait for it."""
-        if self._crew.is_closed:
-            self._crew.check()
+        if self._scheduler.is_closed:
+            self._scheduler.check()
         job = self._job or self._begun(self._queue.next_job())
         if job is None:
             raise EndOfEpoch
@@ -117,16 +117,16 @@ class ThreadBatchStream:
     def _begun(self, job: BatchJob | None) -> BatchJob | None:
         if job is not None:
             self._job, self._index = job, 0
-            self._left = without(self._left, job.course)
+            self._left = without(self._left, job.step_range)
             job.failed = job.failed or bool(decide(LEFT_TO_CONSUMER, 0))
         return job
 
     def _handed_out(self, job: BatchJob, batch: Element) -> tuple[Element, Token]:
-        step = None if self._plan.ordered else job.course.first.step + self._index
+        step = None if self._plan.ordered else job.step_range.first.step + self._index
         self._index += 1
         self._repeated = 0
-        if self._index == job.course.steps:
-            self._client.tell_of(job.trouble.complaint)
+        if self._index == job.step_range.steps:
+            self._client.tell_of(job.failure.complaint)
             self._job = None
         return batch, step
 
@@ -136,18 +136,18 @@ class ThreadBatchStream:
         None where it can't, and batches come by `next`, which says what is raised.
         """
         job = self._awaited()
-        trouble = job.trouble
-        stacked = None if self._index or job.failed or trouble.death is not None else job.stacked()
+        failure = job.failure
+        stacked = None if self._index or job.failed or failure.death is not None else job.stacked()
         if stacked is None:
             return None
-        self._client.tell_of(trouble.complaint)
+        self._client.tell_of(failure.complaint)
         self._job = None
-        first, steps = job.course.first.step, job.course.steps
+        first, steps = job.step_range.first.step, job.step_range.steps
         return *stacked, (None,) * steps if self._plan.ordered else range(first, first + steps)
 
     def _gone_around(self, job: BatchJob, row: int | None, death: WorkerError) -> tuple[Element, Token]:
         """Return the job's next batch without the row, or the batch, that processes die of; raise if that can't be."""
-        program, unit, shard = self._program, job.course.unit(self._index), self._plan.shard
+        program, unit, shard = self._program, job.step_range.unit(self._index), self._plan.shard
         error = deadly_error(program, shard, unit, row, death)
         at: tuple[int, ...] = (unit.epoch, unit.position, WHOLE_BATCH)
         may_be = may_be_replaced(program)
@@ -171,11 +171,11 @@ class ThreadBatchStream:
         self._queue.close()
         self._job = None
         self._ready = []
-        self._left = [job.course.part(self._index, job.course.steps), *self._left]
+        self._left = [job.step_range.part(self._index, job.step_range.steps), *self._left]
         self._queue = self._open(self._left)
 
     def failing(self) -> Unit | None:
-        return None if self._job is None or self._plan.ordered else self._job.course.unit(self._index)
+        return None if self._job is None or self._plan.ordered else self._job.step_range.unit(self._index)
 
     def fileno(self) -> int | None:
         return self._descriptor
@@ -192,21 +192,21 @@ class ThreadBatchStream:
 class ThreadReader:
     """Reads the leaves of an ordered dataset: threads compute blocks of positions ahead, for each leaf in use."""
 
-    def __init__(self, crew: Crew, client: Client) -> None:
-        crew.check()
+    def __init__(self, scheduler: Scheduler, client: Client) -> None:
+        scheduler.check()
         plan = client.plan
         self._plan = plan
-        self._crew = crew
+        self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
         leaves = leaves_of(plan.node)
         self._leaves = len(leaves)
         # Of those that read async sources, each has its share.
         self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)
-        self._begun: tuple[Leaf, int] | None = None
+        self._begun: tuple[BlockInput, int] | None = None
         self._closed = False
 
-    def begin(self, leaf: Leaf, start: int) -> None:
+    def begin(self, leaf: BlockInput, start: int) -> None:
         """Start computing ahead of the call that asks for it."""
         self._open(leaf, start)
         self._begun = (leaf, start)
@@ -216,43 +216,47 @@ class ThreadReader:
         """Whether it computes ahead of the call that asks for it."""
         return self._begun is not None
 
-    def _open(self, leaf: Leaf, start: int) -> JobQueue[SpanJob]:
+    def _open(self, leaf: BlockInput, start: int) -> JobQueue[SpanJob]:
         self._close(leaf.number)
-        cutter = SpanCutter(self._crew, self._client, leaf, start, self._leaves)
+        cutter = SpanCutter(self._scheduler, self._client, leaf, start, self._leaves)
         next_job, ended = cutter.next_job, None
         if self._plan.place == "threads" and awaits(leaf.node):
             ahead = _read_ahead(next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
-        queue = JobQueue(self._crew, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
+        queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
         self._queues[leaf.number] = queue
         if self._closed:  # by another thread, which may not have seen this queue
             queue.close()
         return queue
 
-    def __call__(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
+    def __call__(self, leaf: BlockInput, start: int) -> Iterator[Chunk]:
         """Yield the leaf's chunks from a number in its course on."""
         begun, self._begun = self._begun, None
-        is_open = begun is not None and (begun[0].course, begun[0].epoch, begun[1]) == (leaf.course, leaf.epoch, start)
+        is_open = begun is not None and (begun[0].input_range, begun[0].epoch, begun[1]) == (
+            leaf.input_range,
+            leaf.epoch,
+            start,
+        )
         queue = self._queues[leaf.number] if is_open else self._open(leaf, start)
         # Not closed in a `finally`: that runs where an interrupted generator is dropped, and another interrupt would be
         # printed and forgotten there. Whoever stops early has the reader closed, or reads the leaf anew.
         repeated = 0
         while (job := queue.next_job()) is not None:
-            if job.trouble.death is not None:
-                deadly = job.span.start + (job.trouble.row or 0)
+            if job.failure.death is not None:
+                deadly = job.span.start + (job.failure.row or 0)
                 yield from one_by_one(leaf, job.span.start, deadly)
-                self._go_around(leaf, deadly, job.trouble.death)
+                self._go_around(leaf, deadly, job.failure.death)
                 queue = self._open(leaf, deadly)
                 continue
-            if job.failed and job.trouble.is_passing and repeated < decide(REPEATED_JOBS, _MOST_REPEATED):
+            if job.failed and job.failure.is_passing and repeated < decide(REPEATED_JOBS, _MAX_REPEATED):
                 repeated += 1
                 queue = self._open(leaf, job.span.start)
                 continue
             repeated = 0
             if job.failed or decide(LEFT_TO_CONSUMER, 0):
-                self._crew.prepare_consumer()
+                self._scheduler.prepare_consumer()
                 yield from one_by_one(leaf, job.span.start, job.span.stop)
-                self._client.tell_of(job.trouble.complaint)
+                self._client.tell_of(job.failure.complaint)
             else:
                 self._client.learned.sized(_array_bytes(_any_element(job)))
                 for span, block in job.parts:
@@ -260,10 +264,10 @@ class ThreadReader:
         if self._queues.get(leaf.number) is queue:
             self._close(leaf.number)
 
-    def _go_around(self, leaf: Leaf, number: int, death: WorkerError) -> None:
+    def _go_around(self, leaf: BlockInput, number: int, death: WorkerError) -> None:
         """Have the element that processes die of left out or replaced; raise if no step does that."""
         error = deadly_position_error(leaf, number, death)
-        at = leaf.epoch, int(leaf.course.positions(number, number + 1)[0])
+        at = leaf.epoch, int(leaf.input_range.positions(number, number + 1)[0])
         # What is there already was replaced; now what took its place kills.
         if (*at, leaf.number) in self._client.deadly or not may_be_left(leaf.node, *at):
             try:
@@ -294,35 +298,35 @@ class ThreadReader:
             queue.close()
 
 
-class ThreadOrderedStream(OrderedStream):
+class ThreadStreamingBatches(StreamingBatches):
     """Elements of an ordered dataset, of which threads compute what depends on the position alone."""
 
     def __init__(
         self,
-        crew: Crew,
+        scheduler: Scheduler,
         client: Client,
-        course: Course,
+        step_range: StepRange,
         context: Context,
-        tail: Tail | None = None,
+        collate: Collate | None = None,
         *,
         singly: bool = False,
     ) -> None:
         """Begin nothing yet.
 
         Args:
-            crew: who computes the leaves.
+            scheduler: who computes the leaves.
             client: whose they are.
-            course: which elements.
+            step_range: which elements.
             context: of the thread that reads.
-            tail: steps that are left out.
+            collate: steps that are left out.
             singly: whether the steps above take in one element after the other, and none before it is needed.
         """
-        self._reader = ThreadReader(crew, client)
-        self._descriptor = crew.fileno(client)
+        self._reader = ThreadReader(scheduler, client)
+        self._descriptor = scheduler.fileno(client)
         read = self._read_singly if singly else self._reader
-        super().__init__(client.plan, course, context, read, tail)
+        super().__init__(client.plan, step_range, context, read, collate)
 
-    def _read_singly(self, leaf: Leaf, start: int) -> Iterator[Chunk]:
+    def _read_singly(self, leaf: BlockInput, start: int) -> Iterator[Chunk]:
         for chunk in self._reader(leaf, start):
             for index in range(len(chunk.elements)):
                 yield chunk.part(index, index + 1)
@@ -357,6 +361,6 @@ def _array_bytes(elements: list[Element]) -> int:
 
 def _read_ahead(make_job: Callable[[], AnyJob | None], limit: int) -> "ReadAhead[AnyJob]":
     """Return what reads async sources ahead for jobs, at work."""
-    from penstock._runtime._ahead._read_ahead import ReadAhead  # noqa: PLC0415 - asyncio is slow to import
+    from penstock._runtime._io_prefetch._read_ahead import ReadAhead  # noqa: PLC0415 - asyncio is slow to import
 
     return ReadAhead(make_job, limit)

@@ -48,7 +48,7 @@ from penstock._tree import Element
 from penstock.errors import UsageError
 
 _SEGMENT_BYTES: Final = 64 << 20
-_MOST_SEGMENTS: Final = 256  # full ones; each takes a descriptor
+_MAX_SEGMENTS: Final = 256  # full ones; each takes a descriptor
 _NAME: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+\.segment")
 _LOOKED_AFTER_SECONDS: Final = 1.0
 _BITS: Final = 48  # of an offset, and of a size: 256 TB
@@ -311,7 +311,7 @@ class DiskCache:
 
     def _ready_to_write(self, size: int) -> tuple[int, int]:
         """Return the number of a file with room for so many bytes, and the descriptor that appends to it."""
-        most = max(_SEGMENT_BYTES, self._limit_bytes // _MOST_SEGMENTS)
+        most = max(_SEGMENT_BYTES, self._limit_bytes // _MAX_SEGMENTS)
         if self._writing is not None and self._segments[self._writing].size_bytes + size > most:
             self._close_writer()
         if self._writing is None or self._writer is None:

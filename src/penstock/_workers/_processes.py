@@ -38,7 +38,7 @@ from penstock.transport._ring import SlotRing
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_MOST_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves or hung
+_MAX_TROUBLE: Final = 10  # so many in a row that were killed at their start, or two that failed by themselves or hung
 _FAILURE: Final = 5
 _AT_ONCE: Final = 3  # so many that did nothing have others take their place at once
 _FIRST_WAIT_SECONDS: Final = 0.05
@@ -206,7 +206,7 @@ class WorkerProcesses:
             trouble = 0 if has_started else trouble + (1 if was_killed and not hangs else _FAILURE)
             if hangs and stack is not None:
                 death = self._hanging(number, child.pid, stack, death)
-            if trouble >= _MOST_TROUBLE:
+            if trouble >= _MAX_TROUBLE:
                 self._employer.fail(death)
                 return
             _logger.warning("another process takes the place of one that died: %s", death)

@@ -27,7 +27,7 @@ from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 
 _RANGE_SECONDS: Final = 0.02
-_MOST_POSITIONS: Final = 1 << 14
+_MAX_POSITIONS: Final = 1 << 14
 _RANGES_PER_THREAD: Final = 4
 _PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
@@ -124,7 +124,7 @@ class _Ranges(Generic[Result]):
             if self._is_over():
                 return None
             share = (self._total - self._next) // (2 * self._threads)
-            most = min(self._total - self._next, _MOST_POSITIONS)
+            most = min(self._total - self._next, _MAX_POSITIONS)
             stop = self._next + decide(RANGE_POSITIONS, max(min(self._size, share), 1), most)
             claimed: _Range[Result] = _Range(self._next, stop)
             self._next = stop
@@ -138,7 +138,7 @@ class _Ranges(Generic[Result]):
             if claimed.error is not None:
                 self._stopped = True
             fitting = int((claimed.stop - claimed.start) * _RANGE_SECONDS / max(seconds, 1e-9))
-            self._size = max(min(fitting, 2 * self._size, _MOST_POSITIONS), 1)
+            self._size = max(min(fitting, 2 * self._size, _MAX_POSITIONS), 1)
             self._changed.notify_all()
         self._finished.ring()
 

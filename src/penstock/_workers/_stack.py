@@ -12,8 +12,8 @@ from typing import Final
 
 # One that nobody else uses: the first are the C library's. Systems without such have no worker processes.
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
-_MOST_BYTES: Final = 100_000
-_MOST_CHARACTERS: Final = 8_000
+_MAX_BYTES: Final = 100_000
+_MAX_CHARACTERS: Final = 8_000
 _OWN_THREAD: Final = "_end_with_parent"  # a function of ours, in which it waits
 
 
@@ -30,11 +30,11 @@ class StackFile:
     def take(self) -> str:
         """Return what the process has written, and forget it: its threads' stacks, the main one's first."""
         self._memory.seek(0)  # where the next process will write, too
-        written = self._memory.read(_MOST_BYTES).decode(errors="replace")
+        written = self._memory.read(_MAX_BYTES).decode(errors="replace")
         self._memory.seek(0)
         self._memory.truncate()
         stacks = [stack for stack in written.strip().split("\n\n") if _OWN_THREAD not in stack]
-        return "\n\n".join(re.sub(r"0x[0-9a-f]+ ", "", stack) for stack in reversed(stacks))[:_MOST_CHARACTERS]
+        return "\n\n".join(re.sub(r"0x[0-9a-f]+ ", "", stack) for stack in reversed(stacks))[:_MAX_CHARACTERS]
 
     def close(self) -> None:
         """Give the memory back."""

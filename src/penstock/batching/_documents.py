@@ -22,7 +22,7 @@ Element: TypeAlias = Any  # user data
 BARE: Final = "tokens"
 """The name of the feature of documents that are bare arrays."""
 
-_MOST_ROWS: Final = 64
+_MAX_ROWS: Final = 64
 _BLOCK_BYTES: Final = 1 << 21
 
 _dtype = attrgetter("dtype")
@@ -221,7 +221,7 @@ def most_rows(packing: Packing, form: Form) -> int:
     rooms = dict(packing.features)
     widths = (rooms.get(name, rooms.get("", 0)) for name in form.features)
     row_bytes = sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
-    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MOST_ROWS)
+    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _MAX_ROWS)
 
 
 def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:

@@ -33,7 +33,7 @@ STREAMING_BINS: Final = 64
 # Planning can look ahead: with 1,024 the same sequences are 99.93 % full, or 99.82 %.
 PLANNED_BINS: Final = 1024
 
-_MOST_BINS: Final = 2**31 - 1
+_MAX_BINS: Final = 2**31 - 1
 
 
 class OpenBins(NamedTuple):
@@ -126,7 +126,7 @@ def assign_best_fit(
             f"lengths must have a column for each of the {rooms.size} capacities; got shape {np.shape(lengths)}. "
             "Give one length per document and feature."
         )
-    if not 1 <= bins <= _MOST_BINS:
+    if not 1 <= bins <= _MAX_BINS:
         raise UsageError(f"bins must be in [1, 2**31); got bins={bins!r}. Leave it out for the default.")
     if most_documents < 0:
         raise UsageError(f"most_documents must be at least 0; got {most_documents!r}. Pass 0 for any number.")

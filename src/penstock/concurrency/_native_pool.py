@@ -34,7 +34,7 @@ from penstock.errors import ClosedError, UsageError
 
 _Result = TypeVar("_Result")
 
-_MOST_THREADS: Final = 4096  # more is a mistake, and would take a process's share of threads
+_MAX_THREADS: Final = 4096  # more is a mistake, and would take a process's share of threads
 _CANCELLED_PATIENCE_SECONDS: Final = 0.5  # enough for a read from a disk, and little for a person who pressed Ctrl-C
 
 
@@ -63,9 +63,9 @@ class NativeThreadPool:
     """
 
     def __init__(self, num_threads: int, *, patience: float | None = 60.0) -> None:
-        if not 1 <= num_threads <= _MOST_THREADS:
+        if not 1 <= num_threads <= _MAX_THREADS:
             raise UsageError(
-                f"num_threads must be in [1, {_MOST_THREADS}]; got {num_threads}. The number of cores is a good start"
+                f"num_threads must be in [1, {_MAX_THREADS}]; got {num_threads}. The number of cores is a good start"
             )
         if patience is not None and not patience >= 0:
             raise UsageError(f"patience must be seconds from 0, or None to wait for ever; got patience={patience}")

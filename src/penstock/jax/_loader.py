@@ -10,7 +10,7 @@ from penstock._graph._describe import chain_text
 from penstock._graph._length import is_endless
 from penstock._graph._nodes import Element
 from penstock._graph._verify import need_count
-from penstock._loader._placed_in_turns import LoaderInTurns
+from penstock._loader._placement_thread import LoaderInTurns
 from penstock._loader._turns import TurnThread
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock.errors import GraphError

@@ -10,7 +10,7 @@ from penstock.concurrency._children._packed_error import error_text
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import DroppedItem
 
-_MOST_LISTED: Final = 1_000
+_MAX_LISTED: Final = 1_000
 _PROBATION_ITEMS: Final = 100  # a rate means nothing before
 _NOTE: Final = "Raised here, of which the frames were released:"
 
@@ -88,7 +88,7 @@ class Dropped:
     def add(self, dropped: DroppedItem) -> None:
         """Count one more."""
         self.count += 1
-        if len(self.first) < _MOST_LISTED:
+        if len(self.first) < _MAX_LISTED:
             _release_frames(dropped.error)
             self.first.append(dropped)
 

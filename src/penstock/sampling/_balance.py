@@ -16,7 +16,7 @@ from penstock.sampling._permutation import Permutation
 Labels: TypeAlias = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.str_]
 
 # Up to so many classes a period's order is a sort of hashes, for many periods at once; beyond, a permutation each.
-_MOST_SORTED: Final = 64
+_MAX_SORTED: Final = 64
 
 
 class _Classes(NamedTuple):
@@ -108,7 +108,7 @@ class Balance:
         """Return which class comes at one place of one period."""
         count = len(self._classes.counts)
         seed = derive(self.seed, "order")
-        if count > _MOST_SORTED:
+        if count > _MAX_SORTED:
             return Permutation(count, derive(seed, epoch, period))(place)
         hashes = derive_block(seed, np.full(count, epoch), np.full(count, period), np.arange(count))
         return int(hashes.argsort()[place])
@@ -122,7 +122,7 @@ class Balance:
         changes = np.flatnonzero((periods[1:] != periods[:-1]) | (epochs[1:] != epochs[:-1])) + 1
         firsts = np.concatenate(([0], changes))
         stops = np.concatenate((changes, [len(periods)]))
-        if count <= _MOST_SORTED:
+        if count <= _MAX_SORTED:
             # A row for each period, a column for each class. The hashes of a row are all different, since the last part
             # of a path is mapped one to one.
             columns = (epochs[firsts, np.newaxis], periods[firsts, np.newaxis], np.arange(count)[np.newaxis])

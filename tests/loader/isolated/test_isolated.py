@@ -136,7 +136,7 @@ def test_a_bound_of_memory() -> None:
         warnings.simplefilter("ignore")
         batches = iter(loader)
         kept: list[Any] = []
-        with pytest.raises(UsageError, match="memory=8000000 bytes are too few"):
+        with pytest.raises(UsageError, match="memory=8000000 is too small"):
             kept.extend(batches)
         count = len(kept)
         assert 1 <= count <= 4

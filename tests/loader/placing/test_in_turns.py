@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock._loader._placed_in_turns import LoaderInTurns, PlacedInTurns
+from penstock._loader._placement_thread import LoaderInTurns, PlacedInTurns
 from penstock._loader._turns import TurnThread
 from penstock._runtime._streams import EndOfEpoch
 from penstock.transport._daemon_thread import DaemonThread

@@ -8,7 +8,7 @@ import pytest
 from tests.loader.test_processes import STRIDE, STRUCK, run
 
 IN_TURNS = """
-from penstock._loader._placed_in_turns import LoaderInTurns
+from penstock._loader._placement_thread import LoaderInTurns
 from penstock._loader._turns import TurnThread
 
 begun, go_on = threading.Event(), threading.Event()

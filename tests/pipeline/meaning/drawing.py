@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.pipeline.meaning.graphs import KINDS, Branch, Graph, Group, Items, StageValue, Step, Ungroup
 
 FAIL_POINTS = st.frozensets(st.integers(0, 45), min_size=1, max_size=3)
-MOST_GENERATORS = 2  # each may double the items
+MAX_GENERATORS = 2  # each may double the items
 
 
 @st.composite
@@ -71,7 +71,7 @@ class _Drawing:
                 return self._branch(depth)
 
     def _step(self) -> Step:
-        kinds = KINDS if self._generators < MOST_GENERATORS else ["sync", "async", "lookup"]
+        kinds = KINDS if self._generators < MAX_GENERATORS else ["sync", "async", "lookup"]
         kind = self._draw(st.sampled_from(kinds))
         self._generators += "generator" in kind
         concurrency = self._draw(st.sampled_from([1, 1, 2, 3, 8]))

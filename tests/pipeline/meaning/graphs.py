@@ -13,7 +13,7 @@ from typing import Any, Literal
 from penstock.pipeline import SKIP, Aggregate, Disaggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
 
 Kind = Literal["sync", "async", "generator", "async generator", "lookup"]
-MOST_ITEMS = 1000
+MAX_ITEMS = 1000
 
 
 class BrokenError(ValueError):
@@ -259,7 +259,7 @@ class _AsyncRouter:
 
 
 def _origin(item: Any) -> int:
-    return item % MOST_ITEMS if isinstance(item, int) else 0
+    return item % MAX_ITEMS if isinstance(item, int) else 0
 
 
 def function_of(step: Step) -> Any:
@@ -367,4 +367,4 @@ def changed(item: Any, step: Step) -> Any:
         return [leaf for leaf in inner if leaf is not SKIP]
     if step.leaves_out and _origin(item) % 4 == 1:
         return SKIP
-    return item if item is None else item + MOST_ITEMS * (step.number + 1)
+    return item if item is None else item + MAX_ITEMS * (step.number + 1)

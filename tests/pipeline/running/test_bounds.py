@@ -17,9 +17,9 @@ pytestmark = pytest.mark.each_value
 Order = Literal["input", "completion"]
 ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
-MOST_IN_A_CHANNEL = 1024  # of items that cost nothing, where the user gives no bound
+MAX_IN_A_CHANNEL = 1024  # of items that cost nothing, where the user gives no bound
 FEW_AHEAD = 64  # generous for a few channels of at most two items, and what is between them
-MOST_AHEAD = 3 * 4 * MOST_IN_A_CHANNEL  # channels and what is between them, where items are lists of up to four
+MAX_AHEAD = 3 * 4 * MAX_IN_A_CHANNEL  # channels and what is between them, where items are lists of up to four
 
 
 def can_be(kind: Kind, order: Order) -> bool:
@@ -301,7 +301,7 @@ def test_nobody_reads(shape: str, source: type[Counting]) -> None:
         before = counting.taken
         run_something_else()
         assert counting.taken == before
-        assert before <= (MOST_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
+        assert before <= (MAX_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -311,7 +311,7 @@ def test_a_slow_reader(shape: str) -> None:
     with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
         for number in range(2_000):
             pipeline.get_item(timeout=PATIENCE_SECONDS)
-            assert counting.taken - number <= (MOST_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
+            assert counting.taken - number <= (MAX_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
 
 
 def test_slow_items_are_not_taken_far_ahead() -> None:

@@ -18,7 +18,7 @@ from tests.pipeline.running.reading import PATIENCE_SECONDS
 
 Arguments = TypeVarTuple("Arguments")
 
-MOST_STOPS = 40  # of the awaits of a run, so many are tried, spread evenly
+MAX_STOPS = 40  # of the awaits of a run, so many are tried, spread evenly
 HOLD_SECONDS = 0.5  # a safety net: `stop` that tells the loop nothing must not hold it for ever
 
 
@@ -288,5 +288,5 @@ def test_stopped_at_every_await(shape: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Nothing hangs and nothing stays open, wherever the stop comes; the loop has nothing to complain about."""
     total = run_and_stop(monkeypatch, SHAPES[shape], stop_at=10**9)
     assert total > 20
-    for stop_at in sorted({*range(1, 13), *range(1, total, max(total // MOST_STOPS, 1))}):
+    for stop_at in sorted({*range(1, 13), *range(1, total, max(total // MAX_STOPS, 1))}):
         run_and_stop(monkeypatch, SHAPES[shape], stop_at)

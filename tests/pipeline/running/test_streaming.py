@@ -12,7 +12,7 @@ from penstock.pipeline import SKIP, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate
 
 Where = Literal["threads", "pool", "disaggregate"]
-MOST_AHEAD = 2 * 1024 + 8  # values that cost nothing: those that wait in a channel, and those on their way to it
+MAX_AHEAD = 2 * 1024 + 8  # values that cost nothing: those that wait in a channel, and those on their way to it
 
 
 def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadPoolExecutor) -> PipelineBuilder:
@@ -47,7 +47,7 @@ def test_values_without_end(where: Where) -> None:
         pipeline.stop(timeout=PATIENCE_SECONDS)
         after = made[0]
     assert read == [*range(1, 5001)]
-    assert after - 5000 <= MOST_AHEAD
+    assert after - 5000 <= MAX_AHEAD
     assert closed.is_set()  # nothing of it runs any more
     assert made[0] == after
 

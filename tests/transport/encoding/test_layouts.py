@@ -9,7 +9,7 @@ from hypothesis import given
 from penstock.errors import MessageError, UsageError
 from penstock.transport import Bytes
 from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
-from penstock.transport._encoding._encoder import MOST_LAYOUTS
+from penstock.transport._encoding._encoder import MAX_LAYOUTS
 from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
 
 
@@ -83,7 +83,7 @@ def test_what_differs_has_another_layout(others: list[Element]) -> None:
 def test_a_forgotten_layout_is_described_again() -> None:
     """Only the last used layouts are kept; one that comes back is described again, and decodes."""
     encoder, decoder = Encoder(), Decoder()
-    sizes = [*range(MOST_LAYOUTS + 1), MOST_LAYOUTS, 0]
+    sizes = [*range(MAX_LAYOUTS + 1), MAX_LAYOUTS, 0]
     described: list[bool] = []
     for size in sizes:
         encoded = encoder.encode(np.ones(size))
@@ -91,8 +91,8 @@ def test_a_forgotten_layout_is_described_again() -> None:
         if encoded.description is not None:
             decoder.learn(encoded.description)
         assert_same(np.ones(size), decoder.decode(encoded.head, written(encoded), ()))
-    assert described == [True] * (MOST_LAYOUTS + 1) + [False, True]
-    assert encoder.layouts == MOST_LAYOUTS + 2
+    assert described == [True] * (MAX_LAYOUTS + 1) + [False, True]
+    assert encoder.layouts == MAX_LAYOUTS + 2
 
 
 def test_layouts_of_many_writers_are_one() -> None:

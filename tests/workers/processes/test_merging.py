@@ -121,7 +121,7 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
 )
 def test_what_does_not_fit_gets_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that are larger than the memory planned for them come all the same, and later ones have room."""
-    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     expected = [digest(element) for element in ps.Loader(dataset)]
     with processes(dataset) as loader:
         for _ in range(2):

@@ -8,9 +8,9 @@ from typing import Final
 from penstock._cli.demo.training import Run, Step
 from penstock._cli.terminal import ENDED, FAILED, Terminal
 
-LEAST_ACCURACY: Final = 0.95
-MOST_STATE_BYTES: Final = 1000
-MOST_RESUME_SECONDS: Final = 0.010
+MIN_ACCURACY: Final = 0.95
+MAX_STATE_BYTES: Final = 1000
+MAX_RESUME_SECONDS: Final = 0.010
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def _equal_models(evidence: Evidence) -> Claim:
 def _is_accurate(evidence: Evidence) -> Claim:
     accuracy = evidence.resumed.accuracy or 0.0
     told = math.floor(accuracy * 1000) / 1000  # not what rounding would make of it
-    detail = f"{told:.1%} of the held-out digits are told right; more than {LEAST_ACCURACY:.0%} are asked for"
-    return Claim("accuracy", accuracy > LEAST_ACCURACY and accuracy == evidence.straight.accuracy, detail)
+    detail = f"{told:.1%} of the held-out digits are told right; more than {MIN_ACCURACY:.0%} are asked for"
+    return Claim("accuracy", accuracy > MIN_ACCURACY and accuracy == evidence.straight.accuracy, detail)
 
 
 def _is_pure(evidence: Evidence) -> Claim:
@@ -153,8 +153,8 @@ def _is_pure(evidence: Evidence) -> Claim:
 
 def judge_state(num_bytes: int) -> Claim:
     """Return whether a loader's state is as small as is promised; `num_bytes` is its length as JSON."""
-    detail = f"{num_bytes} bytes of JSON are all that the loader saves; under {MOST_STATE_BYTES:,} are promised"
-    return Claim("state", 0 < num_bytes < MOST_STATE_BYTES, detail)
+    detail = f"{num_bytes} bytes of JSON are all that the loader saves; under {MAX_STATE_BYTES:,} are promised"
+    return Claim("state", 0 < num_bytes < MAX_STATE_BYTES, detail)
 
 
 def judge_resume(seconds: float, first_batch_seconds: float | None = None) -> Claim:
@@ -164,10 +164,10 @@ def judge_resume(seconds: float, first_batch_seconds: float | None = None) -> Cl
         seconds: what `load_state_dict` took.
         first_batch_seconds: how long the first batch was then waited for; said, but nothing is promised about it.
     """
-    detail = f"{seconds * 1e3:.1f} ms to load the state; under {MOST_RESUME_SECONDS * 1e3:.0f} are promised"
+    detail = f"{seconds * 1e3:.1f} ms to load the state; under {MAX_RESUME_SECONDS * 1e3:.0f} are promised"
     if first_batch_seconds is not None:
         detail += f". The first batch came {first_batch_seconds * 1e3:.1f} ms after it was asked for"
-    return Claim("resume", seconds < MOST_RESUME_SECONDS, detail, is_timed=True)
+    return Claim("resume", seconds < MAX_RESUME_SECONDS, detail, is_timed=True)
 
 
 def _resumes_at_once(evidence: Evidence) -> Claim:

@@ -25,8 +25,8 @@ from typing import Final, Protocol
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import size_of
 
-_LEAST_ITEMS: Final = 2
-MOST_ITEMS: Final = 1024
+_MIN_ITEMS: Final = 2
+MAX_ITEMS: Final = 1024
 GATHER_SECONDS: Final = 0.001  # a chunk is what passes in this time
 _GATHER_BYTES: Final = 16 << 20
 
@@ -116,7 +116,7 @@ class Channel:
     """
 
     def __init__(self, *, max_items: int | None = None, max_bytes: int | None = None) -> None:
-        self.limit = _LEAST_ITEMS if max_items is None else max_items
+        self.limit = _MIN_ITEMS if max_items is None else max_items
         self.free = 0
         self.failure: PipelineFailure | None = None
         self.pace = 0.0
@@ -258,7 +258,7 @@ class Channel:
         limit = int(GATHER_SECONDS / max(pace, self.pace, 1e-9))
         if self._items:
             limit = min(limit, _GATHER_BYTES // max(size_of(self._items[0]), 1))
-        limit = min(max(limit, _LEAST_ITEMS), MOST_ITEMS)
+        limit = min(max(limit, _MIN_ITEMS), MAX_ITEMS)
         grown = limit > self.limit
         self.limit = limit
         if grown:

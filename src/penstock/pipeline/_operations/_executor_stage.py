@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock.errors import WorkerError
-from penstock.pipeline._channels._channel import MOST_ITEMS
+from penstock.pipeline._channels._channel import MAX_ITEMS
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _CHUNK_SECONDS: Final = 0.002
-_MOST_ATTEMPTS: Final = 3
+_MAX_ATTEMPTS: Final = 3
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class ExecutorStage(Stage):
                 await self._order.pass_on(number, results)
 
     def _chunk_size(self) -> int:
-        return min(max(int(_CHUNK_SECONDS / self.cost), 1), MOST_ITEMS) if self.cost else 1
+        return min(max(int(_CHUNK_SECONDS / self.cost), 1), MAX_ITEMS) if self.cost else 1
 
     async def _generate(self, items: list[object], number: int) -> None:
         """Put out what the generators of a chunk yield, one after the other."""
@@ -154,7 +154,7 @@ class _Steps:
         kept, self._values = self._values, Values([])
         with Caught() as caught:
             return self._results(await _settled(self._remote.step(kept)))
-        while isinstance(caught.error, WorkerError) and self._remote.repeatable and self._attempts < _MOST_ATTEMPTS:
+        while isinstance(caught.error, WorkerError) and self._remote.repeatable and self._attempts < _MAX_ATTEMPTS:
             self._attempts += 1
             self._skip = self._given
             with Caught() as caught:

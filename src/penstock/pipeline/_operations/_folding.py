@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from penstock._caught import Caught
-from penstock.pipeline._channels._channel import MOST_ITEMS
+from penstock.pipeline._channels._channel import MAX_ITEMS
 from penstock.pipeline._failures import source_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed
@@ -27,7 +27,7 @@ class FoldStage(Stage):
         """Make what the pass needs, before its first item; failing at that ends the pipeline."""
 
     async def _work(self) -> None:
-        while items := await self._take(MOST_ITEMS):
+        while items := await self._take(MAX_ITEMS):
             self._prepare()
             while items:
                 items = await self._fold(items)

@@ -13,7 +13,7 @@ from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
 from penstock.concurrency._worker import is_cancelled
-from penstock.pipeline._channels._channel import GATHER_SECONDS, MOST_ITEMS, Output
+from penstock.pipeline._channels._channel import GATHER_SECONDS, MAX_ITEMS, Output
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._config import Source as Described
 from penstock.pipeline._failures import FatalError, source_failure
@@ -210,9 +210,9 @@ class DisaggregateStage(GeneratorStage):
         super().__init__(site, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)
 
     async def _work(self) -> None:
-        most = MOST_ITEMS
+        most = MAX_ITEMS
         while items := await self._take(most):
-            most = MOST_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # what is slow isn't hoarded
+            most = MAX_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # what is slow isn't hoarded
             held: list[list[object]] = []
             for item in items:
                 if type(item) in _AT_HAND:
@@ -229,7 +229,7 @@ class DisaggregateStage(GeneratorStage):
         started = perf_counter()
         count = 0
         values = (value for each in held for value in each if value is not SKIP)
-        while chunk := [*islice(values, MOST_ITEMS)]:
+        while chunk := [*islice(values, MAX_ITEMS)]:
             count += len(chunk)
             await self._put(chunk)
         if held:

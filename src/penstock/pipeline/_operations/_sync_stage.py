@@ -8,7 +8,7 @@ stage works for itself, at the same time as the others.
 
 from typing import Final, Self
 
-from penstock.pipeline._channels._channel import GATHER_SECONDS, MOST_ITEMS, Waiters
+from penstock.pipeline._channels._channel import GATHER_SECONDS, MAX_ITEMS, Waiters
 from penstock.pipeline._channels._order import InOrder
 from penstock.pipeline._failures import FatalError, source_failure
 from penstock.pipeline._operations._calls import Applied, Op
@@ -46,7 +46,7 @@ class SyncStage(Stage):
                 await self._order.pass_on(number, await self._results(items))
 
     def _chunk_size(self) -> int:
-        return min(max(int(GATHER_SECONDS / max(self.cost, 1e-9)), 1), MOST_ITEMS) if self.cost else 1
+        return min(max(int(GATHER_SECONDS / max(self.cost, 1e-9)), 1), MAX_ITEMS) if self.cost else 1
 
     # -- as they complete
 

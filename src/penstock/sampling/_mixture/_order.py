@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._seeds import GOLDEN, MASK, derive
 
-_MOST_COUNTS = 2**15
-_LEAST_ROTATIONS = 16
+_MAX_COUNTS = 2**15
+_MIN_ROTATIONS = 16
 _RANK_BITS = 16
 _RANK_MASK = 2**_RANK_BITS - 1
 
@@ -68,7 +68,7 @@ class PeriodOrder:
 
     @cached_property
     def _rotations(self) -> int:
-        return min(self.period, max(_LEAST_ROTATIONS, _MOST_COUNTS // len(self.weights)))
+        return min(self.period, max(_MIN_ROTATIONS, _MAX_COUNTS // len(self.weights)))
 
     @cached_property
     def _rotation_step(self) -> int:

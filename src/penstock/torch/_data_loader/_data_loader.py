@@ -22,9 +22,9 @@ from penstock.torch._data_loader._epoch import (
     set_generators,
     start_state,
 )
-from penstock.torch._data_loader._parts import base_seed_of, is_data_pipe, watch_elements, watch_indices
 from penstock.torch._data_loader._places import Pass, Places, saved_places
 from penstock.torch._data_loader._streams_iterator import StreamsIterator
+from penstock.torch._data_loader._torch_private import base_seed_of, is_data_pipe, watch_elements, watch_indices
 from penstock.torch._data_loader._work._stream import is_stateful
 from penstock.torch._data_loader._workers_iterator import WorkersIterator
 

@@ -22,8 +22,8 @@ from penstock.errors import StateError
 
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
-_MOST_BATCHES: Final = 1 << 40
-_MOST_NESTED: Final = 8  # samplers, should one say that it is below itself
+_MAX_BATCHES: Final = 1 << 40
+_MAX_NESTED: Final = 8  # samplers, should one say that it is below itself
 _SHAPE: Final = (  # torch's names, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
@@ -140,7 +140,7 @@ class Saved:
         self.generator: str | None = given.get("generator")
         if self.generator is not None:
             _check_generator(self.generator)
-        self.reached = whole_number(given, "reached", 0, _MOST_BATCHES)
+        self.reached = whole_number(given, "reached", 0, _MAX_BATCHES)
         self.base_seed = whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
         self.number = whole_number(given, "number", 0, 1 << 31)
         self.made_from = _checked_origins(given.get("made_from", {}))
@@ -312,7 +312,7 @@ def _nest(sampler: object) -> list[Any]:
     """Return a sampler, and those below that it takes indices from, as torch, Accelerate or Lightning names them."""
     nest: list[Any] = []
     below: object = sampler
-    while below is not None and len(nest) < _MOST_NESTED:
+    while below is not None and len(nest) < _MAX_NESTED:
         nest.append(below)
         named = (getattr(below, "batch_sampler", None), getattr(below, "sampler", None), _wrapped(below))
         below = next((each for each in named if each is not None), None)

@@ -13,7 +13,7 @@ from penstock.torch._data_loader._epoch import State, check_origin, damaged, emp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST_BATCHES: Final = 1 << 62
+_MAX_BATCHES: Final = 1 << 62
 _PARTS: Final = 3  # of a place
 
 
@@ -121,6 +121,6 @@ def saved_places(state: object, num_workers: int) -> Places | None:
 def _place(value: object) -> Place:
     parts = cast("list[object]", value) if isinstance(value, list) else []
     number, state, is_over = parts if len(parts) == _PARTS else (None, None, None)
-    if type(number) is not int or not 0 <= number <= _MOST_BATCHES or not isinstance(is_over, bool):
+    if type(number) is not int or not 0 <= number <= _MAX_BATCHES or not isinstance(is_over, bool):
         raise damaged("each stream has the number of its next batch, its dataset's state, and whether it is over")
     return Place(number, state, is_over)

@@ -13,15 +13,15 @@ from itertools import chain, repeat
 from typing import Any, NoReturn, cast
 
 from penstock.errors import WorkerError
-from penstock.torch._data_loader._drawn import Drawn, Making
 from penstock.torch._data_loader._epoch import drawing_nothing
-from penstock.torch._data_loader._parts import begin, check_prefetch, pinned, told_length
 from penstock.torch._data_loader._places import Place, Places
-from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
+from penstock.torch._data_loader._sampled import Making, Sampled
+from penstock.torch._data_loader._torch_private import begin, check_prefetch, pinned, told_length
 from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
 from penstock.torch._data_loader._work._worker import Start, Work
+from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, sealed
 from penstock.transport._interrupts import HeldInterrupts
 
 
@@ -143,7 +143,7 @@ class _Stream:
     def __init__(self, loader: object, start: Start, ahead: int) -> None:
         given: Any = loader
         self._making = Making(RowsLearned(), 1, stacks=False, is_batched=False, at_once=False)
-        self._team = Team(loader, self._making, start, least=ahead, most=max(ahead, 2))
+        self._team = Workers(loader, self._making, start, least=ahead, most=max(ahead, 2))
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 
@@ -159,7 +159,7 @@ class _Stream:
         if self._queue is not None:
             self._queue.close()
         first = self._wanted._replace(state=self.place.state)
-        self._drawn = Drawn(chain([first], repeat(self._wanted)), self._making, 0, self.place.number)
+        self._drawn = Sampled(chain([first], repeat(self._wanted)), self._making, 0, self.place.number)
         self._queue = self._team.open(self._drawn)
 
     def next(self, held: HeldInterrupts) -> Streamed | None:

@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from penstock._seeds import derive
-from penstock.torch._data_loader._drawn import Drawn, Making
 from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, parts
-from penstock.torch._data_loader._parts import begin, check_prefetch, collates_plainly, default_collate, pinned
-from penstock.torch._data_loader._team import Queue, Team, TimedOutError, sealed
+from penstock.torch._data_loader._sampled import Making, Sampled
+from penstock.torch._data_loader._torch_private import begin, check_prefetch, collates_plainly, default_collate, pinned
 from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._worker import Start, Work
+from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, sealed
 from penstock.transport._interrupts import HeldInterrupts
 
 
@@ -54,7 +54,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         least = _least(making, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
         start = Start(sealed(work), given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
-        self._team = Team(given, making, start, least=least, most=max(least, 2 * making.num_workers))
+        self._team = Workers(given, making, start, least=least, most=max(least, 2 * making.num_workers))
         self._number = -1
         self._sampler: Any = None
         self._queue: Queue | None = None
@@ -79,7 +79,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         if saved is None or not saved.is_inside:
             epoch.over(iter(self._sampler))
         seed = derive(epoch.base_seed, epoch.number, *parts(self._sampler))
-        self._drawn = Drawn(epoch, self._making, seed, epoch.reached)
+        self._drawn = Sampled(epoch, self._making, seed, epoch.reached)
         if not is_early:
             self._queue = self._team.open(self._drawn)
 

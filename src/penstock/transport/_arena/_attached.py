@@ -10,7 +10,7 @@ Any thread may call any method.
 """
 
 from penstock.errors import ClosedError, MessageError, UsageError
-from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaParticipant, ArenaTable, join_table
+from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, join_table
 from penstock.transport._arena._table import open_region as _open_region
 from penstock.transport._arena._table import open_table as _open_table
 from penstock.transport._arena._values import SlotPlace
@@ -53,8 +53,8 @@ class AttachedArena:
     """
 
     def __init__(self, table_descriptor: int, bell_descriptor: int, participant: int) -> None:
-        if not 1 <= participant <= MOST_PARTICIPANTS:
-            raise MessageError(f"a participant's number must be in 1 … {MOST_PARTICIPANTS}; got {participant!r}")
+        if not 1 <= participant <= MAX_PARTICIPANTS:
+            raise MessageError(f"a participant's number must be in 1 … {MAX_PARTICIPANTS}; got {participant!r}")
         table = _open_table(table_descriptor, bell_descriptor)
         self._number = participant
         self._joined: tuple[ArenaTable, ArenaParticipant] | None = (table, join_table(table, participant))

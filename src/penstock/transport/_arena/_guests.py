@@ -4,7 +4,7 @@ import io
 import os
 
 from penstock.errors import UsageError
-from penstock.transport._arena._table import MOST_PARTICIPANTS, ArenaTable
+from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaTable
 from penstock.transport._process import has_ended
 
 
@@ -29,10 +29,10 @@ class Guests:
             UsageError: there is none.
         """
         self._let_go()
-        free = set(range(1, MOST_PARTICIPANTS + 1)) - self._invited
+        free = set(range(1, MAX_PARTICIPANTS + 1)) - self._invited
         if not free:
             raise UsageError(
-                f"an arena has at most {MOST_PARTICIPANTS} participants beside its owner, and all are invited; "
+                f"an arena has at most {MAX_PARTICIPANTS} participants beside its owner, and all are invited; "
                 "release those that are gone, close some of the pipes that share it, or give others an arena of their "
                 "own"
             )

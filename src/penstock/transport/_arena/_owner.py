@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena._guests import Guests
+from penstock.transport._arena._region_pool import Stock
 from penstock.transport._arena._room import wait_for_room
-from penstock.transport._arena._stock import Stock
 from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
 from penstock.transport._bell import Bell

@@ -16,10 +16,10 @@ from penstock._native import shared_region as _shared_region
 from penstock.errors import MessageError
 from penstock.transport._memory import Region
 
-MOST_SLOTS: Final = 65_536  # 528 kB of addresses for each participant; touched as far as slots are used
-MOST_PARTICIPANTS: Final = 63  # beside the owner
+MAX_SLOTS: Final = 65_536  # 528 kB of addresses for each participant; touched as far as slots are used
+MAX_PARTICIPANTS: Final = 63  # beside the owner
 
-__all__ = ["MOST_PARTICIPANTS", "MOST_SLOTS", "ArenaParticipant", "ArenaTable", "join_table"]
+__all__ = ["MAX_PARTICIPANTS", "MAX_SLOTS", "ArenaParticipant", "ArenaTable", "join_table"]
 
 
 def create_table() -> ArenaTable:
@@ -29,7 +29,7 @@ def create_table() -> ArenaTable:
         OSError: no descriptor or no memory is left.
     """
     try:
-        return _arena_table(MOST_SLOTS)
+        return _arena_table(MAX_SLOTS)
     except OSError as error:
         raise OSError(f"an arena needs two descriptors and some shared memory: {error}") from error
 

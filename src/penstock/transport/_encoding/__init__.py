@@ -1,7 +1,7 @@
 """Nested elements become bytes that another process reads: a description once, then a small head and memory."""
 
 from penstock.transport._encoding._containers import register_container as register_container
-from penstock.transport._encoding._cuda import LEAST_SLOT_BYTES as LEAST_SLOT_BYTES
+from penstock.transport._encoding._cuda import MIN_SLOT_BYTES as MIN_SLOT_BYTES
 from penstock.transport._encoding._cuda import DevicePlace as DevicePlace
 from penstock.transport._encoding._cuda import OnDevice as OnDevice
 from penstock.transport._encoding._cuda import ReaderSlot as ReaderSlot

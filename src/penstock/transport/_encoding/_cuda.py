@@ -28,7 +28,7 @@ from penstock.errors import MessageError, UsageError
 from penstock.transport._encoding import _torch_tensors as tensors
 
 ALIGNMENT: Final = 512  # of tensors in a slot; as torch's own allocator aligns
-LEAST_SLOT_BYTES: Final = 1 << 20
+MIN_SLOT_BYTES: Final = 1 << 20
 _TOKEN: Final = os.urandom(8).hex()  # with the pid it names this process: pids repeat across containers
 _HANDLES: Final = ("handle", "ref_counter", "event")
 _COUNTS: Final = ("pid", "device", "size_bytes", "offset_bytes", "ref_counter_offset", "bytes")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_COPIED_BYTES: Final = 65_536  # so that keeping a label doesn't keep the memory of its image
-_MOST_LAYOUTS: Final = 4_096  # of all encoders whose messages come here
+_MAX_LAYOUTS: Final = 4_096  # of all encoders whose messages come here
 _EVERYTHING: Final = 1 << 63
 
 
@@ -80,7 +80,7 @@ class Decoder:
         layout = parse(bytes(description))
         if layout.id not in self._learned:
             self._learned[layout.id] = _Learned(layout)
-            if len(self._learned) > _MOST_LAYOUTS:
+            if len(self._learned) > _MAX_LAYOUTS:
                 self._learned.popitem(last=False)
         self._learned.move_to_end(layout.id)
 

@@ -21,7 +21,7 @@ from penstock.transport._encoding._leaves import Parts, RefusedError, take
 from penstock.transport._encoding._pickles import Pickled
 from penstock.transport._memory import aligned
 
-MOST_LAYOUTS: Final = 256  # a decoder keeps many times as many
+MAX_LAYOUTS: Final = 256  # a decoder keeps many times as many
 _LARGE_BYTES: Final = 65_536  # from here on, NumPy copies, which takes longer to begin and lets other threads run
 
 
@@ -165,7 +165,7 @@ class Encoder:
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
         head_start = START.pack(FORM, layout.id)
         known = self._known[key] = _Known(layout, head_start, tuple(start for start in starts if start is not None))
-        if len(self._known) > MOST_LAYOUTS:
+        if len(self._known) > MAX_LAYOUTS:
             self._known.popitem(last=False)
         return known
 

@@ -24,7 +24,7 @@ FORM: Final = b"PnE\x01"  # the last byte is the version of heads, descriptions 
 ID_BYTES: Final = 16
 DEEPEST: Final = 100  # containers within containers
 LARGEST_BYTES: Final = 1 << 62
-MOST_DIMENSIONS: Final = 64
+MAX_DIMENSIONS: Final = 64
 
 NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
 SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
@@ -248,7 +248,7 @@ def first_item_bytes(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    if not _is_tuple(shape) or len(shape) > MOST_DIMENSIONS:
+    if not _is_tuple(shape) or len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"no shape: {str(shape)[:80]}")
     sizes = tuple(size for size in shape if isinstance(size, int) and not isinstance(size, bool) and size >= 0)
     if len(sizes) != len(shape):

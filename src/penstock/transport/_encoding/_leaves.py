@@ -21,7 +21,7 @@ _REMEDY: Final = (
     "Convert it to arrays, numbers or text, call register_container() for its type, or pass allow_pickle=True on both "
     "sides if they are processes of your own."
 )
-_MOST_TEXTS: Final = 256
+_MAX_TEXTS: Final = 256
 _TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may be different ones
 
 
@@ -248,7 +248,7 @@ def _text(dtype: Dtype) -> str | None:
     if known is not None and known[0] is dtype:
         return known[1]
     text = dtype_text(dtype)
-    if len(_TEXTS) >= _MOST_TEXTS:
+    if len(_TEXTS) >= _MAX_TEXTS:
         _TEXTS.clear()
     _TEXTS[id(dtype)] = (dtype, text)
     return text

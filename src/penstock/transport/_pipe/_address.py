@@ -19,7 +19,7 @@ from penstock.errors import PeerError, UsageError
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: the kernel's word for who is at the other end
 _BACKLOG: Final = 128
-_MOST_BYTES: Final = 107  # of sun_path, and a zero behind it
+_MAX_BYTES: Final = 107  # of sun_path, and a zero behind it
 
 
 def new_address() -> str:
@@ -128,9 +128,9 @@ def _native_form(address: str) -> bytes:
             "it is."
         )
     native = b"\0" + os.fsencode(address[1:]) if abstract else os.fsencode(address)
-    if len(native) > _MOST_BYTES or "\0" in address:
+    if len(native) > _MAX_BYTES or "\0" in address:
         raise UsageError(
-            f"an address must have at most {_MOST_BYTES} bytes, none of them zero; {address!r} has {len(native)}. Take "
+            f"an address must have at most {_MAX_BYTES} bytes, none of them zero; {address!r} has {len(native)}. Take "
             "a shorter path, such as one in /tmp, or '@name'."
         )
     return native

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import UsageError
-from penstock.transport._encoding import LEAST_SLOT_BYTES, WriterSlot
+from penstock.transport._encoding import MIN_SLOT_BYTES, WriterSlot
 from penstock.transport._memory import Lease
 
 TICKET_BYTES: Final = 64
@@ -90,7 +90,7 @@ class DeviceSlots:
         return slot
 
     def _with_headroom(self, size_bytes: int) -> int:
-        return -(-(size_bytes + size_bytes // 4) // LEAST_SLOT_BYTES) * LEAST_SLOT_BYTES
+        return -(-(size_bytes + size_bytes // 4) // MIN_SLOT_BYTES) * MIN_SLOT_BYTES
 
     def _make_room(self, device: int, size_bytes: int, idle: Sequence[DeviceSlot]) -> bool:
         """Return whether a slot may be made, for which idle ones are given up."""

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from penstock._runtime._board import Board
+from penstock._runtime._job_table import JobTable
 from tests.workers.processes.functions import DEADLY
 
 
@@ -64,7 +64,7 @@ class StaysLater:
             def begin(*_: object) -> None:
                 dies.do()
 
-            setattr(Board, "begin", begin)  # noqa: B010 - a method, to type checkers
+            setattr(JobTable, "begin", begin)  # noqa: B010 - a method, to type checkers
 
 
 class ReadyLater:
@@ -87,13 +87,13 @@ class FailsAndDies:
 
     def __call__(self, number: int) -> int:
         """Return what was given, or raise."""
-        if self._once(number) == DEADLY and Board.tell is _killed_telling:
+        if self._once(number) == DEADLY and JobTable.tell is _killed_telling:
             raise ValueError("very wrong")
         return number
 
 
 def _die_when_told() -> None:
-    setattr(Board, "tell", _killed_telling)  # noqa: B010 - what type checkers know as a method
+    setattr(JobTable, "tell", _killed_telling)  # noqa: B010 - what type checkers know as a method
 
 
 def _killed_telling(*_: object) -> None:

@@ -181,7 +181,7 @@ def test_who_consumes_computes_nothing_that_fails_for_want_of_memory(
     batched: Callable[[ps.Dataset], ps.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What needs more memory than was planned is computed by prepared workers all the same."""
-    monkeypatch.setattr("penstock._runtime._process_crew._ROOM_BYTES", 4096)
+    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     functions.prepared.clear()
     dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
     with ps.Loader(dataset, num_workers=2, workers="processes", limits=PREPARED) as loader:

@@ -21,7 +21,7 @@ from typing import Any, Final, NotRequired, TypedDict
 from penstock.concurrency._children._forking._link import servers
 from penstock.concurrency._children._forking._modules import modules_of
 from penstock.concurrency._children._forking._preparation import preparation
-from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, ForkedDescriptor, ForkedProgram
+from penstock.concurrency._children._forking._worker import MAX_DESCRIPTORS, START, ForkedDescriptor, ForkedProgram
 from penstock.concurrency._children._threads import thread_variables
 from penstock.errors import InternalError
 
@@ -68,8 +68,8 @@ class ForkedProcess:
         modules = (*_NEEDED, *modules_of(given))
         prepared = preparation(name, thread_variables(threads), modules, imports_main=imports_main)
         streams = [number for number in (1, 2) if _is_open(number)]
-        if len(parts.descriptors) + len(streams) + 2 > MOST_DESCRIPTORS:
-            raise InternalError(f"a process can inherit {MOST_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
+        if len(parts.descriptors) + len(streams) + 2 > MAX_DESCRIPTORS:
+            raise InternalError(f"a process can inherit {MAX_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
         with ExitStack() as resources:
             memory = resources.enter_context(open(os.memfd_create("penstock-process"), "wb", buffering=0))
             for part in (parts.dump(prepared), given):

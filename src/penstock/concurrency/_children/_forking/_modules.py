@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-_MOST_OPCODES: Final = 20_000  # of each pickle: functions come early, and a list of a million names isn't walked
+_MAX_OPCODES: Final = 20_000  # of each pickle: functions come early, and a list of a million names isn't walked
 _STRINGS: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 _BYTES: Final = frozenset({"SHORT_BINBYTES", "BINBYTES", "BINBYTES8"})
 _GETS: Final = frozenset({"BINGET", "LONG_BINGET"})
@@ -29,7 +29,7 @@ def naming(modules: Iterable[str]) -> bytes:
 def _named(pickled: bytes) -> Iterator[str]:
     strings = _Strings()
     with suppress(ValueError, UnicodeDecodeError):  # bytes that only look like a pickle
-        for opcode, argument, _ in islice(pickletools.genops(pickled), _MOST_OPCODES):
+        for opcode, argument, _ in islice(pickletools.genops(pickled), _MAX_OPCODES):
             if opcode.name == "GLOBAL":
                 yield str(argument).split(" ")[0]
             elif opcode.name == "STACK_GLOBAL" and strings.before is not None:

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn, TypedDict
 
 from penstock._caught import Caught
 from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
-from penstock.concurrency._children._forking._worker import MOST_DESCRIPTORS, START, name_process, serve_blank
+from penstock.concurrency._children._forking._worker import MAX_DESCRIPTORS, START, name_process, serve_blank
 
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
@@ -114,7 +114,7 @@ class _Server:
             self._hear()
 
     def _hear(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self._control, 16, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, _, _ = socket.recv_fds(self._control, 16, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._end()
         if message.startswith(START):

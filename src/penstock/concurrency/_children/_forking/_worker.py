@@ -19,7 +19,7 @@ from penstock.concurrency._children._begin import watch_parent
 from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
 
 START: Final = b"start"
-MOST_DESCRIPTORS: Final = 250  # that go along with a message; the system takes 253
+MAX_DESCRIPTORS: Final = 250  # that go along with a message; the system takes 253
 _inherited: Final[list[int]] = []
 
 
@@ -70,7 +70,7 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
     name_process("penstock-spare")
     code = 1
     with Caught() as caught:
-        message, descriptors, _, _ = socket.recv_fds(link, 16, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, _, _ = socket.recv_fds(link, 16, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         link.close()
         if descriptors:
             code = _run(message[len(START) :], descriptors, program)

@@ -34,7 +34,7 @@ from penstock.pipeline._processes._executor._worker import DiedError, Worker
 from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._interrupts import HeldInterrupts
 
-_MOST_ATTEMPTS: Final = 3
+_MAX_ATTEMPTS: Final = 3
 _PATIENCE_SECONDS: Final = 2.0  # what a process has to end by itself
 
 
@@ -165,7 +165,7 @@ class Crew:
 
     def open_worker(self, number: int) -> Worker | None:
         """Return a process that is ready; None if there is no use in it any more."""
-        for attempt in range(_MOST_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             if self._killed or self._broken is not None:
                 return None
             with self._changed:
@@ -180,7 +180,7 @@ class Crew:
                 return worker
             if worker is not None:
                 self.close_worker(worker)
-            if attempt == _MOST_ATTEMPTS - 1 or not self._proven or not isinstance(caught.error, WorkerError):
+            if attempt == _MAX_ATTEMPTS - 1 or not self._proven or not isinstance(caught.error, WorkerError):
                 self._break(caught.error)
         return None
 
@@ -239,7 +239,7 @@ class Crew:
         elif begun > 1:  # those before the last aren't to blame; it will be the first of another call
             call.deaths.clear()
             self._repeat(call, begun - 1)
-        elif (call.repeatable or call.is_chunk) and len(call.deaths) < _MOST_ATTEMPTS:
+        elif (call.repeatable or call.is_chunk) and len(call.deaths) < _MAX_ATTEMPTS:
             self._repeat(call, begun)
         else:
             call.give_up(begun)

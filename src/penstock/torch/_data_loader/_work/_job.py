@@ -16,20 +16,20 @@ from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Read
 from penstock._plan._plan import Plan
+from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
-from penstock._runtime._trouble import NO_TROUBLE, Trouble
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
-from penstock.torch._data_loader._parts import collates_plainly, default_collate
 from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._seeding import seed_all, seeded
+from penstock.torch._data_loader._torch_private import collates_plainly, default_collate
 from penstock.torch._data_loader._work._rows import RowLayout, row_layout
 from penstock.torch._data_loader._work._stream import Wanted, streamed
 from penstock.torch._data_loader._work._worker import Work, telling, work_of
 from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
-    from penstock._runtime._ahead._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch._arrivals import BlockRecords
     from penstock.batching._layout import Layout
     from penstock.batching._merge import Column
 
@@ -87,7 +87,7 @@ class BatchJob:
     def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
         self.given = task.given
         self.failed = False
-        self.trouble: Trouble = NO_TROUBLE
+        self.failure: JobFailure = NO_TROUBLE
         self.arriving: list[BlockRecords] | None = None
         self._task = task
         self._work = work

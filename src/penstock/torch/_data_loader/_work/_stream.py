@@ -59,7 +59,7 @@ class Stateful(Protocol):
         ...
 
 
-_MOST_KEPT: Final = 4
+_MAX_KEPT: Final = 4
 _KEPT_BYTES: Final = 1 << 26  # batches from this size on may not fit the memory that they get, and be asked for again
 
 
@@ -93,7 +93,7 @@ class _Stream:
 
     def keep(self, number: int, sealed: Sealed) -> None:
         """Keep a batch, if it is large."""
-        self.kept.pop(number - _MOST_KEPT, None)
+        self.kept.pop(number - _MAX_KEPT, None)
         if sealed.size_bytes >= _KEPT_BYTES:
             self.kept[number] = sealed
 

@@ -1,0 +1,80 @@
+"""Batches of an ordered dataset: consecutive elements merged. A token is that of the first row."""
+
+from collections.abc import Iterator, Sequence
+
+from penstock._frozen import frozen
+from penstock._graph._blocks import merge_block
+from penstock._graph._mask import with_mask
+from penstock._graph._nodes import Batch, Element
+from penstock._graph._streaming._chunk import Chunk, Group, Pending, Provenance, Token
+from penstock._graph._streaming._stage import Point, Stage, one_each
+from penstock.batching import Stack
+
+
+class Rest(list[Element]):
+    """Rows that make no batch. Their functions are applied elsewhere, and one of them may raise."""
+
+
+@frozen
+class BatchStage:
+    """Elements merged `size` at a time: the step's size, or one rank's part of it."""
+
+    step: Batch
+    size: int
+    below: Stage
+    merges: bool = True
+    """Whether rows are merged; else each batch is the list of its rows."""
+    gives_rest: bool = False
+    """Whether what comes before an error, or is dropped at the end, is given as a `Rest`."""
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        pending = Pending()
+        try:
+            yield from self._full(token, pending)
+        except Exception:
+            if pending.count and self.gives_rest:
+                yield _rest(pending)
+            raise
+        if pending.count and self.step.remainder != "drop":
+            yield self._merged(pending.take(pending.count))
+        elif pending.count and self.gives_rest:
+            yield _rest(pending)
+
+    def _full(self, token: Token, pending: Pending) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            if chunk.stacked is not None and self._stacks and len(chunk.elements) == self.size and not pending.count:
+                batch = with_mask(self.step, chunk.stacked, self.size, self.size)
+                yield Chunk([batch], chunk.provenance[:1], chunk.starts[:1], chunk.afters[-1:], [chunk.provenance])
+                continue
+            pending.add(chunk)
+            while pending.count >= self.size:
+                yield self._merged(pending.take(self.size))
+
+    def _merged(self, group: Group) -> Chunk:
+        rows = group.elements
+        return group.chunk(merge_block(self.step, rows, self.size) if self.merges else rows)
+
+    @property
+    def _stacks(self) -> bool:
+        """Whether the stacked form of a chunk's elements is the batch: where batches are lists of rows it never is."""
+        return self.merges and isinstance(self.step.merge, Stack)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return self.below.is_drained(token)
+
+
+def _rest(pending: Pending) -> Chunk:
+    group = pending.take(pending.count)
+    return group._replace(after=group.start).chunk(Rest(group.elements))  # reading goes on before it

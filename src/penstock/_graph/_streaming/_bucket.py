@@ -1,0 +1,133 @@
+"""Batches of elements of about one size, as these come.
+
+A token is (where the parent goes on, for each bucket the starts of the elements that wait in it).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock._frozen import frozen
+from penstock._graph._bucketed import bucket_of
+from penstock._graph._nodes import Bucket, Element
+from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound, no_provenance
+from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._stage import Point, Stage, one_each, parts_of, refuse
+from penstock.errors import StateError
+
+_Refs: TypeAlias = list[tuple[Sequence[Token], int]]
+
+
+class _Waiting(NamedTuple):
+    """The elements that wait in a bucket."""
+
+    elements: list[Element]
+    provenance: list[Provenance]
+    starts: _Refs
+    """Where each one's start is to be found."""
+
+    def rest(self, count: int) -> "_Waiting":
+        """Return those behind the first `count`."""
+        return _Waiting(self.elements[count:], self.provenance[count:], self.starts[count:])
+
+
+@frozen
+class BucketStage:
+    """Elements merged with others of their bucket; `rows` is what the step says, or one rank's part of it."""
+
+    step: Bucket
+    rows: tuple[int, ...]
+    keep_short: bool
+    below: Stage
+    leaves: Mapping[int, InputRef]
+
+    def start(self) -> Token:
+        return (self.below.start(), ((),) * len(self.rows))
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        waiting = self._reopened(token[1])
+        at: tuple[Sequence[Token], int] = (token, 0)
+        last: Sequence[Token] = (token,)
+        for number in range(len(waiting)):  # what other ranks held may be more than a batch
+            while len(waiting[number].elements) >= self.rows[number]:
+                chunk = self._taken(waiting, number, at, last)
+                last = chunk.afters
+                yield chunk
+        for below in self.below.run(token[0]):
+            for index, element in enumerate(below.elements):
+                number = self._bucket(element, below.provenance, index)
+                bucket = waiting[number]
+                bucket.elements.append(element)
+                bucket.provenance.append(below.provenance[index : index + 1])
+                bucket.starts.append((below.starts, index))
+                at = (below.afters, index)
+                if len(bucket.elements) >= self.rows[number]:
+                    chunk = self._taken(waiting, number, at, last)
+                    last = chunk.afters
+                    yield chunk
+        for number in range(len(waiting)):
+            if waiting[number].elements and self.keep_short:
+                chunk = self._taken(waiting, number, at, last)
+                last = chunk.afters
+                yield chunk
+
+    def _bucket(self, element: Element, provenance: Provenance, index: int) -> int:
+        return bucket_of(self.step, element, lambda: MarkPlaces(self.leaves, provenance).place(index))
+
+    def _taken(
+        self, waiting: list[_Waiting], number: int, at: tuple[Sequence[Token], int], last: Sequence[Token]
+    ) -> Chunk:
+        """Return a batch of a bucket, whose elements wait no longer."""
+        count = self.rows[number]
+        elements, provenance = waiting[number].elements[:count], np.concatenate(waiting[number].provenance[:count])
+        batch = self.step.bucketing.merge[number](elements)
+        waiting[number] = waiting[number].rest(count)
+        held = [tuple(bucket.starts) for bucket in waiting]
+
+        def after(_: int) -> Token:
+            tokens, index = at
+            return (tokens[index], tuple(tuple(starts[place] for starts, place in refs) for refs in held))
+
+        return Chunk([batch], provenance[:1], Lazy(1, lambda _: last[0]), Lazy(1, after), [provenance])
+
+    def _reopened(self, held: tuple[tuple[Token, ...], ...]) -> list[_Waiting]:
+        """Return what waits in each bucket, computed again."""
+        tokens = [token for bucket in held for token in bucket]
+        elements, provenance = self.below.reproduce(tokens) if tokens else ([], no_provenance())
+        waiting: list[_Waiting] = []
+        first = 0
+        for number, bucket in enumerate(held):
+            stop = first + len(bucket)
+            for row in range(first, stop):
+                if self._bucket(elements[row], provenance, row) != number:
+                    raise StateError(
+                        f"the state has an element wait in bucket {number} that belongs into another one in this "
+                        "dataset. Load it into the dataset that it was saved from."
+                    )
+            rows = [provenance[row : row + 1] for row in range(first, stop)]
+            waiting.append(_Waiting(elements[first:stop], rows, [(tokens, row) for row in range(first, stop)]))
+            first = stop
+        return waiting
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        start, held = parts_of(token, 2, of="bucket()")
+        self.below.check(start)
+        for waiting in parts_of(held, len(self.rows), of="bucket()"):
+            if not is_compound(waiting):
+                refuse(waiting, "bucket() has a list of the places of the elements that wait")
+            for at in waiting:
+                self.below.check(at)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        may_follow = any(token[1]) if self.keep_short else self._has_full(token[1])
+        return not may_follow and self.below.is_drained(token[0])
+
+    def _has_full(self, held: tuple[tuple[Token, ...], ...]) -> bool:
+        return any(len(bucket) >= rows for bucket, rows in zip(held, self.rows, strict=True))

@@ -1,0 +1,298 @@
+"""Opening the steps of an ordered dataset: from the graph to stages, one on top of the other.
+
+The outermost batch holds one rank's part of every global batch. Below it stand the legs, so that batches go on over
+the end of a leg.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from penstock._frozen import frozen
+from penstock._graph._apply import Context
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Chain,
+    Filter,
+    FlatMap,
+    Limit,
+    Map,
+    Mix,
+    Node,
+    Pack,
+    Read,
+    Step,
+    Stream,
+    StreamingMix,
+    Unbatch,
+    WindowShuffle,
+    Zip,
+    parents_of,
+)
+from penstock._graph._outermost_batch import outermost_batch
+from penstock._graph._streaming._batch import BatchStage
+from penstock._graph._streaming._bucket import BucketStage
+from penstock._graph._streaming._chunk import Token, is_compound
+from penstock._graph._streaming._collate import Collate, collate_of
+from penstock._graph._streaming._each import FilterStage, MapStage
+from penstock._graph._streaming._join import ChainStage, ZipStage
+from penstock._graph._streaming._leaf import BlockInput, InputRange, Reader, Span, count_positions, is_leaf
+from penstock._graph._streaming._limit import LimitStage
+from penstock._graph._streaming._mix import StreamingMixStage
+from penstock._graph._streaming._pack import PackStage
+from penstock._graph._streaming._places import InputRef
+from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsStage
+from penstock._graph._streaming._rows import RowsStage
+from penstock._graph._streaming._stage import Stage, StepStage
+from penstock._graph._streaming._stream import StreamStage
+from penstock._graph._streaming._window import WindowShuffleStage
+from penstock.errors import InternalError
+
+_ENDLESS = 1 << 62
+_PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
+
+MAX_LEAVES: Final = 64
+"""Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
+
+
+@frozen
+class Opening:
+    """What stages are opened with."""
+
+    epoch: int
+    ranks: int
+    read: Reader
+    context: Context
+    must_fill: bool = False
+    """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
+    collate: Collate | None = None
+    """Steps that are left out, since others compute them."""
+
+    def leaves_out(self, node: Node) -> bool:
+        """Return whether a node is one of these steps."""
+        return self.collate is not None and self.collate.has(node)
+
+
+class _Opened(NamedTuple):
+    stage: Stage
+    leaves: Mapping[int, InputRef]
+
+
+def leaves_of(node: Node) -> list[Node]:
+    """Return what an ordered dataset is computed from: its streams, and its highest nodes without a fold below.
+
+    The outermost batch is in none of them, since each rank makes its own part of every batch from rows.
+    """
+    return [input_ref.node for input_ref in _input_refs(rank_segments_top(node))]
+
+
+def worker_leaves(node: Node) -> list[Node]:
+    """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
+    leaves = leaves_of(node)
+    return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MAX_LEAVES else []
+
+
+def reads_streams(node: Node) -> bool:
+    """Return whether an ordered node is computed from a stream, beside other leaves or alone."""
+    return any(isinstance(leaf, Stream) for leaf in leaves_of(node))
+
+
+def worker_collate(node: Node) -> Collate | None:
+    """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
+    reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
+    return collate_of(node, outermost_batch(node)) if reads else None
+
+
+def rank_segments_top(node: Node) -> Node:
+    """Return the highest node of an ordered dataset that is opened over each leg: what the outermost batch is made of.
+
+    A bucket is opened with the legs, since it holds elements open.
+    """
+    batch = outermost_batch(node)
+    return batch.parent if isinstance(batch, Batch) else node
+
+
+def even_limit(node: Node) -> Limit | None:
+    """Return the limit on which all ranks end, if they have data enough: the least one above the outermost batch.
+
+    Above it there are only steps that leave no element out and add none.
+    """
+    if outermost_batch(node) is None:
+        return None
+    limits: list[Limit] = []
+    while isinstance(node, Limit | WindowShuffle | Cache) or (isinstance(node, Map) and node.on_error != "skip"):
+        if isinstance(node, Limit):
+            limits.append(node)
+        node = node.parent
+    return min(limits, key=lambda limit: limit.count, default=None)
+
+
+def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
+    """Return one rank's way through an epoch: every `ranks`-th position of each leaf."""
+    input_ranges: list[InputRange] = []
+    for leaf in leaves_of(node):
+        total = _ENDLESS if isinstance(leaf, Stream) else count_positions(leaf)
+        input_ranges.append(InputRange((Span(rank, ranks, len(range(rank, total, ranks))),)))
+    return RankSegment(tuple(input_ranges))
+
+
+def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Opening) -> Stage:
+    """Return the top stage of a node, over the legs of one rank."""
+    batch, top = outermost_batch(node), rank_segments_top(node)
+    opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
+    stage: Stage = RankSegmentsStage(rank_segments, lambda rank_segment: opener.open_rank_segment(top, rank_segment))
+    leaves = input_refs_of(node)
+    if isinstance(batch, Batch):
+        collate = opening.collate
+        merges, gives_rest = collate is None or collate.merge is None, collate is not None and bool(collate.rows)
+        stage = BatchStage(batch, batch.size // opening.ranks, stage, merges, gives_rest)
+        for step in _steps_above(node, batch):
+            if not opening.leaves_out(step):
+                stage = opener.step(step, _Opened(stage, leaves))
+    return stage
+
+
+def rank_segments_of(stage: Stage, token: Token) -> tuple[RankSegmentsStage, Token]:
+    """Return the legs that a top stage stands on, and their token.
+
+    Raises:
+        InternalError: never for a stage that `open_stages` made.
+    """
+    at = token
+    while not isinstance(stage, RankSegmentsStage):
+        if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and is_compound(at):
+            at = at[0]
+        if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
+            raise InternalError("there is always a stage of legs")
+        stage = stage.below
+    return stage, at
+
+
+def input_refs_of(node: Node) -> Mapping[int, InputRef]:
+    """Return what the leaves of an ordered dataset are, as its batches see them."""
+    return dict(enumerate(_input_refs(rank_segments_top(node))))
+
+
+def first_read(stage: Stage, token: Token) -> tuple[BlockInput, int]:
+    """Return the leaf that a stage of a single leaf stands on, and where a token lets it begin."""
+    rank_segments, at = rank_segments_of(stage, token)
+    below, index = rank_segments.stage(at[0]), at[1]
+    while not isinstance(below, BlockInput):
+        if not isinstance(below, StepStage):
+            raise InternalError("there is a single leaf")
+        below = below.below
+    while is_compound(index):
+        index = index[0]  # of every token's parts the first is the parent's
+    return below, index
+
+
+def _steps_above(node: Node, batch: Batch) -> list[Step]:
+    steps: list[Step] = []
+    while node is not batch:
+        if isinstance(node, Read | Stream | Mix | Chain | Zip | StreamingMix):
+            raise InternalError("only single steps stand above the outermost batch")
+        steps.append(node)
+        node = node.parent
+    return steps[::-1]
+
+
+@frozen
+class _Opener:
+    """Opens nodes.
+
+    Attributes:
+        opening: what they are opened with.
+        outermost: the batch that the ranks share, if there is one.
+        even_limit: the limit that every rank must fill, if there is one.
+    """
+
+    opening: Opening
+    outermost: Batch | Bucket | None
+    even_limit: Limit | None
+
+    def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
+        """Return a node's stage over one leg."""
+        share = max(_PARTS_AT_ONCE // max(len(rank_segment.input_ranges), 1), 1)
+        return self._open(node, rank_segment, 0, share).stage
+
+    def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int) -> _Opened:
+        """Return a node's stage; its leaves are numbered from `first` on."""
+        opening = self.opening
+        if isinstance(node, Stream):
+            return _Opened(
+                StreamStage(first, node, opening.epoch, rank_segment.input_ranges[first]), {first: InputRef(node, "")}
+            )
+        if is_leaf(node):
+            leaf = BlockInput(
+                first, node, opening.epoch, rank_segment.input_ranges[first], opening.read, opening.context, share
+            )
+            return _Opened(leaf, {first: InputRef(node, "")})
+        if isinstance(node, StreamingMix | Chain | Zip):
+            return self._join(node, rank_segment, first, share)
+        below = self._open(parents_of(node)[0], rank_segment, first, share)
+        if opening.leaves_out(node):
+            return below
+        stage = self.step(node, below)
+        if isinstance(stage, BucketStage) and rank_segment.token is not None:
+            stage = replace(stage, keep_short=True)  # what was held open must all come out
+        return _Opened(stage, below.leaves)
+
+    def _join(self, node: StreamingMix | Chain | Zip, rank_segment: RankSegment, first: int, share: int) -> _Opened:
+        stages: list[Stage] = []
+        leaves: dict[int, InputRef] = {}
+        for name, part in zip(node.names, node.parts, strict=True):
+            opened = self._open(part, rank_segment, first + len(leaves), share)
+            stages.append(opened.stage)
+            leaves |= {number: _within(name, input_ref) for number, input_ref in opened.leaves.items()}
+        parts = tuple(stages)
+        if isinstance(node, StreamingMix):
+            # What was held open must all come out, however the parts end.
+            return _Opened(
+                StreamingMixStage(replace(node, stop="all") if rank_segment.token is not None else node, parts), leaves
+            )
+        return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), leaves)
+
+    def step(self, node: Node, below: _Opened) -> Stage:
+        """Return the stage of a single step over an opened one."""
+        stage, leaves = below
+        match node:
+            case Map():
+                return MapStage(node, stage, leaves, self.opening.context)
+            case Filter():
+                return FilterStage(node, stage, leaves, self.opening.context)
+            case Unbatch() | FlatMap():
+                return RowsStage(node, stage, leaves, self.opening.context)
+            case Batch():
+                if isinstance(stage, PackStage):
+                    stage = replace(stage, batched=node.size)
+                return BatchStage(node, node.size, stage)
+            case WindowShuffle():
+                return WindowShuffleStage(node, stage, leaves)
+            case Limit():
+                return LimitStage(node, stage, must_fill=node is self.even_limit)
+            case Pack():
+                batch = self.outermost
+                if isinstance(batch, Batch) and batch.parent is node:
+                    return PackStage(node, stage, leaves, batch.size // self.opening.ranks)
+                return PackStage(node, stage, leaves)
+            case Bucket():
+                ranks = self.opening.ranks if node is self.outermost else 1
+                rows = tuple(count // ranks for count in node.bucketing.rows)
+                return BucketStage(node, rows, node.bucketing.keep_short, stage, leaves)
+            case _:
+                raise InternalError(f"{type(node).__name__} is not a step that is read in order")
+
+
+def _input_refs(node: Node) -> list[InputRef]:
+    if isinstance(node, Stream) or is_leaf(node):
+        return [InputRef(node, "")]
+    if isinstance(node, StreamingMix | Chain | Zip):
+        parts = zip(node.names, node.parts, strict=True)
+        return [_within(name, input_ref) for name, part in parts for input_ref in _input_refs(part)]
+    return _input_refs(parents_of(node)[0])
+
+
+def _within(name: str, input_ref: InputRef) -> InputRef:
+    return input_ref._replace(component=f"{name}/{input_ref.component}" if input_ref.component else name)

@@ -1,0 +1,106 @@
+"""Functions and predicates of single elements, where they stand above a step that can only be read in order."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._frozen import frozen
+from penstock._graph._apply import DROPPED, Context, apply_block, apply_into, whereabouts
+from penstock._graph._evaluate import element_at
+from penstock._graph._nodes import Element, Filter, Map
+from penstock._graph._streaming._chunk import Chunk, Provenance, Token
+from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._stage import Point, Stage
+
+
+@frozen
+class MapStage:
+    """A function of each element; a token is the parent's."""
+
+    step: Map
+    below: Stage
+    leaves: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            results: list[Element] = []
+            with Caught(Exception) as caught:
+                places = MarkPlaces(self.leaves, chunk.provenance)
+                apply_into(results, self.step, chunk.elements, places, self.context, element_at)
+            if caught.error is None:
+                yield _kept(chunk, results)
+                continue
+            yield _kept(chunk.part(0, len(results)), results)
+            raise caught.taken()
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        elements, provenance = self.below.reproduce(tokens)
+        places = MarkPlaces(self.leaves, provenance)
+        return apply_block(self.step, elements, places, self.context, element_at), provenance
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return self.below.is_drained(token)
+
+
+def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
+    if not any(result is DROPPED for result in results):
+        return chunk._replace(elements=results, stacked=None)
+    kept = np.array([number for number, result in enumerate(results) if result is not DROPPED], np.int64)
+    return chunk.pick(kept, [result for result in results if result is not DROPPED])
+
+
+@frozen
+class FilterStage:
+    """The elements for which a predicate is true; a token is the parent's."""
+
+    step: Filter
+    below: Stage
+    leaves: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return self.below.start()
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        for chunk in self.below.run(token):
+            places = MarkPlaces(self.leaves, chunk.provenance)
+            kept: list[int] = []
+            for index, element in enumerate(chunk.elements):
+                try:
+                    if self.step.predicate(element):
+                        kept.append(index)
+                except Exception as error:
+                    error.add_note(whereabouts(self.step, places.place(index)))
+                    self.context.filtered(self.step, len(kept), index - len(kept))
+                    yield _picked(chunk, kept)
+                    raise
+            self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
+            yield _picked(chunk, kept)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        # An element's own token: the predicate was true of it.
+        return self.below.reproduce(tokens)
+
+    def check(self, token: Token, /) -> None:
+        self.below.check(token)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return self.below.is_drained(token)
+
+
+def _picked(chunk: Chunk, kept: list[int]) -> Chunk:
+    return chunk.pick(np.array(kept, np.int64), [chunk.elements[number] for number in kept])

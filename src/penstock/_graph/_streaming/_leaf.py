@@ -1,0 +1,227 @@
+"""The bottom of an ordered dataset: what depends on the position alone, computed in blocks, by any worker.
+
+A leaf goes through its *course*: runs of positions, given by arithmetic. A rank of several begins with every `count`-th
+position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._decisions import LEAF_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph._apply import DROPPED, Context
+from penstock._graph._blocks import Block, evaluate_block, joined
+from penstock._graph._crashing_rows import element_around
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import Element, Filter, Map, Node
+from penstock._graph._seed_position import Integers, seed_position_block
+from penstock._graph._streaming._chunk import Chunk, Picked, Provenance, Token
+from penstock._graph._streaming._stage import Point, check_number
+from penstock.errors import InternalError, StateError
+
+_CHUNK_SECONDS: Final = 0.002
+_MAX_AT_ONCE: Final = 4096
+
+
+class Span(NamedTuple):
+    """Positions start, start + step, …: `total` of them."""
+
+    start: int
+    step: int
+    total: int
+
+    def positions(self, first: int, stop: int) -> Integers:
+        """Return the positions of its elements [first, stop)."""
+        return np.arange(first, stop, dtype=np.int64) * self.step + self.start
+
+    def rest(self, index: int) -> "Span":
+        """Return what is left of it from its element `index` on."""
+        return Span(self.start + index * self.step, self.step, self.total - index)
+
+
+class InputRange(NamedTuple):
+    """What one rank reads of a leaf in an epoch."""
+
+    spans: tuple[Span, ...]
+    snapshot: Token = None
+    """Of a stream: where to start reading it."""
+
+    @property
+    def total(self) -> int:
+        """How many positions there are."""
+        return sum(span.total for span in self.spans)
+
+    def positions(self, start: int, stop: int) -> Integers:
+        """Return the positions of elements [start, stop) of the course."""
+        parts: list[Integers] = []
+        for span in self.spans:
+            first, last = max(start, 0), min(stop, span.total)
+            if first < last:
+                parts.append(span.positions(first, last))
+            start, stop = start - span.total, stop - span.total
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+    @property
+    def end(self) -> int:
+        """The least position behind all of the course."""
+        return max((span.start + (span.total - 1) * span.step + 1 for span in self.spans if span.total), default=0)
+
+    def has(self, position: int) -> bool:
+        """Return whether the course goes through a position."""
+        return any(
+            (position - span.start) % span.step == 0 and 0 <= position - span.start < span.total * span.step
+            for span in self.spans
+        )
+
+    def is_dense_from(self, position: int) -> bool:
+        """Return whether the course is one run and goes through every position from this one to its end."""
+        return len(self.spans) == 1 and self.spans[0].step == 1 and self.spans[0].start <= position
+
+    def split(self, point: Point) -> "tuple[InputRange, tuple[Span, ...]]":
+        """Return the part of the course that was read up to a point, and the spans of the rest."""
+        read: list[Span] = []
+        left: list[Span] = []
+        index = point.taken
+        for span in self.spans:
+            if point.by_position:
+                index = -((span.start - point.taken) // span.step)  # the first element at or behind it
+            first = min(max(index, 0), span.total)
+            read += [span._replace(total=first)] if first else []
+            left += [span.rest(first)] if first < span.total else []
+            index -= span.total
+        return InputRange(tuple(read), self.snapshot), tuple(left)
+
+
+@frozen
+class BlockInput:
+    """A leaf, opened."""
+
+    number: int
+    node: Node
+    epoch: int
+    input_range: InputRange
+    read: "Reader"
+    context: Context
+    at_once: int = _MAX_AT_ONCE
+    """How many elements are computed at once at most, however little time they take."""
+
+    def start(self) -> Token:
+        return 0
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        return self.read(self, token)
+
+    def evaluate(self, start: int, stop: int, context: Context) -> Block:
+        """Return the elements at positions [start, stop) of the course."""
+        if context.deadly and self.among(start, stop, context.deadly):
+            return joined(
+                [self._around(position, context) for position in self.input_range.positions(start, stop).tolist()]
+            )
+        positions = self.input_range.positions(start, stop)
+        return evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, context)
+
+    def among(self, start: int, stop: int, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
+        """Return which of some elements, given as in `Context.deadly`, are at positions [start, stop) of the course."""
+        positions = self.input_range.positions(start, stop)
+        ours = (each for each in elements if (each[0], each[2]) == (self.epoch, self.number))
+        return {each for each in ours if each[1] in positions}
+
+    def _around(self, position: int, context: Context) -> Block:
+        death = context.deadly.get((self.epoch, position, self.number))
+        if death is None:
+            at = np.array([self.epoch], np.int64), np.array([position], np.int64)
+            return evaluate_block(self.node, *at, context)
+        element = element_around(self.node, self.epoch, position, death, context)
+        return Block([], np.empty(0, np.int64)) if element is DROPPED else Block([element], None)
+
+    def chunk(self, start: int, stop: int, block: Block) -> Chunk:
+        """Return the chunk of a block of positions [start, stop) of the course."""
+        positions = self.input_range.positions(start, stop)
+        numbers: Sequence[int] = range(start, stop)
+        if block.kept is not None:
+            positions = positions[block.kept]
+            numbers = Picked(numbers, block.kept.tolist())
+            self.context.filtered(self.node, len(block.elements), block.filtered)
+        afters = (
+            range(start + 1, stop + 1)
+            if block.kept is None
+            else Picked(range(start + 1, stop + 1), block.kept.tolist())
+        )
+        return Chunk(block.elements, self.provenance(positions), numbers, afters)
+
+    def provenance(self, positions: Integers) -> Provenance:
+        """Return the marks of the elements at some positions."""
+        provenance = np.empty((len(positions), 6), np.int64)
+        epochs = np.full(len(positions), self.epoch, np.int64)
+        provenance[:, 0], provenance[:, 1], provenance[:, 2] = self.number, epochs, positions
+        provenance[:, 3], provenance[:, 4], provenance[:, 5] = seed_position_block(self.node, epochs, positions)
+        return provenance
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        if not tokens:
+            return [], self.provenance(np.empty(0, np.int64))
+        parts = [self.input_range.positions(token, token + 1) for token in tokens]
+        positions = np.concatenate(parts)
+        block = evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, self.context)
+        if len(block.elements) != len(tokens):
+            raise StateError(
+                "the state holds the place of an element that a filter leaves out now. Its predicate must be a pure "
+                "function, and the dataset the one that the state was saved from."
+            )
+        return block.elements, self.provenance(positions)
+
+    def check(self, token: Token, /) -> None:
+        check_number(token, self.input_range.total, "a leaf")
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return (Point(token),)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return bool(token >= self.input_range.total)
+
+
+Reader: TypeAlias = Callable[[BlockInput, int], Iterator[Chunk]]
+"""Yields the chunks of a leaf from some number in its course on; who computes them is the reader's affair."""
+
+
+def read_inline(leaf: BlockInput, start: int) -> Iterator[Chunk]:
+    """Yield chunks computed here and now: one element first, then as many at once as take a few milliseconds."""
+    end = leaf.input_range.total
+    size = 1
+    while start < end:
+        stop = min(start + decide(LEAF_ELEMENTS, size, leaf.at_once), end)
+        began = time.perf_counter()
+        block: Block | None = None
+        with Caught(Exception):  # raised again below, by the element that it belongs to
+            block = leaf.evaluate(start, stop, leaf.context)
+        if block is None:
+            yield from one_by_one(leaf, start, stop)
+        else:
+            seconds = time.perf_counter() - began
+            yield leaf.chunk(start, stop, block)
+            size = min(size * 2, leaf.at_once) if seconds < _CHUNK_SECONDS else max(size // 2, 1)
+        start = stop
+
+
+def one_by_one(leaf: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
+    """Yield chunks computed singly, so that elements before a failing one come first."""
+    for index in range(start, stop):
+        yield leaf.chunk(index, index + 1, leaf.evaluate(index, index + 1, leaf.context))
+
+
+def is_leaf(node: Node) -> bool:
+    """Return whether a node depends on the position alone, filters that leave positions out included."""
+    return is_indexable(node) or (isinstance(node, Map | Filter) and is_leaf(node.parent))
+
+
+def count_positions(node: Node) -> int:
+    """Return how many positions a leaf is computed from."""
+    while not is_indexable(node):
+        if not isinstance(node, Map | Filter):
+            raise InternalError("only filters and skipping maps leave elements out")
+        node = node.parent
+    return length(node) or 0

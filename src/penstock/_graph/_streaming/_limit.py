@@ -1,0 +1,67 @@
+"""The first elements of an ordered dataset. A token is (the parent's, how many came before).
+
+Where several ranks are to end together, one that runs out of data before raises an error, again after every resume.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from penstock._frozen import frozen
+from penstock._graph._nodes import Element, Limit
+from penstock._graph._streaming._batch import Rest
+from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token
+from penstock._graph._streaming._stage import Point, Stage, check_number, parts_of
+from penstock.errors import GraphError
+
+
+@frozen
+class LimitStage:
+    """At most the step's count of elements."""
+
+    step: Limit
+    below: Stage
+    must_fill: bool = False
+    """Whether having fewer elements is an error."""
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        below, count = token
+        if count >= self.step.count:
+            return
+        for chunk in self.below.run(below):
+            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # which comes alone
+                yield _counted(chunk, count, of_each=0)
+                continue
+            part = chunk.part(0, self.step.count - count)
+            yield _counted(part, count)
+            count += len(part.elements)
+            if count >= self.step.count:
+                return
+        if self.must_fill:
+            raise GraphError(
+                f"all ranks must have what limit({self.step.count}) asks for, so that they end on the same step; this "
+                f"rank ran out of data after {count}. Lower the limit, or use repeat() before it."
+            )
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return self.below.reproduce([token[0] for token in tokens])
+
+    def check(self, token: Token, /) -> None:
+        below, count = parts_of(token, 2, of="limit()")
+        self.below.check(below)
+        check_number(count, self.step.count, "limit()")
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return token[1] >= self.step.count or (not self.must_fill and self.below.is_drained(token[0]))
+
+
+def _counted(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:
+    starts, afters = chunk.starts, chunk.afters
+    return chunk._replace(
+        starts=Lazy(len(chunk.elements), lambda index: (starts[index], count + of_each * index)),
+        afters=Lazy(len(chunk.elements), lambda index: (afters[index], count + of_each * (index + 1))),
+    )

@@ -1,0 +1,225 @@
+"""Mixing datasets of which some can only be read in order: the next element is always from the part furthest behind.
+
+Furthest behind is whose taken measure over weight is least, the first part among equals: whole numbers and one IEEE
+division, the same on every machine. At every change of weights the counts start anew. A token is (elements so far, the
+parts' taken measures, the parts' tokens); the token of a part that has ended is None.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from penstock._decisions import MIXTURE_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph._nodes import Element, StreamingMix
+from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._graph._streaming._stage import LARGEST, Point, Stage, check_number, one_each, parts_of
+from penstock.errors import GraphError
+
+_AT_ONCE: Final = 64  # elements of a chunk
+
+END: Final = Point(1 << 62)
+"""The point of a leaf that was read to its end."""
+
+
+class _Taken(NamedTuple):
+    """One entry of a chunk's log: an element of a part, or, with no chunk, the end of a part."""
+
+    part: int
+    chunk: Chunk | None
+    number: int = 0
+    amount: int = 0
+
+
+@frozen
+class StreamingMixStage:
+    """Elements of several parts by their weights."""
+
+    step: StreamingMix
+    parts: tuple[Stage, ...]
+
+    def start(self) -> Token:
+        return (0, (0,) * len(self.parts), tuple(part.start() for part in self.parts))
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        inputs = [_Input(part, at) for part, at in zip(self.parts, token[2], strict=True)]
+        turns = Turns(self.step, token)
+        tokens = list(token[2])
+        has_more = True
+        while has_more:
+            log: list[_Taken] = []
+            most = decide(MIXTURE_ELEMENTS, _AT_ONCE)
+            try:
+                while has_more and len(log) < most:
+                    has_more = self._take(inputs, turns, log)
+            except Exception:
+                yield self._chunk(token, log)
+                raise
+            yield self._chunk(token, log)
+            newest = {part: (chunk, index) for part, chunk, index, _ in log}
+            for part, (chunk, index) in newest.items():
+                tokens[part] = None if chunk is None else chunk.afters[index]
+            token = (turns.count, tuple(turns.taken), tuple(tokens))
+
+    def _take(self, inputs: "list[_Input]", turns: "Turns", log: list[_Taken]) -> bool:
+        """Take one element; return False at the end."""
+        while (part := turns.next()) is not None:
+            chunk = inputs[part].chunk()
+            if chunk is None:
+                turns.end(part)
+                log.append(_Taken(part, None))
+            else:
+                index = inputs[part].index
+                amount = measured(self.step, chunk.elements[index])
+                inputs[part].index = index + 1
+                turns.take(part, amount)
+                log.append(_Taken(part, chunk, index, amount))
+                return True
+        return False
+
+    def _chunk(self, token: Token, log: list[_Taken]) -> Chunk:
+        """Return the elements of a log that began at a token."""
+        found = [(number, entry.chunk, entry.number) for number, entry in enumerate(log) if entry.chunk is not None]
+        elements = [chunk.elements[index] for _, chunk, index in found]
+
+        def after(number: int) -> Token:
+            return self._replayed(token, log[: found[number][0] + 1])
+
+        def start(number: int) -> Token:
+            # Whatever ended just before belongs to this element's turn.
+            return self._replayed(token, log[: found[number - 1][0] + 1]) if number else token
+
+        provenance = _gathered([(chunk.provenance, index) for _, chunk, index in found])
+        return Chunk(elements, provenance, Lazy(len(found), start), Lazy(len(found), after))
+
+    def _replayed(self, token: Token, log: list[_Taken]) -> Token:
+        """Return the token after what a log tells; whose turn it was is known, so only what was taken is counted."""
+        count, taken, tokens = token[0], list(token[1]), list(token[2])
+        starts = {start for start, _ in self.step.schedule}
+        for part, chunk, index, amount in log:
+            if count in starts:  # counting starts anew
+                taken = [0] * len(taken)
+            if chunk is None:
+                tokens[part] = None
+            else:
+                count += 1
+                taken[part] += amount
+                tokens[part] = chunk.afters[index]
+        return (count, tuple(taken), tuple(tokens))
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        count, taken, tokens = parts_of(token, 3, of="a mixture")
+        check_number(count, LARGEST, "a mixture")
+        for amount in parts_of(taken, len(self.parts), of="a mixture"):
+            check_number(amount, LARGEST, "a part of a mixture")
+        for part, at in zip(self.parts, parts_of(tokens, len(self.parts), of="a mixture"), strict=True):
+            if at is not None:
+                part.check(at)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        found: list[Point] = []
+        for part, at in zip(self.parts, token[2], strict=True):
+            found += part.points(at) if at is not None else [END] * len(part.points(part.start()))
+        return tuple(found)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return all(at is None or part.is_drained(at) for part, at in zip(self.parts, token[2], strict=True))
+
+
+def measured(step: StreamingMix, element: Element) -> int:
+    """Return how much an element counts."""
+    if step.measure is None:
+        return 1
+    amount = step.measure(element)
+    if type(amount) is int and amount >= 0:  # mostly so
+        return amount
+    if isinstance(amount, bool) or not hasattr(amount, "__index__") or amount.__index__() < 0:
+        raise GraphError(f"measure must return a whole number of at least 0; got {amount!r}")
+    return amount.__index__()
+
+
+def _gathered(places: list[tuple[Provenance, int]]) -> Provenance:
+    """Return rows of several arrays, taken from each array at once."""
+    gathered = np.empty((len(places), no_provenance().shape[1]), np.int64)
+    rows_of: dict[int, tuple[Provenance, list[int], list[int]]] = {}
+    for row, (provenance, index) in enumerate(places):
+        _, rows, indices = rows_of.setdefault(id(provenance), (provenance, [], []))
+        rows.append(row)
+        indices.append(index)
+    for provenance, rows, indices in rows_of.values():
+        if len(rows) == 1:  # a list as an index costs several times as much
+            gathered[rows[0]] = provenance[indices[0]]
+        else:
+            gathered[rows] = provenance[indices]
+    return gathered
+
+
+class Turns:
+    """Whose turn it is."""
+
+    def __init__(self, step: StreamingMix, token: Token) -> None:
+        self._step = step
+        self.count: int = token[0]
+        self.taken: list[int] = list(token[1])
+        self._ended = [at is None for at in token[2]]
+        self._enter()
+
+    def _enter(self) -> None:
+        """Take the weights that hold at this count; where they begin to, counting starts anew."""
+        schedule = self._step.schedule
+        if any(start == self.count for start, _ in schedule):
+            self.taken = [0] * len(self.taken)
+        self._weights = [weights for start, weights in schedule if start <= self.count][-1]
+        self._until = next((start for start, _ in schedule if start > self.count), None)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Compute how far each part is that has a weight and more elements."""
+        pairs = list(zip(self._weights, self._ended, strict=True))
+        progress = zip(self.taken, pairs, strict=True)
+        # A heap: the least is the first part among those furthest behind.
+        self._progress = [
+            (taken / weight, part) for part, (taken, (weight, ended)) in enumerate(progress) if weight and not ended
+        ]
+        heapq.heapify(self._progress)
+        if self._step.stop == "first" and any(weight > 0 and ended for weight, ended in pairs):
+            self._progress = []
+
+    def next(self) -> int | None:
+        """Return the number of the part whose turn it is, or None at the end."""
+        if self.count == self._until:
+            self._enter()
+        return self._progress[0][1] if self._progress else None
+
+    def take(self, part: int, amount: int) -> None:
+        """Count an element of the part whose turn it is."""
+        self.count += 1
+        self.taken[part] = taken = self.taken[part] + amount
+        heapq.heapreplace(self._progress, (taken / self._weights[part], part))
+
+    def end(self, part: int) -> None:
+        """Note that a part has ended."""
+        self._ended[part] = True
+        self._refresh()
+
+
+class _Input:
+    """A part's elements, one at a time."""
+
+    def __init__(self, stage: Stage, token: Token) -> None:
+        self._chunks = iter(()) if token is None else stage.run(token)
+        self._chunk: Chunk | None = None
+        self.index = 0
+
+    def chunk(self) -> Chunk | None:
+        """Return the chunk in which `index` is the next element, reading on if need be; None at the end."""
+        while self._chunk is None or self.index >= len(self._chunk.elements):
+            self._chunk, self.index = next(self._chunks, None), 0
+            if self._chunk is None:
+                return None
+        return self._chunk

@@ -1,0 +1,308 @@
+"""The sequences that are open while documents are packed, from one block of documents to the next."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._graph._nodes import Element
+from penstock._graph._seed_position import nested_ordinals
+from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, is_compound, no_provenance
+from penstock._graph._streaming._sequence_tokens import Assigned, Next, OpenTokens, TokenLog, as_lists
+from penstock._graph._streaming._stage import check_enough
+from penstock.batching._documents import Form, filled, form_of, lengths_of, most_rows, row_blocks, rows_of
+from penstock.batching._pack import OpenBins, assign_best_fit, whole_pieces
+from penstock.batching._packing import Packing
+from penstock.batching._pieces import PackingPlan, Pieces, concat_then_split, plan_of_sequences
+from penstock.errors import GraphError, StateError
+
+Integers: TypeAlias = NDArray[np.int64]
+Reproduce: TypeAlias = Callable[[Sequence[Token]], tuple[list[Element], Provenance]]
+
+
+class Intake(NamedTuple):
+    """Documents that were read and are not packed yet."""
+
+    elements: list[Element]
+    provenance: Provenance
+    starts: Sequence[Token]
+    afters: Sequence[Token]
+    consumed: int = 0
+    """How many tokens of the first document are in sequences already."""
+
+    def one(self, number: int) -> "Intake":
+        """Return one of the documents alone."""
+        cut = slice(number, number + 1)
+        consumed = self.consumed if number == 0 else 0
+        return Intake(self.elements[cut], self.provenance[cut], self.starts[cut], self.afters[cut], consumed)
+
+
+class _Open(NamedTuple):
+    """Open sequences: their documents, and the pieces of these in the order in which they came."""
+
+    elements: list[Element]
+    provenance: Provenance
+    starts: list[tuple[Sequence[Token], int]]
+    """Where each document's start is to be found."""
+    pieces: Pieces
+    sequence: Integers
+    """Which open sequence a piece is in, 0 being the oldest."""
+    bins: OpenBins
+
+    def tokens(self) -> OpenTokens:
+        """Return the pieces of each sequence, for a token."""
+        found: list[tuple[Token, ...]] = [()] * len(self.bins.documents)
+        document, offset, length = as_lists(self.pieces)
+        for number, at, *place in zip(self.sequence.tolist(), document, offset, length, strict=True):
+            tokens, index = self.starts[at]
+            found[number] += (tokens[index], *place)
+        return found
+
+
+class _Placed(NamedTuple):
+    """Where pieces went; sequences are numbered from 0, those that were open before first."""
+
+    pieces: Pieces
+    sequence: Integers
+    closed: Integers
+    closed_before: Integers
+    still_open: Integers
+    bins: OpenBins
+
+
+class Packer:
+    """The sequences that are open, and what is needed to say so in a token.
+
+    Args:
+        packing: what was told.
+        reproduce: computes the documents of open sequences again.
+        token: where to begin.
+        batched: how many sequences the batches above have, which then have memory of their own; 0 where there are none.
+    """
+
+    def __init__(self, packing: Packing, reproduce: Reproduce, token: Token, batched: int) -> None:
+        self._packing = packing
+        self._batched = batched
+        self._given = 0  # sequences, since the last whole batch
+        self._open = _reopened(packing, reproduce, token[3])
+        self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
+        self._next = Next(token[:1], 0, token[1], token[2:3])
+        self._log: TokenLog | None = None
+        self._last: Callable[[], Token] = lambda: token
+
+    def pack(self, intake: Intake) -> Iterator[Chunk]:
+        """Take documents in, and return the sequences that closed.
+
+        Raises:
+            GraphError: a document can't be packed; then none was taken in.
+        """
+        form = form_of(self._packing, intake.elements[0]) if self._form is None else self._form
+        lengths = lengths_of(self._packing, form, intake.elements)
+        placed = _place(self._packing, lengths, intake.consumed, self._open)
+        self._form = form
+        return self._close(form, intake, placed)
+
+    def flush(self) -> Iterator[Chunk]:
+        """Return the open sequences, oldest first: there are no more documents."""
+        if self._form is None:
+            return iter(())
+        held, none = self._open, np.empty(0, np.int64)
+        everything = np.arange(len(held.bins.documents))
+        nothing = Pieces(none, none, held.pieces.length[:0])
+        bins = OpenBins(held.bins.room[:0], none)
+        placed = _Placed(nothing, none, everything, np.zeros_like(everything), none, bins)
+        return self._close(self._form, Intake([], no_provenance(), (), ()), placed)
+
+    def _close(self, form: Form, intake: Intake, placed: _Placed) -> Iterator[Chunk]:
+        """Return the sequences that closed, and go on with the others."""
+        held = self._open
+        fates = _fates(placed)
+        log = self._begin_log(intake, placed, fates)
+        elements = held.elements + intake.elements
+        provenance = np.concatenate([held.provenance, intake.provenance])
+        new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
+        pieces = Pieces(*map(np.concatenate, zip(held.pieces, new, strict=True)))
+        fate = fates[np.concatenate([held.sequence, placed.sequence])]
+        stays = fate >= 0
+        documents = elements, provenance, held.starts, intake.starts
+        kept = Pieces(*(part[stays] for part in pieces))
+        self._open = _kept(documents, kept, fate[stays], placed.bins)
+        count = len(placed.closed)
+        plan = plan_of_sequences(Pieces(*(part[~stays] for part in pieces)), -1 - fate[~stays], count)
+        before = self._last
+        if count:
+            self._last = lambda: log.after(count - 1)
+
+        def after(number: int) -> Token:
+            return log.after(number) if number >= 0 else before()
+
+        rows = self._batched or most_rows(self._packing, form)
+        spans = row_blocks(count, rows, rows - self._given)
+        self._given = (self._given + count) % rows if self._batched else 0
+        return (_chunk(self._packing, form, (plan, *span), (elements, provenance), after) for span in spans)
+
+    def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
+        """Return what the tokens of this block's sequences are made from."""
+        opened = self._open.tokens
+        if self._log is not None and self._log.was_asked:
+            opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares what was made before
+        block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
+        self._log = TokenLog(self._next, opened, block, (intake.starts, intake.afters))
+        if len(placed.sequence):
+            self._next = Next(intake.afters, int(placed.pieces.document[-1]))
+        return self._log
+
+
+def _chunk(
+    packing: Packing,
+    form: Form,
+    span: tuple[PackingPlan, int, int],
+    documents: tuple[list[Element], Provenance],
+    after: Callable[[int], Token],
+) -> Chunk:
+    """Return the sequences [first, stop) of a block's plan."""
+    plan, first, stop = span
+    read, provenance = documents
+    bounds = plan.bounds[first : stop + 1]
+    start, end = int(bounds[0]), int(bounds[-1])
+    numbers = plan.document[start:end]
+    columns = filled(packing, form, plan.span(first, stop), [read[number] for number in numbers.tolist()])
+    own = provenance[plan.document[bounds[:-1]]]
+    # A document that is cut begins several sequences, which must not share their random streams.
+    own[:, ORDINAL] = nested_ordinals(own[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
+    count, cuts = stop - first, (bounds - start).tolist()
+    rows = Lazy(count, lambda index: provenance[numbers[cuts[index] : cuts[index + 1]]])
+    starts = Lazy(count, lambda index: after(first + index - 1))
+    afters = Lazy(count, lambda index: after(first + index))
+    if packing.meta:
+        return Chunk(rows_of(columns), own, starts, afters, rows)
+    # Batches that are the whole chunk never look at its rows.
+    elements = cast("list[Element]", _Rows(columns, count))
+    return Chunk(elements, own, starts, afters, rows, columns)
+
+
+class _Rows(Sequence[Element]):
+    """The sequences of columns, taken apart when they are looked at."""
+
+    def __init__(self, columns: dict[str, Any], count: int) -> None:
+        self._columns = columns
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @functools.cached_property
+    def _rows(self) -> list[Element]:
+        return rows_of(self._columns)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Element:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Element]:
+        return iter(self._rows)
+
+
+def _fates(placed: _Placed) -> Integers:
+    """Return each sequence's number among the open ones, or, where it closed, -1 - its number among the closed ones."""
+    fates = np.empty(len(placed.closed) + len(placed.still_open), np.int64)
+    fates[placed.still_open] = np.arange(len(placed.still_open))
+    fates[placed.closed] = -1 - np.arange(len(placed.closed))
+    return fates
+
+
+def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _Placed:
+    """Return where the pieces of documents go; `consumed` tokens of the first one went somewhere before."""
+    capacity = packing.capacity
+    if consumed:
+        check_enough(consumed, int(lengths[0].min()), "a document that is cut")
+        lengths[0] -= consumed
+    if packing.how == "best_fit":
+        pieces = whole_pieces(lengths, capacity, packing.long)
+        found = assign_best_fit(pieces.length, capacity, bins=packing.bins, open_bins=held.bins)
+        placed = _Placed(pieces, *found)
+    else:
+        room = packing.features[0][1]
+        used = int(held.pieces.length.sum())
+        cut = concat_then_split(lengths, room, room=room - used)
+        full, left = divmod(used + int(lengths.sum()), room)
+        closed = np.arange(full)
+        still_open = np.array([full] if left else [], np.int64)
+        bins = OpenBins(np.full((len(still_open), 1), room - left), np.ones_like(still_open))
+        placed = _Placed(
+            Pieces(*cut[:3]), cut.sequence, closed, np.searchsorted(cut.sequence, closed, "right"), still_open, bins
+        )
+    if consumed:
+        placed.pieces.offset[placed.pieces.document == 0] += consumed
+    return placed
+
+
+def _kept(
+    documents: tuple[list[Element], Provenance, list[tuple[Sequence[Token], int]], Sequence[Token]],
+    pieces: Pieces,
+    sequence: Integers,
+    bins: OpenBins,
+) -> _Open:
+    """Return the open sequences of some pieces, of their documents alone.
+
+    Args:
+        documents: their elements and marks, where the starts of the first ones are, and the starts of the others.
+        pieces: of these documents.
+        sequence: which open sequence each piece is in.
+        bins: their rooms.
+    """
+    elements, provenance, old, new = documents
+    used, numbers = np.unique(pieces.document, return_inverse=True)
+    chosen: list[int] = used.tolist()
+    starts: list[tuple[Sequence[Token], int]]
+    starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
+    kept = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
+    return _Open([elements[number] for number in chosen], provenance[used], starts, kept, sequence, bins)
+
+
+def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token, Element]) -> None:
+    """Raise where a token's pieces aren't parts of the documents that are there now.
+
+    Raises:
+        StateError: they are of others.
+    """
+    if not documents:
+        return
+    try:
+        form = form_of(packing, next(iter(documents.values())))
+        lengths = lengths_of(packing, form, list(documents.values()))
+    except GraphError as error:
+        raise StateError(f"the state holds documents that can't be packed in this dataset: {error}") from error
+    known = dict(zip(documents, lengths.reshape(len(documents), -1).tolist(), strict=True))
+    for pieces in opened:
+        for start, offset, length in zip(*(pieces[part::3] for part in range(3)), strict=True):
+            parts = length if is_compound(length) else (length,)
+            if any(offset + part > whole for part, whole in zip(parts, known[start], strict=False)):
+                raise StateError(
+                    f"the state has packed values {offset} to {offset + max(parts)} of a document that has "
+                    f"{known[start]} in this dataset. Load it into the dataset that it was saved from."
+                )
+
+
+def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
+    """Return the open sequences that a token tells of."""
+    starts: list[Token] = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
+    elements, provenance = reproduce(starts) if starts else ([], no_provenance())
+    _check_opened(packing, opened, dict(zip(starts, elements, strict=True)))
+    numbers = {start: number for number, start in enumerate(starts)}
+    flat = [
+        (numbers[start], offset, length)
+        for pieces in opened
+        for start, offset, length in zip(*(pieces[part::3] for part in range(3)), strict=True)
+    ]
+    rooms = np.array(packing.capacity, np.int64).reshape(-1)
+    lengths = np.array([length for *_, length in flat], np.int64).reshape(-1, len(rooms))
+    counts = np.array([len(pieces) // 3 for pieces in opened], np.int64)
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    room = np.tile(rooms, (len(counts), 1))
+    np.subtract.at(room, sequence, lengths)
+    document, offset = (np.array([piece[part] for piece in flat], np.int64) for part in (0, 1))
+    length = lengths[:, 0] if packing.is_shared else lengths
+    places: list[tuple[Sequence[Token], int]] = [(starts, number) for number in range(len(starts))]
+    return _Open(elements, provenance, places, Pieces(document, offset, length), sequence, OpenBins(room, counts))

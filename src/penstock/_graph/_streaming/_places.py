@@ -1,0 +1,83 @@
+"""The places of marked elements: which record each came from, and the address of its random streams.
+
+Above a mixture elements of different parts may have the same seed position; a hash of the part's name then keeps their
+random streams apart, so that adding a part changes nobody else's.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock._graph._apply import Place, stream_of
+from penstock._graph._locate import key_block, locate
+from penstock._graph._nodes import Node, Stream
+from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
+from penstock._graph._streaming._chunk import EPOCH, LEAF, POSITION, Provenance, seeds_of
+
+
+class InputRef(NamedTuple):
+    """A leaf, as a step above it sees it."""
+
+    node: Node
+    component: str
+    """The names of the parts between the step and the leaf, joined by "/"."""
+
+
+class MarkPlaces:
+    """The places of a chunk's elements, computed when they are asked for."""
+
+    def __init__(self, leaves: Mapping[int, InputRef], provenance: Provenance) -> None:
+        self._leaves = leaves
+        self._provenance = provenance
+
+    def place(self, index: int) -> Place:
+        """Return the place of the chunk's element `index`."""
+        leaf, epoch, position, *seed = self._provenance[index].tolist()
+        input_ref = self._leaves[leaf]
+        part, key = "", position
+        if not isinstance(input_ref.node, Stream):
+            _, part, key = locate(input_ref.node, epoch, position)
+        stream = stream_of(input_ref.component)
+        return Place(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, stream, part)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether no hash of a part's name is mixed into the seeds."""
+        return not any(input_ref.component for input_ref in self._leaves.values())
+
+    def seeds(self) -> SeedPositions:
+        """Return the addresses of the elements' random streams."""
+        seeds = seeds_of(self._provenance)
+        if self.are_plain:
+            return seeds
+        streams = {leaf: stream_of(input_ref.component) for leaf, input_ref in self._leaves.items()}
+        offsets = np.array([streams[leaf] for leaf in self._provenance[:, LEAF].tolist()], np.int64)
+        return seeds._replace(positions=seeds.positions ^ offsets)
+
+    def keys(self) -> Integers:
+        """Return the keys of the elements' records."""
+        keys = np.empty(len(self._provenance), np.int64)
+        for leaf in np.unique(self._provenance[:, LEAF]).tolist():
+            chosen = self._provenance[:, LEAF] == leaf
+            keys[chosen] = _keys(self._leaves[leaf].node, self._provenance[chosen])
+        return keys
+
+    def components(self) -> list[str]:
+        """Return the paths of the elements' parts."""
+        return [self.place(index).path for index in range(len(self._provenance))]
+
+    def indices(self) -> list[int | None]:
+        """Return the numbers of the elements over all epochs, each counted in the leaf that it comes from."""
+        found: list[int | None] = []
+        for leaf, epoch, position in zip(
+            self._provenance[:, LEAF].tolist(), *seeds_of(self._provenance)[:2], strict=True
+        ):
+            found += indices(self._leaves[leaf].node, [int(epoch)], [int(position)])
+        return found
+
+
+def _keys(node: Node, provenance: Provenance) -> Integers:
+    if isinstance(node, Stream):
+        return provenance[:, POSITION]
+    return key_block(node, np.ascontiguousarray(provenance[:, EPOCH]), np.ascontiguousarray(provenance[:, POSITION]))

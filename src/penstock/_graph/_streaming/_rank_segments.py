@@ -1,0 +1,153 @@
+"""What one rank reads in an epoch, as legs: first what earlier ranks left open, each by its own token, then the rest.
+
+As long as the number of ranks stays there is one leg: every `count`-th position of each leaf. When a state is dealt to
+other ranks, what an old rank held open (half a batch taken apart, a window, open bins) becomes a leg of its own, that
+ends where the old rank had read to; the positions that nobody had read yet are dealt anew.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock._frozen import frozen
+from penstock._graph._nodes import Element
+from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token
+from penstock._graph._streaming._leaf import InputRange, Span
+from penstock._graph._streaming._stage import Point, Stage, check_number, one_each, parts_of
+
+
+class RankSegment(NamedTuple):
+    """A stretch of one rank's way through an epoch: a course for each leaf, and where to start; None the beginning."""
+
+    input_ranges: tuple[InputRange, ...]
+    token: Token = None
+
+
+@frozen
+class RankSegmentsStage:
+    """The legs, one after the other. A token is (the leg's number, the token within it)."""
+
+    rank_segments: tuple[RankSegment, ...]
+    open_rank_segment: Callable[[RankSegment], Stage]
+
+    def stage(self, number: int) -> Stage:
+        """Return a leg's stage."""
+        return self.open_rank_segment(self.rank_segments[number])
+
+    def _start_of(self, number: int) -> Token:
+        token = self.rank_segments[number].token
+        return (number, self.stage(number).start() if token is None else token)
+
+    def start(self) -> Token:
+        return self._start_of(0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        first, at = token
+        for number in range(first, len(self.rank_segments)):
+            if number > first:
+                at = self._start_of(number)[1]
+            for chunk in self.stage(number).run(at):
+                yield _numbered(chunk, number)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        number, at = parts_of(token, 2, of="a rank's part")
+        check_number(number, len(self.rank_segments) - 1, "a rank's part")
+        self.stage(number).check(at)
+        for later in range(number + 1, len(self.rank_segments)):
+            self.stage(later).check(self._start_of(later)[1])
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.stage(token[0]).points(token[1])
+
+    def is_drained(self, token: Token, /) -> bool:
+        if not self.stage(token[0]).is_drained(token[1]):
+            return False
+        later = (self._start_of(number) for number in range(token[0] + 1, len(self.rank_segments)))
+        return all(self.stage(number).is_drained(at) for number, at in later)
+
+
+def _numbered(chunk: Chunk, number: int) -> Chunk:
+    starts, afters, count = chunk.starts, chunk.afters, len(chunk.elements)
+    return chunk._replace(
+        starts=Lazy(count, lambda index: (number, starts[index])),
+        afters=Lazy(count, lambda index: (number, afters[index])),
+    )
+
+
+def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> list[tuple[RankSegment, ...]]:
+    """Return each new rank's legs, from where all old ranks stand: nothing is lost, nothing comes twice.
+
+    Args:
+        unfinished: the legs of every old rank, and its token.
+        ranks: how many new ranks there are.
+    """
+    open_rank_segments: list[RankSegment] = []
+    left: list[list[Span]] = []
+    snapshots: list[list[Token]] = []
+    for stage, (current, at) in unfinished:
+        for number in range(current, len(stage.rank_segments)):
+            rank_segment = stage.rank_segments[number]
+            token = at if number == current else rank_segment.token
+            points = stage.stage(number).points(stage.stage(number).start() if token is None else token)
+            left = left or [[] for _ in points]
+            snapshots = snapshots or [[] for _ in points]
+            read: list[InputRange] = []
+            for leaf, (input_range, point) in enumerate(zip(rank_segment.input_ranges, points, strict=True)):
+                done, rest = input_range.split(point)
+                read.append(done)
+                left[leaf] += rest
+                snapshots[leaf].append(point.snapshot)
+            if token is not None:
+                held = RankSegment(tuple(read), token)
+                if not stage.open_rank_segment(held).is_drained(token):
+                    open_rank_segments.append(held)
+    dealt = [[_dealt(_joined(spans), rank, ranks) for spans in left] for rank in range(ranks)]
+    return [
+        (
+            *open_rank_segments[rank::ranks],
+            RankSegment(tuple(map(InputRange, dealt[rank], map(_earliest, snapshots)))),
+        )
+        for rank in range(ranks)
+    ]
+
+
+def _dealt(spans: Sequence[Span], rank: int, ranks: int) -> tuple[Span, ...]:
+    """Return every `ranks`-th position of some spans, the first being number `rank`."""
+    found: list[Span] = []
+    before = 0
+    for span in spans:
+        first = (rank - before) % ranks
+        count = len(range(first, span.total, ranks))
+        if count:
+            found.append(Span(span.start + first * span.step, span.step * ranks, count))
+        before += span.total
+    return tuple(found)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the same positions in as few spans as can be: those of all ranks of one deal make a run without gaps."""
+    found: list[Span] = []
+    for step in sorted({span.step for span in spans}):
+        alike = [span for span in spans if span.step == step]
+        if len({span.start % step for span in alike}) < step or len(alike) > step:
+            found += alike
+            continue
+        dense = max(span.start for span in alike) - step + 1  # from here on every position is in one of them
+        stop = min(span.start + span.total * step for span in alike)  # up to here too
+        if stop <= dense:
+            found += alike
+            continue
+        for span in alike:
+            early = len(range(span.start, dense, step))
+            late = len(range(span.start, stop, step))
+            found += [span._replace(total=early)] if early else []
+            found += [Span(span.start + late * step, step, span.total - late)] if span.total > late else []
+        found.append(Span(dense, 1, stop - dense))
+    return sorted(found)
+
+
+def _earliest(snapshots: list[Token]) -> Token:
+    """Return the snapshot of a stream that was taken first; None is its beginning."""
+    return None if None in snapshots else min(snapshots, key=lambda snapshot: snapshot[0])

@@ -1,0 +1,143 @@
+"""Several elements out of one: the rows of a batch, or what the function of a `flat_map` returns.
+
+A token is (the parent element's start, how many of its rows came before), and where that is not 0, also the parent
+element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._decisions import PARENT_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph._apply import Context
+from penstock._graph._evaluate import element_at
+from penstock._graph._flat import flat_into
+from penstock._graph._nodes import Element, FlatMap, Unbatch
+from penstock._graph._seed_position import Integers, nested_ordinals
+from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._stage import (
+    LARGEST,
+    Point,
+    Stage,
+    check_enough,
+    check_held,
+    check_number,
+    parts_of,
+    refuse,
+)
+from penstock.batching._rows import split_rows
+
+_CHUNK_SECONDS: Final = 0.002
+_MAX_AT_ONCE: Final = 1024  # elements; and rows, but for those of one element, which come together
+
+
+@frozen
+class RowsStage:
+    """The rows of each of the parent's elements."""
+
+    step: Unbatch | FlatMap
+    below: Stage
+    leaves: Mapping[int, InputRef]
+    context: Context
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        skip = token[1]
+        at_once = 1  # elements: as many as give some rows in a few milliseconds
+        for chunk in self.below.run(token[0]):
+            start = 0
+            while start < len(chunk.elements):
+                count = decide(PARENT_ELEMENTS, at_once)
+                parents = chunk.part(start, start + count)
+                start += count
+                if skip:
+                    check_held(parents.afters[0], token[2], "an element that several are made of")
+                began = time.perf_counter()
+                lists: list[list[Element]] = []
+                with Caught(Exception) as caught:
+                    self._split(lists, parents.elements, parents.provenance)
+                has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
+                if lists and skip:
+                    check_enough(skip, len(lists[0]), "an element that several are made of")
+                if lists:
+                    yield _chunk(lists, skip, parents)
+                    skip = 0
+                if caught.error is not None:
+                    raise caught.taken()
+                at_once = min(at_once * 2, _MAX_AT_ONCE) if has_room else max(at_once // 2, 1)
+
+    def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
+        """Add the rows of each element to an empty list; if one raises, of those before it."""
+        if isinstance(self.step, Unbatch):
+            lists.extend(map(split_rows, elements))
+        else:
+            flat_into(lists, self.step, elements, MarkPlaces(self.leaves, provenance), self.context, element_at)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        if not tokens:
+            return [], no_provenance()
+        parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
+        elements, provenance = self.below.reproduce(parents)
+        lists: list[list[Element]] = []
+        self._split(lists, elements, provenance)
+        split = dict(zip(parents, zip(lists, provenance, strict=True), strict=True))
+        found: list[Element] = []
+        found_provenance: list[Provenance] = []
+        for token in tokens:
+            rows, mark = split[token[0]]
+            check_enough(token[1], len(rows), "an element that several are made of")
+            found.append(rows[token[1]])
+            found_provenance.append(_provenance(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
+        return found, np.concatenate(found_provenance)
+
+    def check(self, token: Token, /) -> None:
+        start, *more = parts_of(token, 2, 3, of="unbatch() or flat_map()")
+        self.below.check(start)
+        skip = check_number(more[0], LARGEST, "unbatch() or flat_map()")
+        if bool(skip) != (len(more) > 1):
+            refuse(token, "unbatch() or flat_map() has the end of an element of which some rows came")
+        if skip:
+            self.below.check(more[1])
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[2] if token[1] else token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_drained(token[0])
+
+
+def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
+    """Return the chunk of the rows that some parents were taken apart into, less the first `skip` of the first one."""
+    elements = list(itertools.chain.from_iterable(lists))[skip:]
+    counts = np.array([len(rows) for rows in lists], np.int64)
+    bounds = np.cumsum(counts)
+    which = np.repeat(np.arange(len(lists)), counts)[skip:]
+    rows = np.arange(skip, skip + len(elements)) - (bounds - counts)[which]
+
+    def before(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number)
+        start = parents.starts[parent]
+        return (start, row, parents.afters[parent]) if row else (start, 0)
+
+    def after(number: int) -> Token:
+        parent, row = which.item(number), rows.item(number) + 1
+        after_it = parents.afters[parent]
+        return (after_it, 0) if row == len(lists[parent]) else (parents.starts[parent], row, after_it)
+
+    provenance = _provenance(parents.provenance, which, rows)
+    return Chunk(elements, provenance, Lazy(len(elements), before), Lazy(len(elements), after))
+
+
+def _provenance(parents: Provenance, which: Integers, rows: Integers) -> Provenance:
+    """Return the marks of rows, given those of the parents, which of these each is of, and its number there."""
+    provenance: Provenance = parents[which]
+    provenance[:, ORDINAL] = nested_ordinals(provenance[:, ORDINAL], rows)
+    return provenance

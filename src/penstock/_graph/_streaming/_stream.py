@@ -1,0 +1,199 @@
+"""The bottom of a dataset that has no random access: an iterable, read from the beginning or from a state of its own.
+
+A token is (the element's number in the stream, a snapshot); a snapshot is (elements read before it, passes before it,
+the iterable's state as JSON text or None). With a state reading goes on from there; without, as many elements are read
+again and dropped, and a warning says so.
+"""
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock._decisions import STREAM_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph._nodes import Element, Stream
+from penstock._graph._streaming._chunk import Chunk, Provenance, Token
+from penstock._graph._streaming._leaf import InputRange
+from penstock._graph._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
+from penstock.errors import GraphError, StateError
+from penstock.sources._stateful import begin_pass, forgets, state_methods
+
+_CHUNK_SECONDS: Final = 0.002
+_MAX_AT_ONCE: Final = 64
+_ENDLESS_PASSES: Final = 1 << 31
+_SNAPSHOT_EVERY: Final = 16  # elements: a state may be slow to take, and reading this many again is quick
+
+
+@frozen
+class StreamStage:
+    """An iterable's elements, of which a rank of several takes every `count`-th."""
+
+    number: int
+    step: Stream
+    epoch: int
+    input_range: InputRange
+
+    def start(self) -> Token:
+        return (0, self.input_range.snapshot)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        position, snapshot = token
+        end = self.input_range.end
+        if position >= end:
+            return
+        self._warn(position, snapshot)
+        takes_all = self.input_range.is_dense_from(position)
+        elements: list[Element] = []
+        tokens: list[Token] = []
+        most, began = decide(STREAM_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+        try:
+            for count, element, newest in read(self.step, self.epoch, snapshot):
+                if count < position or not (takes_all or self.input_range.has(count)):
+                    continue
+                elements.append(element)
+                tokens.append((count, newest))
+                if len(elements) >= most or time.perf_counter() - began > _CHUNK_SECONDS:
+                    yield self._chunk(elements, tokens)
+                    elements, tokens = [], []
+                    most, began = decide(STREAM_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+                if count + 1 >= end:
+                    break
+        except Exception:
+            yield self._chunk(elements, tokens)
+            raise
+        yield self._chunk(elements, tokens)
+
+    def _warn(self, position: int, snapshot: Token) -> None:
+        count, _, text = (0, 0, None) if snapshot is None else snapshot
+        if text is None and position > count + 1:  # after a pass's first element no iterable has told its state
+            name = _name(self.step.iterable)
+            if forgets(self.step.iterable):
+                why = f"the state of {name} leaves out what its shuffle buffer holds"
+                remedy = "Shuffle with window_shuffle() above the stream instead."
+            else:
+                why = f"{name} has no state"
+                remedy = "Give it get_state and set_state, or state_dict and load_state_dict."
+            warnings.warn(
+                f"{why}, so {position - count:,} elements are read again to come back to where it was. {remedy}",
+                stacklevel=2,
+            )
+
+    def _chunk(self, elements: list[Element], tokens: list[Token]) -> Chunk:
+        provenance = np.zeros((len(elements), 6), np.int64)
+        provenance[:, 0], provenance[:, 1], provenance[:, 3] = self.number, self.epoch, self.epoch
+        provenance[:, 2] = provenance[:, 4] = [position for position, _ in tokens]
+        return Chunk(elements, provenance, tokens, [(position + 1, snapshot) for position, snapshot in tokens])
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        position, snapshot = parts_of(token, 2, of="a stream")
+        check_number(position, LARGEST, "a stream")
+        # A part that begins in the midst of the stream begins at position 0, with the snapshot of its course.
+        check_snapshot(self.step, snapshot, LARGEST if snapshot == self.input_range.snapshot else position)
+        check_snapshot(self.step, self.input_range.snapshot, LARGEST)
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return (Point(token[0], token[1], by_position=True),)
+
+    def is_drained(self, token: Token, /) -> bool:
+        return bool(token[0] >= self.input_range.end)
+
+
+def check_snapshot(step: Stream, snapshot: Token, position: int) -> None:
+    """Raise a StateError where what a state has of a stream can't be a snapshot at or before a position."""
+    if snapshot is None:
+        return
+    count, passes, text = parts_of(snapshot, 3, of="a stream's own state")
+    check_number(count, position, "a stream's own state")
+    check_number(passes, _ENDLESS_PASSES if step.times is None else step.times, "a stream's own state")
+    if text is None:
+        return
+    try:
+        json.loads(text if isinstance(text, str) else "")
+    except (ValueError, RecursionError):
+        refuse(text, "a stream's own state has JSON text")
+
+
+def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Element, Token]]:
+    """Yield (number, element, newest snapshot from before it), from a snapshot on; None reads from the beginning."""
+    at, passes, text = (0, 0, None) if snapshot is None else snapshot
+    if at == 0:
+        text = None  # of earlier versions, which asked for it before the pass had begun
+    while step.times is None or passes < step.times:
+        opened = _open(step, epoch if step.times == 1 else epoch * (step.times or _ENDLESS_PASSES) + passes, text)
+        newest = (at, passes, text)
+        first = at
+        # A pass's first snapshot comes soon: it may hold what the iterable counts by itself, such as its passes.
+        early = None if text is not None else first + 1
+        text = None
+        while True:
+            if opened.save is not None and at > first and (at == early or at % _SNAPSHOT_EVERY == 0):
+                newest = (at, passes, _as_text(step, opened.save(at - first)))
+            try:
+                element = next(opened.iterator)
+            except StopIteration:
+                break
+            except Exception as error:
+                error.add_note(f"in {_name(step.iterable)} at epoch {epoch}, element {at}")
+                raise
+            yield at, element, newest
+            at += 1
+        if at == first and step.times is None:
+            return  # an empty iterable repeated without end is empty
+        passes += 1
+
+
+class _Opened(NamedTuple):
+    iterator: Iterator[Element]
+    save: Callable[[int], Any] | None
+
+
+def _open(step: Stream, epoch: int, text: str | None) -> _Opened:
+    """Begin a pass over the iterable, from its state if there is one."""
+    made: Any = step.iterable() if callable(step.iterable) else step.iterable
+    own = state_methods(made)
+    state = None if text is None else json.loads(text)
+    _load(step, lambda given: begin_pass(made, epoch, given), None if own is None else state)
+    iterator = iter(made)
+    inner = own or state_methods(iterator)
+    if inner is None:
+        if text is not None:
+            raise StateError(f"the state holds one of {_name(step.iterable)}, which has none now")
+        return _Opened(iterator, None)
+    if own is None and text is not None:
+        _load(step, inner.load, state)
+    return _Opened(iterator, inner.save)
+
+
+def _load(step: Stream, load: Callable[[Any], object], state: object) -> None:
+    """Have a pass begin at a state, or at None, the beginning."""
+    if state is None:
+        load(None)
+        return
+    try:
+        load(state)
+    except Exception as error:
+        raise StateError(
+            f"{_name(step.iterable)} can't resume from its own part of this state ({type(error).__name__}: {error}). "
+            "Load it into the dataset that it was saved from."
+        ) from error
+
+
+def _as_text(step: Stream, state: object) -> str:
+    try:
+        return json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"the state of a stream must be a JSON value, to be part of the loader's; that of {_name(step.iterable)} "
+            f"is not ({error})"
+        ) from error
+
+
+def _name(iterable: object) -> str:
+    return getattr(iterable, "__qualname__", type(iterable).__qualname__)

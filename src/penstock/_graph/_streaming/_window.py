@@ -1,0 +1,90 @@
+"""Shuffling within windows: as many consecutive elements as a window holds, each window in a random order of its own.
+
+A token is (the window's start, how many of its elements came before), and where that is not 0, also the window's
+`after`. The window is computed again from there: that is what a window shuffle holds open.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from penstock._frozen import frozen
+from penstock._graph._nodes import Element, WindowShuffle
+from penstock._graph._streaming._chunk import Chunk, Group, Lazy, Provenance, Token, groups, no_provenance
+from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._stage import Point, Stage, check_enough, check_held, check_number, parts_of, refuse
+from penstock._seeds import derive
+from penstock.errors import StateError
+from penstock.sampling import Permutation
+
+
+@frozen
+class WindowShuffleStage:
+    """Windows in random order; the order derives from the seed position of a window's first element."""
+
+    step: WindowShuffle
+    below: Stage
+    leaves: Mapping[int, InputRef]
+
+    def start(self) -> Token:
+        return (self.below.start(), 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        skip = token[1]
+        for window in groups(self.below.run(token[0]), self.step.size):
+            if skip:
+                check_held(window.after, token[2], f"a window of {self.step.size}")
+                check_enough(skip, len(window.elements), f"a window of {self.step.size}")
+            chunk = self._shuffled(window)
+            yield chunk.part(skip, len(chunk.elements))
+            skip = 0
+
+    def _shuffled(self, window: Group) -> Chunk:
+        count = len(window.elements)
+        first = MarkPlaces(self.leaves, window.provenance[:1]).place(0)
+        order = window_order(self.step, count, first.address)
+
+        def token(number: int) -> Token:
+            if number == count:
+                return (window.after, 0)
+            return (window.start, number, window.after) if number else (window.start, 0)
+
+        numbers: list[int] = order.tolist()
+        elements = [window.elements[number] for number in numbers]
+        rows = window.rows()
+        rows = None if rows is None else [rows[number] for number in numbers]
+        afters = Lazy(count, lambda index: token(index + 1))
+        return Chunk(elements, window.provenance[order], Lazy(count, token), afters, rows)
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        shuffled: dict[Token, Chunk] = {}
+        for token in tokens:
+            window = next(groups(self.below.run(token[0]), self.step.size), None)
+            if window is None:
+                raise StateError(f"the state holds a place in a window of {self.step.size} behind the last one")
+            shuffled[token[0]] = self._shuffled(window)
+        for token in tokens:
+            check_enough(token[1], len(shuffled[token[0]].elements), f"a window of {self.step.size}")
+        elements = [shuffled[token[0]].elements[token[1]] for token in tokens]
+        provenance = [shuffled[token[0]].provenance[token[1] : token[1] + 1] for token in tokens]
+        return elements, np.concatenate(provenance) if provenance else no_provenance()
+
+    def check(self, token: Token, /) -> None:
+        start, *more = parts_of(token, 2, 3, of="window_shuffle()")
+        self.below.check(start)
+        skip = check_number(more[0], self.step.size - 1, "window_shuffle()")
+        if bool(skip) != (len(more) > 1):
+            refuse(token, "window_shuffle() has the end of a window of which some elements came")
+        if skip:
+            self.below.check(more[1])
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[2] if token[1] else token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_drained(token[0])
+
+
+def window_order(step: WindowShuffle, count: int, address: tuple[int, int, int]) -> "np.typing.NDArray[np.int64]":
+    """Return which of a window's elements comes when: a permutation that derives from its first element's address."""
+    return Permutation(count, derive(step.seed, *address)).block(np.arange(count, dtype=np.int64))

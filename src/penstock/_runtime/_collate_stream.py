@@ -1,0 +1,385 @@
+"""The batches of an ordered dataset whose last steps workers compute: what folds goes on meanwhile, in its own thread.
+
+The fold gives what each batch is made of (`_folded`). As soon as that comes and there is room, it becomes a job of the
+workers, in whatever thread notices: so they have work while the consumer is away. The consumer takes the batches in
+order, each with the token that it came with.
+
+The fold is read with the crew owned, for one reader at a time; or by the consumer alone, while `_takes` is set.
+
+Guarantees:
+  - Batches before a failing one come first. Its error is raised in the consumer's thread; the next call makes the batch
+    again, from its rows on.
+  - At most `num_batch_workers` jobs are made at once; as a floor, so many that there are two rows for each worker where
+    functions take rows. One has several batches only where these take a moment.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, SUFFIX_BATCHES, decide
+from penstock._graph._apply import DROPPED, Context
+from penstock._graph._nodes import Element
+from penstock._graph._streaming._batch import Rest
+from penstock._graph._streaming._build import reads_streams
+from penstock._graph._streaming._chunk import Token
+from penstock._graph._streaming._collate import Collate, CollateRun
+from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._client import Client
+from penstock._runtime._collate_job import CollateJob, Cut, Given, collate_run
+from penstock._runtime._crashing_rows import deadly_batch_error
+from penstock._runtime._cutting import block_rows
+from penstock._runtime._fold_thread import FoldedAlone, FoldedStream, Folding, Made
+from penstock._runtime._jobs import ComeTo
+from penstock._runtime._queue import GivenQueue
+from penstock._runtime._scheduler import Scheduler
+from penstock._runtime._streams import EndOfEpoch, Stream
+from penstock._runtime._threads import ThreadStreamingBatches
+from penstock.errors import WorkerError
+
+_JOB_SECONDS: Final = 0.005  # of several small batches; handing them over takes a tenth of it
+_MAX_STEPS: Final = 32
+_SMALL_BATCHES_BYTES: Final = 16_000_000  # of all jobs together
+_MAX_REPEATED: Final = 8  # times, that what needs more memory is begun again before the consumer computes it
+
+
+class _Job(CollateJob):
+    """A job, with what its batches came with.
+
+    Attributes:
+        made: what each batch came with; what it is made of, too, if that is kept.
+        is_made_anew: whether a batch that processes fail at is made again from the dataset on: its rows are not here.
+        error: what was raised in a thread, instead of the first batch that `batches` has not; where that is kept.
+        index: how many of them were handed out, or left out.
+    """
+
+    def __init__(
+        self, run: CollateRun, client: Client, made: Sequence[Made], workers: int, *, keeps_errors: bool
+    ) -> None:
+        lengths = [len(each.batch) if run.collate.rows else 0 for each in made]
+        bounds = tuple(itertools.accumulate(lengths, initial=0))
+        rows = max(block_rows(bounds[-1], workers, client.learned), 1)
+        ends_in_rest = isinstance(made[-1].batch, Rest)  # nothing comes behind one but an error, or the end
+        cut = Cut(np.concatenate([each.provenance[:1] for each in made]), bounds, rows, ends_in_rest)
+        super().__init__(run, cut, client.learned, [Given(each.batch, each.provenance) for each in made])
+        self.made: Sequence[Made] = [each._replace(batch=None) for each in made]
+        self.is_made_anew = True
+        self.error: BaseException | None = None
+        self.index = 0
+        self._keeps_errors = keeps_errors
+        self._errors: dict[int, BaseException] = {}  # by block
+
+    def send(self, made: Sequence[Made], *, keeps_rows: bool) -> None:
+        """Have the job computed by processes."""
+        self.is_made_anew = self.pack() and not keeps_rows
+        if not self.is_made_anew:
+            self.made = made
+
+    def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:
+        if not self._keeps_errors:
+            return super().run_block(block, context, come_to)
+        with Caught() as caught:
+            return super().run_block(block, context, come_to)
+        self._errors[block] = caught.taken()
+        return 0
+
+    def run_merge(self, context: Context, come_to: ComeTo | None = None) -> None:
+        if not self._keeps_errors:
+            super().run_merge(context, come_to)
+            return
+        with Caught() as caught:
+            super().run_merge(context, come_to)
+        if caught.error is not None:  # of a batch before those of whose rows one failed
+            self.error = caught.taken()
+        elif self._errors:
+            self.error = self._errors[min(self._errors)]
+        self._errors.clear()  # their tracebacks hold the job
+
+
+class CollateStream:
+    """Batches in order.
+
+    Args:
+        scheduler: who computes.
+        client: whose the folds and the leaves are.
+        collate_client: another one of the crew's, for the steps above.
+        step_range: which batches.
+        folds: makes what gives what batches are made of.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: Client,
+        collate_client: Client,
+        step_range: StepRange,
+        folds: Callable[[Scheduler, Client, StepRange, Collate], Folding] = FoldedStream,
+    ) -> None:
+        self._folds = folds
+        self._scheduler = scheduler
+        self._client = client
+        self._collate_client = collate_client
+        self._step_range = step_range  # of what was not handed out
+        self._run = collate_run(client.plan)
+        self._wake = _waker(scheduler, collate_client)
+        self._takes = False  # whether the consumer reads the fold itself, which may take long
+        self._waiting: deque[Made] = deque()  # which are in no job yet
+        self._job: _Job | None = None
+        self._ready: list[Element] = []  # the job's batches from the next one on, the last first
+        # A stream is not read twice to know which row has failed: it may be slow, or give others then. So an error of a
+        # thread is raised as it was met there, and rows that processes fail at are kept, and computed here. These are
+        # kept as well once processes have failed at what can be computed here: they may at each batch.
+        self._reads_streams = reads_streams(client.plan.node)
+        self._keeps_rows = self._reads_streams
+        self._singly = 0  # how many batches have a job each, since one of them failed
+        self._repeated = 0  # times, that a job was begun again since the last batch
+        self._closed = False
+        self._folded = self._new_fold()
+        self._queue = self._new_queue()
+
+    def _new_fold(self) -> Folding:
+        return self._folds(self._scheduler, self._client, self._step_range, self._run.collate)
+
+    def _new_queue(self) -> GivenQueue[_Job]:
+        plan = self._client.plan
+        window = plan.limits.num_batch_workers or plan.prefetch
+        if self._run.collate.rows:  # as a floor, two rows a worker are in the making
+            window = max(window, -(-2 * self._scheduler.num_workers // max(self._run.size, 1)))
+        return GivenQueue(self._scheduler, self._collate_client, self._next_job, window)
+
+    def next(self) -> tuple[Element, Token]:
+        while not self._is_over:
+            job = self._job or self._begun(self._queue.next_job_nowait()) or self._awaited()
+            found = None if job is None else self._next_of(job)
+            if found is not None:
+                return found
+        raise EndOfEpoch
+
+    def next_nowait(self) -> tuple[Element, Token] | None:
+        while not self._is_over and not self._scheduler.is_closed:
+            job = self._job or self._begun(self._queue.next_job_nowait())
+            if job is None:
+                self._arm()
+                job = self._begun(self._queue.next_job_nowait())
+            if job is None or not self._ready:
+                return None
+            found = self._next_of(job)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it was closed, or given up: by another thread, maybe, at any time."""
+        return self._closed or self._queue.is_over
+
+    # -- jobs: what comes from the fold goes to the workers
+
+    def _awaited(self) -> _Job | None:
+        """Wait until the first job is complete, or more has come for another; return it in the first case."""
+        self._arm()
+        if self._queue.is_empty and not self._waiting:
+            if self._folded.has_more:
+                self._take()
+            else:
+                self._queue.wait(self._has_come, self._folded.stall)
+        elif not self._queue.has_armed:  # it waits for memory
+            return self._begun(self._queue.next_job())
+        else:
+            self._queue.wait(self._has_come, self._folded.stall)
+        return None
+
+    def _has_come(self) -> bool:
+        """Return whether there is something to arm, or an error or the end and no job left; if not, a wake follows."""
+        with self._scheduler.owned():
+            if not self._queue.has_room:
+                return False
+            return self._folded.comes(self._wake) or (self._queue.is_empty and self._folded.has_more)
+
+    def _take(self) -> None:
+        """Take the next of the fold, where no job is left; raise what it raises."""
+        try:
+            with self._scheduler.owned():
+                self._takes = self._queue.is_empty and not self._waiting and self._folded.has_more
+            if self._takes:
+                self._waiting.append(self._folded.take())
+        except EndOfEpoch:
+            self.close()
+            raise
+        finally:
+            self._takes = False
+
+    def _arm(self) -> None:
+        self._queue.arm()
+
+    def _next_job(self) -> _Job | None:
+        """Return a job of what has come; with the crew owned, in any thread."""
+        if self._takes:
+            return None
+        most = self._steps_per_job()
+        while len(self._waiting) < most and (come := self._folded.take_nowait(self._wake)) is not None:
+            self._waiting.append(come)
+        made = [self._waiting.popleft() for _ in range(min(len(self._waiting), most))]
+        if not made:
+            return None
+        self._singly = max(self._singly - len(made), 0)
+        job = _Job(self._run, self._collate_client, made, self._scheduler.num_workers, keeps_errors=self._reads_streams)
+        if self._scheduler.shares:
+            job.send(made, keeps_rows=self._keeps_rows)
+        return job
+
+    def _steps_per_job(self) -> int:
+        learned = self._collate_client.learned
+        row_seconds = learned.row_seconds if self._run.collate.rows else 0.0
+        if learned.merge_seconds is None or row_seconds is None or self._singly:
+            return 1  # the first batch shouldn't wait for others
+        if self._reads_streams and self._scheduler.shares:
+            return 1  # else, to know which of them has failed, they would have to be read again
+        seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
+        by_time = _JOB_SECONDS / max(seconds, 1e-9)
+        by_bytes = _SMALL_BATCHES_BYTES / self._queue.window / max(learned.merged_row_bytes, 1)
+        most = max(int(min(by_bytes, _MAX_STEPS)), 1)
+        return decide(SUFFIX_BATCHES, max(min(int(by_time), most), 1), most)
+
+    # -- batches
+
+    def _begun(self, job: _Job | None) -> _Job | None:
+        if job is not None:
+            self._job, self._ready = job, job.batches()[::-1]
+            if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0):
+                self._ready = []  # as if the job's first batch had failed
+            self._arm()  # in its place
+        return job
+
+    def _next_of(self, job: _Job) -> tuple[Element, Token] | None:
+        """Return the job's next batch; None where it is left out, or begun again."""
+        made = job.made[job.index]
+        if self._ready:
+            return self._handed_out(made, self._ready.pop())
+        if job.error is not None:
+            self._raise_kept(job)
+        failure = job.failure
+        if failure.death is not None and job.index >= failure.step:
+            self._go_around(made, failure.death, failure.row)
+            return None
+        if job.steps > 1 or (
+            job.is_made_anew and failure.is_passing and self._repeated < decide(REPEATED_JOBS, _MAX_REPEATED)
+        ):
+            self._repeated += failure.is_passing
+            self._restart()
+            self._singly = job.steps - job.index  # then it is known which of them it was
+            return None
+        self._scheduler.prepare_consumer()
+        if job.is_made_anew:
+            self._restart()
+            self._takes = True
+            try:
+                made = self._folded.take()
+            finally:
+                self._takes = False
+        try:
+            batch = self._run.result(made.batch, made.provenance, self._collate_client.context())
+        except BaseException:
+            self._restart()
+            raise
+        self._client.tell_of(failure.complaint)
+        self._keeps_rows = True
+        return self._handed_out(made, batch)
+
+    def _raise_kept(self, job: _Job) -> None:
+        """Raise what was raised in a thread; the next call makes the batch again, from the dataset on."""
+        error, job.error = job.error, None
+        self._restart()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # else its traceback holds it, and this stream
+
+    def _go_around(self, made: Made, death: WorkerError, row: int | None) -> None:
+        """Leave a batch out that processes die of; raise if no step does that."""
+        error = deadly_batch_error(self._step_range.first.step, death, row)
+        if row is not None:
+            raise error
+        self._handed_out(made, self._run.around(error, made.provenance, self._collate_client.context()))
+        if self._job is not None:  # nobody has made the batches after it
+            self._restart()
+
+    def _handed_out(self, made: Made, batch: Element) -> tuple[Element, Token] | None:
+        job = self._job
+        if job is not None:
+            job.index += 1
+            self._job = job if job.index < job.steps else None
+        self._repeated = 0
+        self._folded.count(made)
+        is_left_out = batch is DROPPED
+        self._step_range = self._step_range.after(0 if is_left_out else 1, made.token)
+        return None if is_left_out else (batch, made.token)
+
+    def _restart(self) -> None:
+        """Have all that was not handed out computed anew, from the dataset on."""
+        self._queue.close()
+        with self._scheduler.owned():  # from now on no other thread reads the fold
+            self._waiting.clear()
+        self._folded.close()
+        self._job, self._ready = None, []
+        self._folded, self._queue = self._new_fold(), self._new_queue()
+        if self._closed:  # by another thread, which may not have seen these
+            self.close()
+
+    def failing(self) -> Unit | None:
+        return None
+
+    def fileno(self) -> int | None:
+        return self._scheduler.fileno(self._collate_client)
+
+    def is_ready(self) -> bool:
+        if self._is_over or self._job is not None:
+            return True
+        while not self._queue.is_complete():
+            if not self._has_come():
+                return False
+            if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
+                return True  # an error, or the end
+            self._arm()
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._folded.close()
+        self._queue.close()
+        self._job, self._ready = None, []
+
+
+def _waker(scheduler: Scheduler, client: Client) -> Callable[[], None]:
+    """Return what arms a client's jobs and has its consumer look again; from any thread."""
+    ring = scheduler.waker(client)
+
+    def wake() -> None:
+        scheduler.arm_more(client)
+        ring()
+
+    return wake
+
+
+def folded_stream(
+    scheduler: Scheduler, client: Client, collate_client: Client | None, step_range: StepRange, *, alone: bool
+) -> Stream:
+    """Return the batches of an ordered dataset.
+
+    Args:
+        scheduler: who computes.
+        client: whose the folds and the leaves are.
+        collate_client: another one, for the steps above the folds; None where there are none.
+        step_range: which batches.
+        alone: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.
+    """
+    if collate_client is not None:
+        return CollateStream(scheduler, client, collate_client, step_range, FoldedAlone if alone else FoldedStream)
+    if alone:
+        return ThreadStreamingBatches(scheduler, client, step_range, client.consumer_context(), singly=True)
+    return FoldedStream(scheduler, client, step_range)

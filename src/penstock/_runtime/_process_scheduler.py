@@ -1,0 +1,291 @@
+"""A crew of processes: its slots are described on a board, its memory is shared, and a death is nobody's loss.
+
+Only the consumer arms slots, so the processes are busy as long as there is a window of jobs to do; between them and the
+consumer nothing is sent. What they failed on the consumer computes itself.
+
+Guarantees, beyond a crew's:
+  - A process may be killed anywhere: its block is computed by another, and the batches stay as they are. A block
+    that has killed one is gone through row by row, so that it is known at which row the next one dies; that row is
+    computed before all others then. Who dies of it even so shows that it is the row's doing, and not that of somebody
+    who kills processes: a WorkerError names it, in the place of its batch.
+"""
+
+import pickle
+import sys
+from functools import partial
+from itertools import chain
+from typing import Any, Final, cast
+
+from penstock._caught import Caught
+from penstock._graph._apply import Context
+from penstock._plan._plan import Plan
+from penstock._runtime._client import Client
+from penstock._runtime._collate_job import CollateJob
+from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
+from penstock._runtime._job_table import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
+from penstock._runtime._jobs import Job
+from penstock._runtime._pickle_buffers import LARGE_BYTES, read, write
+from penstock._runtime._process_work import OWNERS_PLAN, Described, work
+from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Scheduler
+from penstock._runtime._shared_plan import needs_of, shared, without_streams
+from penstock._runtime._tasks import SharedJob, task_of
+from penstock._workers._processes import Starting, Work, WorkerProcesses
+from penstock.concurrency._children._seeding import observe_seeds
+from penstock.errors import WorkerError
+from penstock.events import WorkerDied
+from penstock.transport._arena._table import create_region
+from penstock.transport._encoding._pickles import Pickled
+from penstock.transport._memory import Lease, Region, aligned
+from penstock.transport._ring import SlotRing
+
+_MAX_DEATHS: Final = 3  # of one block, where it was never known at which row
+_MAX_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not
+_DEADLY_CHARACTERS: Final = 500  # of what is told of an element; without the stack of one that hung
+_ROOM_BYTES: Final = 1 << 28  # addresses: no page is there before something lies in it
+
+
+class ProcessScheduler(Scheduler):
+    """Owns the ring, the board, the memory, and the processes.
+
+    Beside the memory of batches there is *spill* memory, for what processes hand to each other, and elements to the
+    consumer. A job has it until it is complete.
+
+    Args:
+        owner: whose plan each process gets at its start. Those of other clients follow as memory.
+    """
+
+    shares = True
+
+    def __init__(self, owner: Client) -> None:
+        self._job_table = JobTable.create(SLOTS, BLOCKS, owner.plan.num_workers)
+        self._owners_plan = shared(without_streams(owner.plan))
+        self._plans: dict[int, Region] = {}  # by identity; of the others
+        self._newest = OWNERS_PLAN  # number of a region
+        self._regions: dict[int, tuple[int, Region]] = {}  # by identity: its number, and itself
+        self._room_bytes = _ROOM_BYTES
+        self._spills: dict[int, Region] = {}  # by slot
+        self._idle_spills: dict[Client, list[Region]] = {}
+        self._leases: dict[int, Lease] = {}  # by slot, of what is merged
+        self._deaths: dict[int, tuple[Doing, WorkerError]] = {}  # by job number: of the first row that processes die of
+        super().__init__(owner)
+
+    # -- the workers, and their memory
+
+    def _make_ring(self) -> SlotRing:
+        return SlotRing.shared(BLOCKS, capacity=SLOTS)
+
+    def _start(self) -> None:
+        descriptors = (*self._ring.descriptors(), self._job_table.region.descriptor, self._owners_plan.descriptor)
+        limits, shard = self._owner.plan.limits, self._owner.plan.shard
+        # Ranks are often seeded alike.
+        seeds = observe_seeds().child(shard.rank, shard.count)
+        self._processes = WorkerProcesses(
+            self._ring,
+            self.num_workers,
+            Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
+            self,
+            Starting(seeds, limits.start_method, limits.worker_threads),
+        )
+
+    def _stop(self) -> None:
+        self._processes.close()
+
+    def _allocate(self, size_bytes: int) -> Region:
+        region = create_region(size_bytes)
+        self._share(region)
+        return region
+
+    def _share(self, region: Region) -> None:
+        self._newest += 1
+        self._processes.share(self._newest, region.descriptor)
+        self._regions[id(region)] = self._newest, region
+
+    def _discard(self, regions: list[Region]) -> None:
+        super()._discard(regions)
+        for region in regions:
+            number, _ = self._regions.pop(id(region))
+            self._processes.unshare(number)
+
+    def join(self, client: Client) -> None:
+        is_known = client.plan is self._owner.plan or id(client.plan) in self._plans
+        plan = None if is_known else shared(without_streams(client.plan))
+        super().join(client)
+        with self.owned():
+            self._idle_spills[client] = []
+            if plan is not None:
+                self._plans[id(client.plan)] = plan
+                self._share(plan)
+
+    def _let_go(self, client: Client) -> None:
+        super()._let_go(client)
+        self._discard(self._idle_spills.pop(client, []))
+        self._forget_plan(client.plan)
+
+    def retire(self, slot: int) -> None:
+        armed = self._armed[slot]
+        super().retire(slot)
+        if armed is not None:
+            self._forget_plan(armed.client.plan)
+
+    def _forget_plan(self, plan: Plan) -> None:
+        """Let go of a plan whose clients have left, once nobody is at one of their jobs, and may ask for it."""
+        draining = (self._armed[slot] for slot in self._draining)
+        clients = (*self.clients, *(armed.client for armed in draining if armed is not None))
+        if id(plan) in self._plans and not any(client.plan is plan for client in clients):
+            self._discard([self._plans.pop(id(plan))])
+
+    def _region_bytes(self, job: Job) -> int:
+        return self._room_bytes if job.has_merge else job.memory_bytes
+
+    def _lend(self, armed: Armed, lease: Lease) -> None:
+        number, client, job = armed
+        client.region_pool.use(number, job.memory_bytes)  # of a room there are pages as far as something lies in it
+        if job.has_merge:
+            self._leases[number] = lease
+        else:
+            job.use(lease)
+
+    def begins_alone(self, client: Client, job: Job) -> bool:
+        # Rows whose layout isn't known lie in memory twice: as elements, and merged. One such batch is enough.
+        return cast("SharedJob", job).joins and job.has_merge and not client.learned.has_concluded
+
+    def _spill_of(self, slot: int, client: Client, job: SharedJob, given: Pickled | None) -> Region | None:
+        """Return memory for what a job's processes are given and hand on, if there is any."""
+        if not job.has_merge and not job.hands_on:
+            return None
+        idle = self._idle_spills[client]
+        size = max(self._room_bytes, 2 * job.row_bytes, 0 if given is None else 2 * given.nbytes)
+        while idle and len(idle[-1]) < size:
+            self._discard([idle.pop()])
+        region = self._spills[slot] = idle.pop() if idle else self._allocate(size)
+        if given is not None:
+            write(given, region, 0)
+        return region
+
+    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
+        client, job = armed.client, cast("SharedJob", armed.job)
+        given = job.take_parcel() if isinstance(job, CollateJob) else None
+        spill = self._spill_of(slot, client, job, given)
+        plan = self._plans.get(id(client.plan))
+        described = Described(
+            armed.number,
+            OWNERS_PLAN if plan is None else self._regions[id(plan)][0],
+            task_of(job),
+            None if spill is None else self._regions[id(spill)][0],
+            None if region is None else self._regions[id(region)][0],
+            tuple(known for known, _ in self._regions.values()),
+            {at: str(client.deadly[at])[:_DEADLY_CHARACTERS] for at in job.among(client.deadly)}
+            if client.deadly
+            else {},
+        )
+        taken = aligned(job.row_bytes + (0 if given is None else given.nbytes))
+        if not self._job_table.describe(slot, pickle.dumps(described, pickle.HIGHEST_PROTOCOL), taken):
+            self._job_table.describe(slot, pickle.dumps(None), taken)  # which they fail on
+        self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge and job.joins)
+
+    def _conclude(self, slot: int, armed: Armed) -> None:
+        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
+        client.learned.timed(*self._job_table.counted(slot))
+        client.learned.timed_merge(job.steps, self._job_table.counted_merge(slot))
+        lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
+        client.learned.has_concluded |= self._ring.ready(slot)
+        outcome = self._job_table.outcome(slot)
+        job.failed = outcome != FINE
+        job.failure = self._trouble_of(slot, number, outcome) if job.failed else NO_TROUBLE
+        if outcome == IRREGULAR:
+            client.learned.is_irregular = True
+        if outcome == NO_ROOM:
+            self._room_bytes = max(self._room_bytes, 2 * self._job_table.needed(slot))
+        if not job.failed and self._ring.ready(slot):
+            for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
+                client.recorder.observe(event)
+            if spill is not None:
+                with Caught(Exception):  # of the elements' own, which the consumer then meets
+                    job.failed = True
+                    self._take(slot, armed, lease, spill)
+                    job.failed = False
+        if spill is not None and client in self._idle_spills and not job.was_first:
+            self._idle_spills[client].append(spill)
+        elif spill is not None:
+            self._discard([spill])
+
+    def _trouble_of(self, slot: int, number: int, outcome: int) -> JobFailure:
+        at, death = self._deaths.pop(number, (None, None))
+        note = b"".join(self._job_table.notes(slot, FAILED)[:1])
+        step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
+        complaint = note.decode(errors="replace").strip()
+        suspect = self._job_table.any_deaths(slot)
+        passing = outcome in {IRREGULAR, NO_ROOM}
+        return JobFailure(death, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
+
+    def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region) -> None:
+        """Take what a job's processes made."""
+        number, client, job = armed.number, armed.client, cast("SharedJob", armed.job)
+        if lease is None:
+            for block in range(job.blocks):
+                elements: Any = read(spill, self._job_table.place(slot, block), sys.maxsize)
+                job.take_elements(block, elements)
+            if job.has_merge:
+                job.run_merge(Context())
+            return
+        place = self._job_table.place(slot, job.blocks)
+        merged: Any = read(lease, place, sys.maxsize if client.plan.copy else LARGE_BYTES)
+        job.take_merged(merged)
+        client.region_pool.use(number, place.stop)
+        each = (self._job_table.needed(slot) + place.stop) / max(job.row_count, 1)
+        client.learned.merged_row_bytes = max(client.learned.merged_row_bytes, each)
+
+    def _at_work(self) -> list[AtWork]:
+        found: list[AtWork] = []
+        for number in range(self.num_workers):
+            since, at = self._job_table.busy_since(number), self._job_table.doing(number)
+            armed = None if at is None else self._armed_at(at)
+            if since is not None and at is not None and armed is not None:
+                found.append(AtWork(number, since, armed, at.slot, at.block))
+        return found
+
+    # -- the watchers of the processes
+
+    def busy_since(self, number: int) -> float | None:
+        """Return since when a process is at what it is at; None if it is at nothing."""
+        return self._job_table.busy_since(number)
+
+    def has_worked(self, number: int) -> bool:
+        """Return whether a process has ever finished a block."""
+        return self._job_table.has_worked(number)
+
+    def died(self, number: int, pid: int, death: WorkerError) -> tuple[int, int] | None:
+        """Tell of a death; return the slot and the block that the process was at if that has killed enough of them."""
+        at = self._job_table.doing(number)
+        self._job_table.forget_worker(number)  # the next one with this number begins at nothing
+        armed = None if at is None else self._armed_at(at)
+        for recorder in dict.fromkeys(client.recorder for client in self.clients):  # a loader may have two clients
+            step, rows = None, None
+            if at is not None and armed is not None and armed.client.recorder is recorder:
+                step, rows = armed.job.extent(at.block)
+            recorder.observe(WorkerDied(number, pid, death.exit_code, str(death), step, rows))
+        if at is None or armed is None or not self._is_deadly(at):
+            return None
+        known = self._deaths.get(at.job)
+        if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
+            self._deaths[at.job] = at, death
+        self._job_table.tell(at.slot, at.block, DEADLY)
+        return at.slot, at.block
+
+    def _is_deadly(self, at: Doing) -> bool:
+        """Count a death; return whether it is known now what processes die of."""
+        deaths = self._job_table.count_death(at.slot, at.block)
+        if at.step is not None and at.row is not None:
+            self._job_table.suspect(at.slot, at.block, at.step, at.row)
+        is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
+        return at.is_alone or deaths >= (_MAX_DEATHS_IN_ROWS if is_in_rows else _MAX_DEATHS)
+
+    def _armed_at(self, at: Doing) -> Armed | None:
+        armed = self._armed[at.slot]
+        # Else the process had finished its block, and the slot has gone on to another job.
+        return armed if armed is not None and armed.number == at.job else None
+
+    def fail(self, error: BaseException) -> None:
+        """Have the consumer told that there are no processes."""
+        self._worker_error = error
+        self._bell.bell.ring()

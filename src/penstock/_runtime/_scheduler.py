@@ -1,0 +1,482 @@
+"""A crew of worker threads over one slot ring: slots are armed with jobs, computed by any worker, and come back.
+
+A slot goes from free to armed (its job is being made or ready) and to free again when the consumer has taken the job.
+The memory that the job was computed in is lent to it apart from the slot, and comes back when its last view has died.
+
+Guarantees:
+  - What changes slots and memory runs with the crew `owned`, by one thread at a time; Ctrl-C finds it done, or not
+    begun.
+  - `when_free` never waits, so the garbage collector may call it anywhere, also where this thread owns the crew.
+  - No user code runs on a worker but inside a job, and what it raises there stays there: the job is marked as failed.
+  - Of several clients each has memory of its own, and waits for its own jobs. Workers take the job that was armed
+    first, whosoever it is.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from penstock._caught import Caught
+from penstock._decisions import DELAY_MICROSECONDS, decide
+from penstock._runtime._client import Client
+from penstock._runtime._jobs import Job
+from penstock._runtime._region_pool import RegionPool
+from penstock._runtime._stalls import Patience, Stall, describe_block
+from penstock._workers._threads import Task, WorkerThreads
+from penstock.errors import ClosedError, InternalError, UsageError
+from penstock.transport._interrupts import HeldInterrupts
+from penstock.transport._listener import CommonBell, Listener
+from penstock.transport._memory import Lease, Memory, Region
+from penstock.transport._ring import Claim, SlotRing
+
+SLOTS: Final = 1024
+SLOTS_EACH: Final = 128  # of a client, at most, so that there are some for every other
+BLOCKS: Final = 256  # row blocks of a slot, at most
+
+
+class Armed(NamedTuple):
+    """A job in a slot, by its number, and whose it is."""
+
+    number: int
+    client: Client
+    job: Job
+
+
+class AtWork(NamedTuple):
+    """What a worker does since when, by `monotonic`.
+
+    Attributes:
+        worker: its number.
+        since: when it began this.
+        armed: the job that it computes; None for none.
+        slot: where that is armed.
+        block: which block of the job; that of the merge is behind those of all blocks of rows.
+        is_idle: whether it waits for work, or for its turn to merge.
+    """
+
+    worker: int
+    since: float
+    armed: Armed | None = None
+    slot: int = -1
+    block: int = 0
+    is_idle: bool = False
+
+
+class Scheduler:
+    """Owns the ring and the threads, and lends the memory that jobs are computed in. Outlives the queues it serves.
+
+    Args:
+        owner: the client whose plan says how many workers there are, and how they begin. The crew ends with it.
+    """
+
+    shares = False
+    """Whether jobs are computed by other processes."""
+
+    def __init__(self, owner: Client) -> None:
+        self.num_workers = owner.plan.num_workers
+        self.clients: tuple[Client, ...] = ()  # replaced as a whole, since other threads read it
+        self._owner = owner
+        self._lock = threading.Lock()  # its holder owns the crew
+        self._waiting: deque[Callable[[], None]] = deque()  # for whoever releases the lock next
+        self._process = os.getpid()
+        self._worker_error: BaseException | None = None
+        self.is_closed = False
+        self._ring = self._make_ring()
+        self._bell = CommonBell(self._ring.bell)
+        self._memory = Memory()
+        self._armed: list[Armed | None] = [None] * SLOTS
+        self._free = list(range(SLOTS - 1, -1, -1))
+        self._draining: set[int] = set()
+        self._lent: dict[int, RegionPool] = {}  # by job number: whose memory is being written, ready or viewed
+        self._number = 0
+        self._doing = [AtWork(number, time.monotonic(), is_idle=True) for number in range(self.num_workers)]
+        self._idents: dict[int, int] = {}  # of worker threads, by their numbers
+        self.join(owner)
+        self._start()
+
+    # -- the workers, and their memory; processes have their own
+
+    def _make_ring(self) -> SlotRing:
+        return SlotRing(BLOCKS, capacity=SLOTS)
+
+    def _start(self) -> None:
+        self._threads = WorkerThreads(self._ring, self.num_workers, self._make_task)
+
+    def _stop(self) -> None:
+        self._threads.close()
+
+    def _allocate(self, size_bytes: int) -> Region:
+        return self._memory.allocate(size_bytes)
+
+    def _share(self, region: Region) -> None:
+        """Have the workers know memory that was allocated elsewhere."""
+
+    def _discard(self, regions: list[Region]) -> None:
+        """Let go of memory that is not used any more."""
+        lender = self._owner.lender
+        if lender is not None:
+            for region in regions:
+                lender.discard(region)
+
+    def _region_bytes(self, job: Job) -> int:
+        return job.memory_bytes
+
+    def _lend(self, armed: Armed, lease: Lease) -> None:
+        armed.job.use(lease)
+
+    def begins_alone(self, client: Client, job: Job) -> bool:
+        """Return whether a client's next jobs wait for the end of this one."""
+        del client, job
+        return False
+
+    def _hand_out(self, slot: int, armed: Armed, region: Region | None) -> None:
+        del region
+        self._ring.arm(slot, armed.number, armed.job.blocks, merge=armed.job.has_merge)
+
+    def _is_complete(self, slot: int) -> bool:
+        return self._ring.ready(slot)
+
+    def _conclude(self, slot: int, armed: Armed) -> None:
+        """Learn what became of a job."""
+
+    # -- whom it computes for
+
+    def join(self, client: Client) -> None:
+        """Compute for one more client.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        with self.owned():
+            most = max((SLOTS - self.num_workers) // SLOTS_EACH, 1)  # cancelled jobs have slots too, until they drain
+            if len(self.clients) == most:
+                raise UsageError(f"{self.num_workers} workers compute for at most {most} loaders; this is one more")
+            client.listener = self._bell.listen()
+            self.clients = (*self.clients, client)
+
+    def leave(self, client: Client) -> None:
+        """Compute for a client no longer; its batches that were handed out stay valid. Never waits."""
+        if os.getpid() == self._process:
+            self.when_free(lambda: self._let_go(client))
+
+    def _let_go(self, client: Client) -> None:
+        client.give_up()
+        self.clients = tuple(other for other in self.clients if other is not client)
+        self._bell.forget(_listener_of(client))
+        client.region_pool.most_idle = 0
+        self._discard(client.region_pool.spare())
+
+    def give_up(self, client: Client) -> None:
+        """Give up a client's jobs, also those of a queue that nobody can close: its maker was interrupted."""
+        with self.owned():
+            client.give_up()
+
+    # -- who owns it
+
+    @contextmanager
+    def owned(self) -> Generator[HeldInterrupts]:
+        """Own the crew; waits until nobody else does. Ctrl-C comes at the end, or where it is allowed."""
+        with HeldInterrupts() as held:
+            try:
+                with self._lock:
+                    yield held
+            finally:
+                self._run_waiting()
+
+    def when_free(self, action: Callable[[], None]) -> None:
+        """Call `action` with the crew owned: now, or, if someone owns it, as soon as they don't."""
+        if os.getpid() != self._process:
+            return  # in a fork the workers don't exist, and what is shared with them is the parent's
+        self._waiting.append(action)
+        self._run_waiting()
+
+    def _run_waiting(self) -> None:
+        # Whoever finds the lock held leaves the rest to its holder, who looks again after releasing it.
+        while self._waiting and not self._lock.locked():
+            with HeldInterrupts():
+                if not self._lock.acquire(blocking=False):
+                    return
+                try:
+                    while self._waiting:
+                        self._waiting.popleft()()
+                finally:
+                    self._lock.release()
+
+    def check(self) -> None:
+        """Raise if the crew can't work: in a fork, where it has no threads; closed; with what `worker_init` raised."""
+        if os.getpid() != self._process:
+            raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+        if self.is_closed:
+            raise ClosedError("the loader that owns the workers of this one was closed; close it last")
+        if self._worker_error is not None:
+            raise self._worker_error
+        if self._ring.stopped:
+            raise ClosedError("the workers of this loader were stopped since the program ends")
+
+    def prepare_consumer(self) -> None:
+        """Prepare the calling thread as the workers are, before it computes what these have failed at."""
+        self._owner.prepare()
+
+    def arm_more(self, client: Client) -> None:
+        """Arm what memory that has come back has room for; any thread may call it, and never waits."""
+        self.when_free(lambda: client.arm_more())
+
+    def count_bytes(self, client: Client) -> int:
+        """Return the bytes of a client's memory that is being written, ready or viewed now."""
+        if os.getpid() != self._process:
+            return 0
+        with self.owned():
+            self.collect()
+            return client.region_pool.used_bytes
+
+    # -- slots; with the crew owned
+
+    def regions_in_use(self, client: Client) -> int:
+        """Return how many of a client's regions are being written, ready or viewed, but for cancelled slots'."""
+        armed = [self._armed[slot] for slot in self._draining_of(client)]
+        return client.region_pool.lent - sum(each is not None and each.job.memory_bytes > 0 for each in armed)
+
+    def _draining_of(self, client: Client) -> list[int]:
+        armed = [(slot, self._armed[slot]) for slot in self._draining]
+        return [slot for slot, each in armed if each is not None and each.client is client]
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether a job can be armed."""
+        return bool(self._free)
+
+    def collect(self) -> None:
+        """Take back the memory whose views have died, and cancelled slots that have no writer left."""
+        for slot in [slot for slot in self._draining if self._ring.drained(slot)]:
+            self._draining.remove(slot)
+            self.retire(slot)
+        for number in self._memory.released():
+            region_pool = self._lent.pop(number)
+            region_pool.take_back(number)
+            self._discard(region_pool.spare())
+
+    def arm(self, client: Client, job: Job) -> int:
+        """Hand a client's job to the workers; return its slot."""
+        slot = self._free.pop()
+        self._number += 1
+        armed = Armed(self._number, client, job)
+        region: Region | None = None
+        if job.memory_bytes:
+            region = self._take_region(client.region_pool, self._region_bytes(job))
+            client.region_pool.lend(armed.number, region)
+            self._lent[armed.number] = client.region_pool
+            self._lend(armed, self._memory.lease(region, armed.number))
+        self._armed[slot] = armed
+        self._hand_out(slot, armed, region)
+        return slot
+
+    def _take_region(self, region_pool: RegionPool, size_bytes: int) -> Region:
+        region = region_pool.take(size_bytes)
+        if region is None:
+            self._discard(region_pool.oldest())  # the new one takes its place
+            region = self._new_region(size_bytes)
+        return region
+
+    def _new_region(self, size_bytes: int) -> Region:
+        lender = self._owner.lender
+        region = None if lender is None else lender.allocate(size_bytes)
+        if region is None:
+            return self._allocate(size_bytes)
+        self._share(region)
+        return region
+
+    def retire(self, slot: int) -> None:
+        """Take back a slot whose job is complete; its memory follows when the last view dies."""
+        armed = self._armed[slot]
+        if armed is None:
+            raise InternalError("only an armed slot can be retired")
+        self._conclude(slot, armed)
+        self._ring.retire(slot)
+        self._armed[slot] = None
+        self._free.append(slot)
+
+    def cancel(self, slot: int) -> None:
+        """Give up a slot's job: blocks that no worker has begun are never run."""
+        self._ring.cancel(slot)
+        self._draining.add(slot)
+
+    def wait_drained(self, client: Client, held: HeldInterrupts) -> None:
+        """Wait until no cancelled slot of a client has a writer left; Ctrl-C comes out of it at once."""
+        slots = self._draining_of(client)
+        held.allow()
+        _wait(
+            _listener_of(client),
+            lambda: all(map(self._ring.drained, slots)),
+            Patience(lambda: self._stall(slots, any_will_do=False), self.timeout),
+        )
+        held.hold()
+        self.collect()
+
+    # -- waiting; the client's consumer's thread alone
+
+    def is_ready(self, client: Client, slots: Iterable[int]) -> bool:
+        """Return whether one of the slots' jobs is complete; if not, the descriptor becomes readable when it may be."""
+        _listener_of(client).clear()
+        return self._is_settled(slots)
+
+    def wait(
+        self,
+        client: Client,
+        slots: Callable[[], Iterable[int]],
+        given_up: Callable[[], bool],
+        before: Callable[[], Stall | None] | None = None,
+    ) -> None:
+        """Wait until one of the slots' jobs is complete, or given up; Ctrl-C comes out of it at once.
+
+        Args:
+            client: who waits.
+            slots: of the jobs.
+            given_up: whether to wait no longer.
+            before: finds the work that the client's next jobs come from, for where workers have none.
+
+        Raises:
+            WorkerError: a thread was at the same work for longer than the timeout.
+        """
+        client.stall = find = lambda: self._stall(slots(), any_will_do=True) or (None if before is None else before())
+        try:
+            _wait(
+                _listener_of(client),
+                lambda: self._is_settled(slots()) or given_up(),
+                None if client.is_folded_ahead else Patience(find, self.timeout),
+            )
+        finally:
+            client.waited_until, client.stall = time.monotonic(), None
+
+    @property
+    def timeout(self) -> float | None:
+        """How many seconds a consumer waits for the same work; of processes their watchers see to it."""
+        return None if self.shares else self._owner.plan.limits.timeout
+
+    def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
+        """Return the work that the slots' jobs wait for; where that is nothing known, the latest that was begun."""
+        wanted, doing = set(slots), self._at_work()
+        busy = [each for each in doing if not each.is_idle]
+        at = [each for each in busy if each.slot in wanted]
+        if not busy:
+            return None
+        who = "worker {}" if at or self.num_workers == 1 else "worker {}, like all others,"
+        if at and (len(wanted) == 1 or not any_will_do):
+            found, since = min(at, key=lambda each: each.since), 0.0
+        else:  # as long as any worker begins something, there is progress
+            found, since = max(at or busy, key=lambda each: each.since), max(each.since for each in doing)
+        worker, armed = found.worker, found.armed
+        return Stall(
+            who.format(worker),
+            max(found.since, since),
+            lambda: "worker_init" if armed is None else describe_block(armed.job, found.block),
+            self._idents.get(worker),
+            None if armed is None or not at else armed.job.extent(found.block)[0],
+        )
+
+    def _at_work(self) -> list[AtWork]:
+        return self._doing.copy()
+
+    def is_complete(self, slot: int) -> bool:
+        """Return whether a slot's job is complete."""
+        return self._is_complete(slot)
+
+    def _is_settled(self, slots: Iterable[int]) -> bool:
+        return any(map(self._is_complete, slots)) or self._ring.stopped or self._worker_error is not None
+
+    def waker(self, client: Client) -> Callable[[], None]:
+        """Return what has the one who waits for a client's jobs look again; from any thread."""
+        return _listener_of(client).ring
+
+    def fileno(self, client: Client) -> int:
+        """Return the descriptor that becomes readable when a job of the client's may be complete."""
+        return _listener_of(client).fileno()
+
+    def close(self) -> None:
+        """Stop the workers. Memory lives on as long as views of it do."""
+        if os.getpid() != self._process:
+            return  # in a fork the threads don't exist; nothing may be touched
+        self.is_closed = True
+        for client in self.clients:
+            self.when_free(client.give_up)
+        self._stop()
+        for client in self.clients:
+            self.leave(client)
+
+    # -- workers
+
+    def _make_task(self, number: int) -> Task:
+        self._idents[number] = threading.get_ident()
+        self._doing[number] = AtWork(number, time.monotonic())
+        self._initialise(number)
+        self._rest(number)
+
+        def run(claim: Claim) -> None:
+            if delay := decide(DELAY_MICROSECONDS, 0):
+                self._ring.rest(delay / 1e6)
+            armed = self._armed[claim.slot]
+            if armed is not None and not armed.job.failed:
+                self._run(armed, claim, number)
+            del armed
+            if self._lock.acquire(blocking=False):  # whoever holds it arms what can be armed
+                try:
+                    for client in self.clients:
+                        client.arm_more()
+                finally:
+                    self._lock.release()
+            self._run_waiting()
+
+        return run
+
+    def _initialise(self, number: int) -> None:
+        worker_init = self._owner.plan.limits.worker_init
+        if worker_init is None:
+            return
+        with Caught() as caught:
+            worker_init(number)
+        if caught.error is not None:  # raised by the consumer, instead of a batch
+            caught.error.add_note(f"in worker_init of worker {number}")
+            self._worker_error = caught.error
+
+    def _run(self, armed: Armed, claim: Claim, number: int) -> None:
+        client, job, slot = armed.client, armed.job, claim.slot
+        if self._worker_error is not None:
+            job.failed = True
+            return
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        with Caught() as caught:
+            if claim.merge:
+                with client.merging:
+                    self._doing[number] = AtWork(number, time.monotonic(), armed, slot, job.blocks)
+                    started = time.perf_counter()
+                    job.run_merge(client.context_of(number))
+                client.learned.timed_merge(job.steps, time.perf_counter() - started)
+            else:
+                self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
+                rows = job.run_block(claim.block, client.context_of(number))
+                client.learned.timed(rows, time.perf_counter() - started, time.thread_time() - cpu_started)
+        self._rest(number)
+        if caught.error is not None:
+            job.failed = True  # the consumer meets it again, in its own thread
+
+    def _rest(self, number: int) -> None:
+        self._doing[number] = AtWork(number, time.monotonic(), is_idle=True)
+
+
+def _listener_of(client: Client) -> Listener:
+    if client.listener is None:
+        raise InternalError("who waits for a crew has joined it")
+    return client.listener
+
+
+def _wait(listener: Listener, is_over: Callable[[], bool], patience: Patience | None) -> None:
+    while not is_over():
+        listener.clear()
+        if is_over():
+            return
+        is_rung = listener.wait(None if patience is None else patience.seconds_left())
+        if patience is not None and not is_rung and not is_over():
+            patience.look()

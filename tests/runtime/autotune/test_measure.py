@@ -1,0 +1,244 @@
+"""Measuring tells what rows cost, and leaves no trace in what is loaded."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._plan._choose import Cost
+from penstock._plan._lower import lower
+from penstock._plan._plan import Limits, Plan
+from penstock._runtime._autotune._measure import measure
+from tests.equivalence.definition import epoch_of, outcomes
+from tests.equivalence.graphs import batched, indexable
+from tests.loader.isolated.parts import Connected
+
+NO_ARGUMENTS: dict[str, Any] = {}
+EXAMPLES = settings().max_examples // 3
+
+
+def loader_of(dataset: Any, **arguments: Any) -> "ps.Loader[Any]":
+    """Return a loader."""
+    return ps.Loader(dataset, **arguments)
+
+
+def plan_of(dataset: Any) -> Plan:
+    """Return the plan of a dataset."""
+    return lower(
+        dataset.node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None, copy=False, limits=Limits()
+    )
+
+
+def cost_of(dataset: Any, *, threads: bool = False) -> Cost | None:
+    """Return what its rows cost."""
+    return measure(plan_of(dataset), enough_seconds=0.0, stacking=True, threads=threads)
+
+
+def waits(number: Any) -> Any:
+    """Return the number a moment later."""
+    threading.Event().wait(0.02)
+    return number
+
+
+def adds(number: int) -> int:
+    """Compute a while."""
+    return number + 0 * len(list(range(20_000)))
+
+
+def test_waiting_is_told_from_computing() -> None:
+    """The clock goes on while a row waits; the processor's time doesn't."""
+    waiting, adding = cost_of(ps.range(1000).map(waits).batch(4)), cost_of(ps.range(1000).map(adds).batch(4))
+    assert waiting is not None
+    assert adding is not None
+    assert waiting.row_seconds > 0.015
+    assert waiting.waits
+    assert adding.row_cpu_seconds > 0
+
+
+def test_what_merges_rows_counts_too() -> None:
+    """A step above the batch is part of what its rows cost."""
+    cost = cost_of(ps.range(1000).batch(4).map(waits))
+    assert cost is not None
+    assert cost.row_seconds > 0.004
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_two_threads_compute_only_where_that_is_asked(threads: bool) -> None:  # noqa: FBT001 - a case
+    """Functions that must not run in several threads don't."""
+    seen: set[int] = set()
+
+    def noted(number: int) -> int:
+        seen.add(threading.get_ident())
+        return adds(number)
+
+    cost = cost_of(ps.range(100_000).map(noted).batch(4), threads=threads)
+    assert cost is not None
+    assert (cost.speedup is not None) == threads
+    assert (seen != {threading.get_ident()}) == threads
+
+
+def fails_in(thread: str) -> Callable[[int], int]:
+    """Return a function that fails, in the main thread or in others."""
+
+    def fails(number: int) -> int:
+        if (threading.current_thread() is threading.main_thread()) == (thread == "main"):
+            raise OSError("no such file") if number % 2 else ValueError("damaged")
+        return adds(number)
+
+    return fails
+
+
+@pytest.mark.parametrize("thread", ["main", "other"])
+def test_errors_are_not_raised_here(thread: str) -> None:
+    """They come when the element is loaded, and nothing is known of the rows."""
+    assert cost_of(ps.range(1000).map(fails_in(thread)).batch(4), threads=True) is None
+
+
+def test_nothing_is_measured_of_nothing() -> None:
+    """An empty dataset has no rows."""
+    assert cost_of(ps.range(0).batch(4)) is None
+
+
+def test_an_interrupt_comes_through() -> None:
+    """Ctrl-C is for whoever makes the loader."""
+
+    def interrupted(number: int) -> int:
+        raise KeyboardInterrupt(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        cost_of(ps.range(10).map(interrupted).batch(2))
+
+
+def test_long_elements_are_computed_once() -> None:
+    """What takes seconds is not computed again to know it better."""
+    calls: list[int] = []
+
+    def long(number: int) -> int:
+        calls.append(number)
+        threading.Event().wait(0.6)
+        return number
+
+    assert cost_of(ps.range(1000).map(long).batch(4), threads=True) is not None
+    assert len(calls) == 1
+
+
+# ------------------------------------------------------------------ loaders that choose
+
+
+def breaks(number: int) -> int:
+    """Fail at odd numbers."""
+    if number % 2:
+        raise ValueError(number)
+    return number
+
+
+def test_what_was_substituted_while_measuring_is_not_counted() -> None:
+    """Counters begin where loading does."""
+    dataset = ps.range(100).map(breaks, on_error=ps.Substitute(attempts=20)).batch(4)
+    with loader_of(dataset, num_workers="auto") as loader:
+        assert loader.stats()["substituted"] == 0
+        assert loader.replaced() == ()
+
+
+def test_streams_are_not_read_to_choose() -> None:
+    """Their elements come once; they are read in one thread anyway."""
+    taken: list[int] = []
+
+    def numbers() -> Any:
+        for number in range(6):
+            taken.append(number)
+            yield number
+
+    with loader_of(ps.stream(numbers).batch(2), num_workers="auto") as loader:
+        assert taken == []
+        assert "inline (everything is computed in one thread" in repr(loader)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_what_each_worker_makes_is_not_made_to_choose() -> None:
+    """It may be large, or a connection."""
+    made: list[int] = []
+
+    def make() -> Callable[[int], int]:
+        made.append(1)
+        return adds
+
+    for number in ("auto", 2):
+        with loader_of(ps.range(8).map(ps.PerWorker(make)).batch(2), num_workers=number) as loader:
+            assert not made
+            assert "thread" in repr(loader)
+
+
+def test_steps_that_seed_globals_stay_in_one_thread() -> None:
+    """Threads would share the generators, so "auto" takes none."""
+    dataset = ps.range(100_000).random_map(_waits_with_globals, globals=True).batch(4)
+    with loader_of(dataset, num_workers="auto") as loader:
+        assert "thread" not in repr(loader).splitlines()[-1].split("(")[0]
+
+
+def _waits_with_globals(number: int) -> Any:
+    return waits(number)
+
+
+def test_the_choice_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """As one line, and in the loader's text; explicit arguments are not commented on."""
+    with caplog.at_level("INFO", "penstock"):
+        for arguments in (NO_ARGUMENTS, {"num_workers": 2, "workers": "threads"}):
+            loader_of(ps.range(8).batch(2), **arguments).close()
+        assert caplog.messages == []
+        with loader_of(ps.range(8).batch(2), num_workers=2) as loader:
+            (line,) = caplog.messages
+            who, why = line.split(": ", 1)
+            assert who == "2 threads"
+            assert f"{who} ({why})" in repr(loader)
+
+
+@pytest.mark.parametrize("number", ["auto", 2])
+def test_a_step_above_the_batch_may_leave_nothing(number: Any) -> None:
+    """There is nothing to measure then, and nothing to load."""
+    with loader_of(ps.range(8).batch(2)[:0], num_workers=number) as loader:
+        assert list(loader) == []
+
+
+@settings(max_examples=EXAMPLES)
+@given(batched() | indexable(), st.sampled_from(["auto", "threads"]))
+def test_any_choice_loads_the_same(dataset: ps.Dataset, workers: str) -> None:
+    """Whoever is chosen, every epoch has the bytes and the error that the definition gives."""
+    expected = outcomes(epoch_of(dataset, 0))
+    with loader_of(dataset, num_workers="auto", workers=workers) as loader:
+        assert outcomes(loader) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+def test_processes_can_be_the_choice() -> None:
+    """Their number is chosen where their kind was said, and they load the same."""
+    with loader_of(ps.range(64).map(waits).batch(4), num_workers="auto", workers="processes") as loader:
+        assert "process" in repr(loader)
+        assert [batch.tolist() for batch in loader] == [list(range(first, first + 4)) for first in range(0, 64, 4)]
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": "auto"}, {"workers": "processes"}])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_measuring_leaves_nothing_open(options: dict[str, Any], *, isolated: bool) -> None:
+    """What is opened where it is first used isn't, so that the dataset can still be sent to processes."""
+    connected = Connected()
+    with ps.Loader(ps.range(64).map(connected).batch(8), isolated=isolated, **options):
+        assert connected.connection is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"isolated": True, "num_workers": 2}, {"isolated": True, "num_workers": "auto"}, {"workers": "processes"}],
+)
+def test_measuring_what_cloudpickle_sends_leaves_nothing_open(options: dict[str, Any]) -> None:
+    """Lambdas and local functions may stand beside what is opened where it is first used."""
+    pytest.importorskip("cloudpickle")
+    connected = Connected()
+    with ps.Loader(ps.range(64).map(connected).map(lambda number: number).batch(8), **options) as loader:
+        assert connected.connection is None
+        assert len(list(loader)) == 8

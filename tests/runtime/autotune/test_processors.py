@@ -1,0 +1,57 @@
+"""How many processors may be used follows the scheduler, the container and the launcher."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock._runtime._autotune._processors import usable_processors
+
+ALL = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def system(root: Path, files: dict[str, str]) -> str:
+    """Make a file system of these files."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "max 100000\n"},
+        {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": ""},
+        {"proc/self/cgroup": "0::/\n"},
+        {"proc/self/cgroup": "3:cpu,cpuacct:/job\n", "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
+         "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n"},
+    ],
+)  # fmt: skip
+def test_without_a_quota_all_processors_count(tmp_path: Path, files: dict[str, str]) -> None:
+    """Those that the scheduler gives the program."""
+    assert usable_processors(system(tmp_path, files), {}) == ALL
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/job/task\n", "sys/fs/cgroup/job/task/cpu.max": "100000 100000\n"},
+        {"proc/self/cgroup": "0::/job/task\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n",
+         "sys/fs/cgroup/job/task/cpu.max": "max 100000\n"},
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"},
+        {"proc/self/cgroup": "5:memory:/other\n3:cpu,cpuacct:/job\n",
+         "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "100000\n", "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n"},
+    ],
+)  # fmt: skip
+def test_a_containers_quota_counts(tmp_path: Path, files: dict[str, str]) -> None:
+    """Whole processors, at least one: the least of what the program's group and those above it have."""
+    assert usable_processors(system(tmp_path, files), {}) == 1
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [("", ALL), ("1", ALL), ("none", ALL), ("100000", 1)])
+def test_ranks_of_one_machine_share_it(tmp_path: Path, ranks: str, expected: int) -> None:
+    """Where a launcher says how many it started here."""
+    assert usable_processors(str(tmp_path), {"LOCAL_WORLD_SIZE": ranks}) == expected

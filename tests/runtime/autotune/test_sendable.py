@@ -1,0 +1,162 @@
+"""Processes are chosen only where starting them runs no script again, and where they get an equal dataset."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock._plan._lower import lower
+from penstock._plan._plan import Limits, Plan
+from penstock._runtime._autotune._sendable import obstacle
+from tests.dataset.functions import double, is_odd
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+SOURCES = str(Path(ps.__file__).parents[1])
+
+
+def plan_of(dataset: Any) -> Plan:
+    """Return the plan of a dataset."""
+    return lower(
+        dataset.node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None, copy=False, limits=Limits()
+    )
+
+
+def awaited() -> Any:
+    """Return a source that is read by a coroutine."""
+
+    class Awaited:
+        def __len__(self) -> int:
+            return 4
+
+        async def read(self, keys: Any) -> list[int]:
+            return [int(key) for key in keys]
+
+    return Awaited()
+
+
+class Locked:
+    """A source that can't be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, key: int) -> int:
+        return key
+
+
+def test_what_can_be_copied_may_be_sent() -> None:
+    """A dataset of plain functions, loaded by a program whose start is guarded, such as these tests."""
+    assert obstacle(plan_of(ps.range(10).shuffle().map(double).batch(2))) == ""
+    assert obstacle(plan_of(ps.range(10).filter(is_odd).batch(2))) == ""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (lambda: ps.stream([1, 2, 3]).filter(is_odd).batch(2), "in order"),
+        (lambda: ps.read(awaited()).batch(2), "async"),
+        (lambda: ps.range(10).map(lambda number: number + 1).batch(2), "can't be pickled"),
+        (lambda: ps.read(Locked()).batch(2), "can't be pickled"),
+        (lambda: ps.range(10).map(double).cache(size="1 MB").batch(2), "kept in memory"),
+        (lambda: ps.read([np.zeros(10_000_000)] * 1 + [np.ones(100)]).batch(1), "64 MB"),
+    ],
+)
+def test_what_would_change_by_it_is_not_sent(dataset: Any, words: str) -> None:
+    """The reason says which it is."""
+    assert words in obstacle(plan_of(dataset()))
+
+
+PREAMBLE = """
+import sys, threading
+import penstock as ps
+from penstock._plan._lower import lower
+from penstock._plan._plan import Limits
+from penstock._runtime._autotune._sendable import obstacle
+
+def above(number):
+    return number
+
+def tell(function=abs):
+    if sys.argv[1:] == ["without cloudpickle"]:
+        sys.modules["cloudpickle"] = None
+    plan = lower(
+        ps.range(10).map(function).batch(2).node, place="inline", num_workers=0, shard=None, prefetch=2, memory=None,
+        copy=False, limits=Limits()
+    )
+    print(obstacle(plan) or "sent")
+"""
+NOT_GUARDED = "the script has no `if __name__"
+SCRIPTS = {
+    "guarded": ('if __name__ == "__main__":\n    tell()', "sent"),
+    "guarded the other way round": ("if '__main__' == __name__:\n    tell()", "sent"),
+    "guarded, in a function": ('def main():\n    tell()\nif __name__ == "__main__":\n    main()', "sent"),
+    "guarded, in a thread": (
+        'if __name__ == "__main__":\n    thread = threading.Thread(target=tell)\n    thread.start()', "sent"
+    ),
+    "a function of its own": ('if __name__ == "__main__":\n    tell(above)', "sent"),
+    "a function below the guard": (
+        'if __name__ == "__main__":\n    def below(number):\n        return number\n    tell(below)',
+        "below is defined where processes don't",
+    ),
+    "not guarded": ("tell()", NOT_GUARDED),
+    "not guarded, in a function": ("def main():\n    tell()\nmain()", NOT_GUARDED),
+    "not guarded, in a thread": ("thread = threading.Thread(target=tell)\nthread.start()\nthread.join()", NOT_GUARDED),
+    "a guard elsewhere": ('tell()\nif __name__ == "__main__":\n    pass', NOT_GUARDED),
+    "below else": ('if __name__ == "__main__":\n    pass\nelse:\n    pass\ntell()', NOT_GUARDED),
+    "another condition": ('if __name__ != "other":\n    tell()', NOT_GUARDED),
+}  # fmt: skip
+
+
+def run(*arguments: str, text: str = "") -> str:
+    """Run a program and return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": SOURCES},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.strip()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_would_run_again_starts_no_processes_unasked(tmp_path: Path, name: str) -> None:
+    """It is safe where the statement that got here stands below the usual guard."""
+    text, expected = SCRIPTS[name]
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + textwrap.dedent(text))
+    assert run(str(script), "without cloudpickle").startswith(expected)
+    if expected == NOT_GUARDED:  # else all that the script defines travels by value
+        assert run(str(script)) == "sent"
+
+
+def test_what_has_no_file_is_not_run_again() -> None:
+    """Processes import nothing of a program that was given as an argument, or through a pipe."""
+    assert run("-c", f"{PREAMBLE}\ntell()") == "sent"
+    assert run("-", text=f"{PREAMBLE}\ntell()") == "sent"
+
+
+def test_an_unguarded_script_loads_with_processes(tmp_path: Path) -> None:
+    """It runs once, and to its end; its functions travel by value."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import penstock as ps\n"
+        "def spin(number):\n"
+        "    return sum(range(100_000)) * 0 + number\n"
+        "with ps.Loader(ps.range(8).repeat(10_000).map(spin).batch(4), num_workers=2) as loader:\n"
+        "    print('started', next(iter(loader)).tolist(), '2 processes' in repr(loader))\n"
+    )
+    assert run(str(script)) == "started [0, 1, 2, 3] True"

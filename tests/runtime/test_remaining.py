@@ -1,0 +1,45 @@
+"""What is left of some steps while they are handed out in any order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock._runtime._batches import StepRange, Unit
+from penstock._runtime._remaining import Remaining
+
+FIRST = 7
+
+
+def steps_of(step_ranges: list[StepRange]) -> list[int]:
+    """Return the steps of step_ranges, one after the other."""
+    return [step_range.unit(index).step for step_range in step_ranges for index in range(step_range.steps)]
+
+
+@given(st.integers(1, 30), st.integers(0, 10), st.lists(st.integers(0, 29)), st.sets(st.integers(0, 40)))
+def test_what_was_not_handed_out_is_left(count: int, in_order: int, picks: list[int], looks: set[int]) -> None:
+    """By its step, or as the first one, looked at or not in between: each has its place; the first is told."""
+    left = Remaining([StepRange(Unit(FIRST, 3, 40, 4), count, 4)])
+    expected = list(range(FIRST, FIRST + count))
+    picked = [None] * min(in_order, count) + picks
+    for number, pick in enumerate(picked[:count]):
+        step = expected[0 if pick is None else pick % len(expected)]
+        token = None if pick is None else step
+        assert left.place(token) == (None if pick is None else Unit(step, 3, 40 + 4 * (step - FIRST), 4))
+        assert left.hand_out(token) == (step == expected[0])
+        expected.remove(step)
+        if number in looks:
+            assert steps_of(left.step_ranges()) == expected
+    step_ranges = left.step_ranges()
+    assert steps_of(step_ranges) == expected
+    assert len(step_ranges) == 1 or all(step_range.steps for step_range in step_ranges)
+
+
+def test_what_is_left_begins_anywhere() -> None:
+    """Also with gaps, of which the first part may be handed out in order to its end."""
+    left = Remaining([StepRange(Unit(start, 0, start, 1), 3, 1) for start in (0, 10)])
+    for _ in range(3):
+        assert left.hand_out(None)
+    assert steps_of(left.step_ranges()) == [10, 11, 12]
+    assert not left.hand_out(11)
+    assert left.hand_out(10)
+    assert left.hand_out(12)
+    assert steps_of(left.step_ranges()) == []

@@ -1,0 +1,90 @@
+"""Whoever owns a crew changes its slots; who finds it owned leaves the change to the owner, and never waits."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Generator
+
+import penstock as ps
+from penstock._runtime._client import Client
+from penstock._runtime._recorder import Recorder
+from penstock._runtime._scheduler import Scheduler
+from tests.loader.gates import PATIENCE_SECONDS
+from tests.runtime.plans import plan_of
+
+
+@contextlib.contextmanager
+def made() -> Generator[Scheduler]:
+    """Give a crew of one worker without work."""
+    plan = plan_of(ps.range(1), "threads", 1)
+    crew = Scheduler(Client(plan, Recorder()))
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+def test_a_free_crew_acts_at_once() -> None:
+    """Where nobody owns the crew, the action is done when the call returns."""
+    with made() as crew:
+        done: list[str] = []
+        crew.when_free(lambda: done.append("now"))
+        assert done == ["now"]
+
+
+def test_who_owns_the_crew_does_not_wait_for_itself() -> None:
+    """In the owner's own thread, as when the garbage collector runs there, the action comes right after."""
+    with made() as crew:
+        done: list[str] = []
+        with crew.owned():
+            crew.when_free(lambda: done.append("first"))
+            crew.when_free(lambda: done.append("second"))
+            assert not done
+        assert done == ["first", "second"]
+
+
+def test_an_action_may_ask_for_another() -> None:
+    """An action that asks for one is not inside it; both are done when the first call returns."""
+    with made() as crew:
+        done: list[str] = []
+
+        def first() -> None:
+            crew.when_free(lambda: done.append("second"))
+            done.append("first")
+
+        crew.when_free(first)
+        assert done == ["first", "second"]
+
+
+def test_another_thread_leaves_its_action_to_the_owner() -> None:
+    """A thread that finds the crew owned goes on at once, and the owner does what it asked for."""
+    with made() as crew:
+        done: list[str] = []
+        with crew.owned():
+            other = threading.Thread(
+                target=crew.when_free, args=(lambda: done.append(threading.current_thread().name),)
+            )
+            other.start()
+            other.join(PATIENCE_SECONDS)
+            assert not other.is_alive()
+            assert not done
+        assert done == [threading.current_thread().name]
+
+
+def test_every_action_is_done() -> None:
+    """Of actions asked for by many threads while others own the crew, none is lost."""
+    with made() as crew:
+        done: list[int] = []
+
+        def asks(first: int) -> None:
+            for number in range(first, first + 200):
+                with crew.owned():
+                    pass
+                crew.when_free(functools.partial(done.append, number))
+
+        threads = [threading.Thread(target=asks, args=(first,)) for first in range(0, 800, 200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == list(range(800))

@@ -1,0 +1,181 @@
+"""Merges and steps above the folds of what is read in order: workers compute them, several batches at once."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import WorkerError
+from tests.equivalence.definition import digest
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+PROCESSES: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
+THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
+PLACES = [PROCESSES, THREADS, {**PROCESSES, "isolated": True}, {**THREADS, "isolated": True}]
+IDS = ["processes", "threads", "isolated processes", "isolated threads"]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch),
+        ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch).limit(40),
+        ps.range(50).window_shuffle(7).map(functions.process_of_batch),
+    ],
+    ids=["batches", "limited", "elements"],
+)
+def test_several_processes_compute_what_stands_above_a_fold(dataset: ps.Dataset) -> None:
+    """The trainer's process computes none of it, and each of the workers some."""
+    with ps.Loader(dataset) as inline, ps.Loader(dataset, **PROCESSES) as loader:
+        expected, found = [each["batch"] for each in inline], list(loader)
+    assert digest([each["batch"] for each in found]) == digest(expected)
+    workers = {each["by"] for each in found}
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+
+
+def test_processes_merge_what_is_read_in_order() -> None:
+    """A merge of the user's runs in the workers as well."""
+    rows = ps.range(256).map(functions.process_of).filter(functions.is_small)
+    with ps.Loader(rows.batch(16, merge=functions.joined), **PROCESSES) as loader:
+        batches = list(loader)
+    assert [number for batch in batches for number in batch["numbers"]] == [*range(256)]
+    assert os.getpid() not in {batch["merged_by"] for batch in batches}
+
+
+def test_threads_compute_what_stands_above_a_fold() -> None:
+    """Of threads each computes some batches."""
+    dataset = ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch)
+    with ps.Loader(dataset, **THREADS) as loader:
+        batches = list(loader)
+    assert len({batch["thread"] for batch in batches}) == 2
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_so_many_at_once(workers: Any, at_once: int, tmp_path: Path) -> None:
+    """`num_batch_workers` bounds them."""
+    path = tmp_path / "merges"
+    dataset = ps.range(80).filter(functions.is_any).batch(4, merge=functions.LoggedMerge(str(path)))
+    limits = ps.Limits(num_batch_workers=at_once)
+    with ps.Loader(dataset, num_workers=3, workers=workers, prefetch=3, limits=limits) as loader:
+        assert len(list(loader)) == 20
+    steps = np.array([1 if line == "begin" else -1 for line in path.read_text("ascii").splitlines()])
+    assert len(steps) == 40
+    assert steps.cumsum().max() == at_once
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_a_failing_batch_comes_in_its_place_and_is_made_again_from_its_rows(place: dict[str, Any]) -> None:
+    """Its function has changed what it was given; neither the others nor the next attempt see anything of that."""
+    dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.fails_at_deadly)
+    with ps.Loader(dataset, **place) as loader:
+        batches = iter(loader)
+        found = [next(batches).tolist() for _ in range(4)]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no batch with 37"):
+                next(batches)
+    assert found == [[2 * number for number in range(first, first + 8)] for first in range(0, 32, 8)]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
+    """`on_error="skip"` above a batch leaves the batch out, and the loader counts it once."""
+    rows = ps.range(80).filter(functions.is_any).batch(8)
+    dataset = rows.map(functions.fails_at_deadly, on_error="skip").map(functions.halved)
+    with ps.Loader(dataset, **place) as loader:
+        batches = [batch.tolist() for batch in loader]
+        assert loader.stats()["skipped"] == 1
+    assert batches == [[*range(first, first + 8)] for first in range(0, 80, 8) if first != 32]
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["processes", "isolated"])
+def test_a_batch_that_kills_may_be_left_out(*, isolated: bool) -> None:
+    """Its death is taken for an error of the outermost step that leaves out what fails."""
+    rows = ps.range(80).filter(functions.is_any).batch(8)
+    dataset = rows.map(functions.dies_of_batch, on_error="skip")
+    limits = ps.Limits(worker_init=functions.mark_process)
+    with ps.Loader(dataset, **PROCESSES, isolated=isolated, limits=limits) as loader:
+        batches = [batch.tolist() for batch in loader]
+        assert loader.stats()["skipped"] == 1
+    assert batches == [[*range(first, first + 8)] for first in range(0, 80, 8) if first != 32]
+
+
+def test_a_batch_that_kills_is_an_error_in_its_place() -> None:
+    """Where no step leaves it out, those before it come first."""
+    dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.dies_of_batch)
+    limits = ps.Limits(worker_init=functions.mark_process)
+    with ps.Loader(dataset, **PROCESSES, limits=limits) as loader:
+        batches = iter(loader)
+        assert [next(batches)[0] for _ in range(4)] == [0, 8, 16, 24]
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="all rows of step 4 together kills"):
+                next(batches)
+
+
+MAKES: dict[str, Callable[[Any, Any], Any]] = {
+    "merged": lambda rows, function: rows.batch(4, merge=function),
+    "above a batch": lambda rows, function: rows.batch(4).map(function),
+    "merged in order": lambda rows, function: rows.filter(functions.is_any).batch(4, merge=function),
+    "above a batch in order": lambda rows, function: rows.filter(functions.is_any).batch(4).map(function),
+}
+
+
+@pytest.mark.parametrize("steps", list(MAKES))
+def test_who_dies_of_a_batch_leaves_it_as_it_was(steps: str, tmp_path: Path) -> None:
+    """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
+    function = functions.ChangesAndDies(str(tmp_path / "died"))
+    dataset = MAKES[steps](ps.range(80).map(functions.large_row), function)
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        found = [batch[:, 0].tolist() for batch in loader]
+        assert len(loader.deaths()) == 1
+    assert found == [[number + 1 for number in range(first, first + 4)] for first in range(0, 80, 4)]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+def test_what_filters_left_out_is_counted_once(place: dict[str, Any]) -> None:
+    """The loader counts it as the batches after it are handed out."""
+    dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
+    with ps.Loader(dataset, **place) as loader:
+        assert len(list(loader)) == 20
+        assert loader.stats()["filtered"] == 200
+
+
+def test_batches_that_do_not_fit_get_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is larger than the memory planned for it comes all the same."""
+    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    dataset = ps.range(40).map(functions.large_row).filter(functions.is_any).batch(4).map(functions.halved)
+    expected = [digest(batch) for batch in ps.Loader(dataset)]
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        for _ in range(2):
+            assert [digest(batch) for batch in loader] == expected
+
+
+def test_batches_are_made_again_after_a_state() -> None:
+    """A state is where the batch that was handed out ends, however many were folded and made ahead of it."""
+    dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
+    expected = [digest(batch) for batch in ps.Loader(dataset)]
+    with ps.Loader(dataset, **PROCESSES) as loader:
+        batches = iter(loader)
+        found = [digest(next(batches)) for _ in range(7)]
+        state = loader.state_dict()
+    with ps.Loader(dataset, **THREADS) as loader:
+        loader.load_state_dict(state)
+        assert found + [digest(batch) for batch in loader] == expected
+
+
+def test_the_consumer_computes_what_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Of several small batches that are made at once, only the one that fails is computed where it is consumed."""
+    dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
+    with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
+        batches = list(loader)
+    assert [int(number) for batch in batches for number in batch["batch"]] == [*range(8_000)]
+    assert [batch["batch"][0] for batch in batches if batch["by"] == os.getpid()] == [functions.LATE]
+    told = [record.message for record in caplog.records if "did not when" in record.message]
+    assert len(told) == 1
+    assert "only here" in told[0]

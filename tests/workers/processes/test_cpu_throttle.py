@@ -1,0 +1,210 @@
+"""More worker processes than processors: no more of them compute at once than there are, and all of them wait."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import penstock as ps
+from penstock._runtime._autotune._processors import usable_processors
+from penstock._runtime._cpu_throttle import CpuThrottle, Processors, shared_processors
+from penstock._runtime._job_table import JobTable
+from penstock.transport._ring import SlotRing
+from tests.workers.processes import functions
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+
+AN_HOUR: Final = 3_600 * 10**9  # in nanoseconds
+PATIENCE_SECONDS: Final = 20.0
+WORKERS: Final = 4
+GROUP: Final = 7
+
+
+def rows_of(
+    function: Callable[[int], NDArray[np.int64]], worker_init: Callable[[int], None] = functions.use_one_processor
+) -> NDArray[np.int64]:
+    """Return the last rows of many: who computed each, on which processor, from when to when."""
+    dataset = ps.range(2_000).map(function).batch(8)
+    limits = ps.Limits(worker_init=worker_init)
+    with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
+        return np.concatenate(list(loader)).astype(np.int64)[-400:]
+
+
+def others_at_work(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for each row, how many other processes were at one when it began."""
+    others = rows[:, 0, None] != rows[None, :, 0]
+    within = (rows[None, :, 2] <= rows[:, 2, None]) & (rows[:, 2, None] < rows[None, :, 3])
+    return np.asarray((others & within).sum(axis=1))
+
+
+def test_rows_that_compute_leave_the_processor_to_one() -> None:
+    """One of four processes that have one processor is at a row, but for now and then."""
+    assert (others_at_work(rows_of(functions.computed)) > 0).mean() < 0.3
+
+
+@pytest.mark.skipif(usable_processors() < 2, reason="there is one processor to use")
+def test_processors_that_were_shared_out_are_all_at_work() -> None:
+    """Of two processes that have the same processor one is at a row, and so are two of the others."""
+    rows = rows_of(functions.computed, functions.share_processors_out)
+    assert (others_at_work(rows) > 1).mean() < 0.3
+    assert min(np.unique(rows[:, 1], return_counts=True)[1]) > len(rows) / 20
+
+
+def test_rows_that_wait_are_waited_for_by_all() -> None:
+    """Whatever the processors, all four are at their rows at once, where these only wait."""
+    rows = rows_of(functions.waited)
+    assert len(np.unique(rows[:, 0])) == WORKERS
+    assert (others_at_work(rows) > 0).mean() > 0.7
+
+
+def test_who_is_killed_at_work_is_relieved() -> None:
+    """Those who stand aside take the place of one that dies at work, again and again, and nothing is lost."""
+    dataset = ps.range(1_200).map(functions.computed).batch(8)
+    limits = ps.Limits(worker_init=functions.use_one_processor)
+    numbers: list[int] = []
+    with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
+        for step, batch in enumerate(loader):
+            numbers += batch[:, -1].tolist()
+            if step % 25 == 24:
+                with suppress(ProcessLookupError):  # one that was killed before
+                    os.kill(int(batch[-1, 0]), signal.SIGKILL)
+        assert loader.deaths()
+    assert numbers == list(range(1_200))
+
+
+class Standing:
+    """One worker with a pace, and others of which the board tells."""
+
+    def __init__(self, count: int | None = 2) -> None:
+        self.board = JobTable.create(1, 1, WORKERS)
+        self.ring = SlotRing.shared(1, capacity=1)
+        self.board.keep_pace(0, GROUP, AN_HOUR)  # a predecessor's
+        self.others = 0  # that are at work
+        self.pace = CpuThrottle(self.board, self.ring, 0, None if count is None else Processors(count, GROUP, WORKERS))
+        for _ in range(4):  # the first blocks open files
+            self.pace.worked(0.1, 0.01, 1)
+
+    def compute(self, blocks: int) -> None:
+        """Have the worker go through blocks of 2 ms."""
+        for _ in range(blocks):
+            self.pace.worked(0.002, 0.002, 0)
+
+    def occupy(self, *workers: int, pace: int = AN_HOUR, group: int = GROUP) -> None:
+        """Have others begin blocks now."""
+        for worker in workers:
+            self.board.begin(worker, 0, 0, 0)
+            self.board.keep_pace(worker, group, pace)
+        self.others = len(workers)
+
+    def stand_aside(self) -> threading.Thread:
+        """Have the worker look, in a thread; return it once the worker rests."""
+        thread = threading.Thread(target=self.pace.stand_aside, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.keeps_pace and thread.is_alive() and time.monotonic() < deadline:
+            thread.join(0.001)
+        assert thread.is_alive()
+        return thread
+
+    @property
+    def keeps_pace(self) -> bool:
+        """Whether the others count the worker as being at work."""
+        return len(self.board.paces(GROUP, but=-1)) > self.others
+
+
+def ends(thread: threading.Thread) -> bool:
+    """Return whether a thread comes to its end."""
+    thread.join(PATIENCE_SECONDS)
+    return not thread.is_alive()
+
+
+def test_who_stands_aside_takes_a_free_processor() -> None:
+    """It rests while two others are at work, counts as one of them no more, and goes on when one of them is not."""
+    standing = Standing()
+    standing.compute(32)
+    assert standing.keeps_pace
+    standing.occupy(1, 2)
+    thread = standing.stand_aside()
+    standing.board.keep_pace(2, GROUP, 0)
+    assert ends(thread)
+
+
+def test_who_takes_too_long_counts_no_more() -> None:
+    """Others that are at a block for many times their pace may be waiting, so the worker goes on."""
+    standing = Standing()
+    standing.compute(32)
+    began = time.monotonic()
+    standing.occupy(1, 2, pace=50_000_000)
+    standing.pace.stand_aside()
+    assert time.monotonic() - began >= 4 * 0.05
+
+
+def test_the_ring_s_end_is_the_end_of_resting() -> None:
+    """Nobody rests on when the ring is stopped, nor begins to."""
+    standing = Standing()
+    standing.compute(32)
+    standing.occupy(1, 2, 3)
+    thread = standing.stand_aside()
+    standing.ring.stop()
+    assert ends(thread)
+    standing.pace.stand_aside()
+
+
+@pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
+def test_nobody_stands_aside_where_there_is_a_processor(count: int | None, group: int) -> None:
+    """Two others are at work, and there are three processors, or as many as processes, or theirs are other ones."""
+    standing = Standing(count)
+    standing.compute(32)
+    standing.occupy(1, 2, group=group)
+    standing.pace.stand_aside()
+
+
+def test_as_many_workers_as_processors_share_none(tmp_path: Path) -> None:
+    """Only where there are more of them are there too many; without a quota, the scheduler says how many there are."""
+    allowed = len(os.sched_getaffinity(0))
+    assert shared_processors(allowed, str(tmp_path)) is None
+    processors = shared_processors(allowed + 1, str(tmp_path))
+    assert processors is not None
+    assert processors.number == allowed
+
+
+def test_a_part_of_a_processor_s_time_takes_a_worker(tmp_path: Path) -> None:
+    """One and a half processors' time is more than one process can use."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/job/cpu.max").write_text("50000 100000\n")
+    processors = shared_processors(2, str(tmp_path))
+    assert processors is not None
+    assert processors.number == 1
+    (tmp_path / "sys/fs/cgroup/job/cpu.max").write_text("150000 100000\n")
+    more = shared_processors(8, str(tmp_path))
+    assert more is not None
+    assert more.number == min(2, len(os.sched_getaffinity(0)))
+
+
+def test_nobody_stands_aside_before_blocks_are_known_not_to_wait() -> None:
+    """Too few blocks say nothing; a rare wait is borne, one that is a larger part of the time is not, until later."""
+    standing = Standing()
+    assert not standing.keeps_pace
+    standing.occupy(1, 2)
+    standing.compute(31)
+    standing.pace.stand_aside()
+    standing.compute(1)
+    assert standing.pace.is_steady
+    standing.pace.worked(0.003, 0.002, 1)
+    assert standing.pace.is_steady
+    standing.pace.worked(0.2, 0.002, 1)
+    standing.pace.stand_aside()
+    assert not standing.keeps_pace
+    standing.pace.worked(0.2, 0.002, 0)  # others had its processor
+    standing.compute(400)
+    assert standing.pace.is_steady
