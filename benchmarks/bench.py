@@ -1,4 +1,4 @@
-"""What a scenario stands on while it is measured: a folder, a scope that closes what it opens, and its rivals."""
+"""The surroundings of one scenario: a folder, a scope that closes opened objects, and its rivals."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,9 +14,9 @@ class Bench:
 
     Attributes:
         directory: an empty folder that is removed afterwards.
-        scope: what contestants open is closed with it.
-        smoke: whether work is to be tiny, since only the code is tried.
-        rivals: gives the rivals' contestants for a scenario's name and its work.
+        scope: closes everything that contestants open.
+        smoke: whether work is tiny, to try the code without measuring.
+        rivals: returns the rivals' contestants for a scenario's name and its work.
     """
 
     directory: Path

@@ -76,7 +76,7 @@ def run(
 
 
 def without_goals(scenario: Scenario) -> Scenario:
-    """Return the scenario with no goals, for work too small to say anything about them."""
+    """Return the scenario without goals, for work that is too small to judge."""
     contestants = tuple(dataclasses.replace(contestant, goal=None) for contestant in scenario.contestants)
     return dataclasses.replace(scenario, contestants=contestants)
 
@@ -84,9 +84,9 @@ def without_goals(scenario: Scenario) -> Scenario:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", choices=[*SCENARIOS, []], help=", ".join(SCENARIOS))
-    parser.add_argument("--rivals", action="store_true", help="add the other loaders that are installed")
-    parser.add_argument("--setup-rivals", action="store_true", help="make the rivals' environment, .bench/rivals")
+    parser.add_argument("--rivals", action="store_true", help="also measure other loaders that are installed")
+    parser.add_argument("--setup-rivals", action="store_true", help="create the rivals' environment, .bench/rivals")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (7, for import 15)")
-    parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tries the code, measures nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into FILE, too")
+    parser.add_argument("--smoke", action="store_true", help="tiny work, one round: tests the code, measures nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to FILE")
     return parser

@@ -1,8 +1,8 @@
-"""The median of a few rounds and how far it can be trusted, from order statistics alone.
+"""The median of a few rounds and its confidence interval, from order statistics alone.
 
-No distribution is assumed: each round lies above or below the true median with probability one half, so the number
-below it is binomial, and the interval between the k-th smallest and the k-th largest round covers the median with a
-probability that can be counted (David and Nagaraja, *Order Statistics*, 2003, section 7.1).
+No distribution is assumed. Each round is below or above the true median with probability one half, so the number of
+rounds below it is binomial. So the probability that the interval between the k-th smallest and the k-th largest round
+covers the median can be counted (David and Nagaraja, *Order Statistics*, 2003, section 7.1).
 """
 
 import math
@@ -26,8 +26,8 @@ def median_interval(values: Sequence[float], coverage: float = 0.95) -> Interval
 
     Args:
         values: one number a round; at least one.
-        coverage: the probability asked for. Fewer than 6 values cannot reach 0.95: then the whole range is returned,
-            and `Interval.coverage` says what it covers.
+        coverage: the requested probability. Fewer than 6 values can't reach 0.95: then the whole range is returned, and
+            `Interval.coverage` has its coverage.
 
     Raises:
         ValueError: if `values` is empty.
@@ -43,6 +43,6 @@ def median_interval(values: Sequence[float], coverage: float = 0.95) -> Interval
 
 
 def rank_coverage(count: int, rank: int) -> float:
-    """Return how probably the median is between the `rank`-th smallest and the `rank`-th largest of `count` values."""
+    """Return the probability that the median is between the `rank`-th smallest and largest of `count` values."""
     enclosing = sum(math.comb(count, below) for below in range(rank, count - rank + 1))
     return enclosing / float(2**count)

@@ -1,4 +1,4 @@
-"""What a result was measured on: the machine, the versions and the commit, so that numbers can be compared later."""
+"""The machine, the versions and the commit of a measurement, so that numbers can be compared later."""
 
 import importlib.metadata
 import os
@@ -23,12 +23,12 @@ def machine() -> dict[str, object]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def load_average() -> float:
-    """Return how many threads wanted to run during the last minute, on average."""
+    """Return the average number of runnable threads during the last minute."""
     return os.getloadavg()[0]
 
 
@@ -38,7 +38,7 @@ def has_avx2() -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of every package that takes part and is installed."""
+    """Return the versions of Python and of all relevant packages that are installed."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -63,7 +63,7 @@ def _git(*arguments: str) -> str:
 
 
 def _cpu_field(name: str) -> str:
-    """Return a field of the first processor in /proc/cpuinfo, or an empty string where there is none."""
+    """Return a field of the first processor in /proc/cpuinfo, or an empty string if there is none."""
     information = Path("/proc/cpuinfo")
     if not information.exists():
         return ""

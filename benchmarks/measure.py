@@ -1,4 +1,4 @@
-"""Measures a scenario: contestants take turns within each round, in an order that rotates from round to round."""
+"""Measuring a scenario: contestants take turns within each round, in an order that rotates from round to round."""
 
 import gc
 import math
@@ -17,7 +17,7 @@ ROUND_SECONDS = 0.35
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a contestant did in all rounds; `rounds` maps a round's number to its measurement."""
+    """The measurements of a contestant; `rounds` maps a round's number to its measurement."""
 
     contestant: Contestant
     repeats: int
@@ -26,13 +26,13 @@ class Result:
     digest: str | None
 
     def values(self) -> dict[int, float]:
-        """Return each round's number in the contestant's unit."""
+        """Return the number of each round, in the contestant's unit."""
         return {number: self.contestant.unit.value(measured) for number, measured in self.rounds.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A contestant beside its limit: shares of the limit's speed, and differences in the unit, round by round."""
+    """A contestant compared with its limit: shares of the limit's speed, and differences in the unit, by round."""
 
     limit: str
     share: Interval
@@ -43,10 +43,10 @@ def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[
     """Check that contestants do the same work, warm each up, then measure `rounds` rounds.
 
     Args:
-        scenario: what to measure.
-        rounds: how often each contestant takes its turn.
+        scenario: the scenario to measure.
+        rounds: the number of turns of each contestant.
         smoke: measure one repeat a round, whatever its length.
-        progress: called with a short line whenever something begins.
+        progress: called with a short line at the start of each action.
     """
     progress("checking that contestants give the same output")
     digests = check_outputs(scenario)
@@ -73,7 +73,7 @@ def measure(scenario: Scenario, *, rounds: int, smoke: bool, progress: Callable[
 
 
 def _warm_up(contestant: Contestant, smoke: bool, progress: Callable[[str], None]) -> int:  # noqa: FBT001 - internal
-    """Run a contestant once and return how many repeats make a round long enough to be timed."""
+    """Run a contestant once, and return the number of repeats that make a round long enough to time."""
     progress(f"warming up: {contestant.name}")
     if smoke or contestant.repeats is not None:
         contestant.run(contestant.repeats or 1)
@@ -89,7 +89,7 @@ def _warm_up(contestant: Contestant, smoke: bool, progress: Callable[[str], None
 
 
 def compare(result: Result, results: tuple[Result, ...]) -> Comparison | None:
-    """Return a contestant beside the fastest of the limits it names, or None if it names none."""
+    """Return the comparison of a contestant with the fastest of its limits, or None if it names none."""
     limits = [other for other in results if other.contestant.name in result.contestant.against]
     if not limits:
         return None
@@ -121,7 +121,7 @@ def median_reaches(result: Result, comparison: Comparison | None) -> bool:
 
 
 def _judged(result: Result, comparison: Comparison | None) -> Interval | None:
-    """Return what a contestant's goal is about: its share of the limit, its time beyond it, or its value."""
+    """Return the interval that the goal bounds: the share of the limit, the time beyond it, or the value."""
     goal = result.contestant.goal
     if goal is not None and goal.kind == "value":
         return median_interval(list(result.values().values()))
@@ -131,7 +131,7 @@ def _judged(result: Result, comparison: Comparison | None) -> Interval | None:
 
 
 def progress_line(name: str) -> Callable[[str], None]:
-    """Return a function that shows what is going on in one line of standard error, if that is a terminal."""
+    """Return a function that shows the current action in one line of standard error, if that is a terminal."""
 
     def show(text: str) -> None:
         if sys.stderr.isatty():

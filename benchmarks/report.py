@@ -1,4 +1,4 @@
-"""Results as a table to read and as JSON to keep."""
+"""Results as a table for readers, and as JSON for storage."""
 
 import datetime
 import json
@@ -18,9 +18,9 @@ def table(scenario: Scenario, results: tuple[Result, ...], missing: Sequence[str
     """Return the results as lines of text: medians, and shares of the limit with the interval of their median.
 
     Args:
-        scenario: what was measured.
+        scenario: the measured scenario.
         results: one for each contestant.
-        missing: rivals that are not installed, to be named.
+        missing: rivals that are not installed; the text names them.
     """
     rows = [HEADER, *(_row(result, results) for result in results)]
     used = [column for column in range(len(HEADER)) if any(row[column] for row in rows[1:])]
@@ -30,9 +30,9 @@ def table(scenario: Scenario, results: tuple[Result, ...], missing: Sequence[str
     rounds = max(len(result.rounds) for result in results)
     coverage = median_interval([0.0] * rounds).coverage
     title = f"{scenario.name}: {scenario.question}"
-    note = f"{rounds} rounds; intervals of the median cover it with a probability of {100 * coverage:.0f} %"
+    note = f"{rounds} rounds; intervals cover the true median with a probability of {100 * coverage:.0f} %"
     if rounds == 1:
-        note = "one round: a trial of the code, not a measurement"
+        note = "one round: a test of the code, not a measurement"
     absent = [f"not installed: {', '.join(missing)}"] if missing else []
     summary = [scenario.summary(_medians(results))] if scenario.summary else []
     return "\n".join([title, note, *_busy(), *lines, *absent, *summary])
@@ -44,7 +44,7 @@ def _medians(results: tuple[Result, ...]) -> dict[str, float]:
 
 
 def _busy() -> list[str]:
-    """Return a warning if more wants to run than the machine has cores: then times are too long, and shares noisy."""
+    """Return a warning if more threads are runnable than there are cores: times are then too long, shares noisy."""
     load, cores = load_average(), usable_cores()
     return [f"the machine is busy: load average {load:.1f} on {cores} cores"] if load > cores else []
 
@@ -65,13 +65,13 @@ def _row(result: Result, results: tuple[Result, ...]) -> tuple[str, ...]:
 
 
 def _share(comparison: Comparison, results: tuple[Result, ...]) -> str:
-    """Return the share of the limit, or of a rival, which is then named."""
+    """Return the share of the limit, or of a rival with its name."""
     is_rival = any(other.contestant.role == "rival" for other in results if other.contestant.name == comparison.limit)
     return _interval(comparison.share) + (f" of {comparison.limit}" if is_rival else "")
 
 
 def _verdict(result: Result, comparison: Comparison | None) -> str:
-    """Return whether the goal is reached; where only the interval covers it, and the median doesn't, that is said."""
+    """Return whether the goal is reached, and whether only the interval reaches it and the median doesn't."""
     match reached(result, comparison):
         case None:
             return ""
@@ -101,7 +101,7 @@ def _interval(interval: Interval) -> str:
 
 
 def _median(result: Result) -> str:
-    """Return the median in its unit, with its interval where a goal is set for it."""
+    """Return the median in its unit, with its interval if it has a goal."""
     interval = median_interval(list(result.values().values()))
     goal = result.contestant.goal
     judged = goal is not None and goal.kind == "value" and interval.low < interval.high
@@ -109,7 +109,7 @@ def _median(result: Result) -> str:
 
 
 def _number(value: float) -> str:
-    """Return three digits, with k, M or G where that is shorter."""
+    """Return the value with three digits, with k, M or G if that is shorter."""
     for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= factor:
             scale = 1e3 if suffix == "k" else factor
@@ -120,7 +120,7 @@ def _number(value: float) -> str:
 
 
 def as_json(scenario: Scenario, results: tuple[Result, ...], started: datetime.datetime) -> dict[str, object]:
-    """Return everything that was measured, raw rounds included, as plain values."""
+    """Return all measurements, including raw rounds, as plain values."""
     return {
         "scenario": scenario.name,
         "question": scenario.question,
@@ -165,6 +165,6 @@ def _interval_json(interval: Interval) -> dict[str, float]:
 
 
 def write_json(path: Path, values: object) -> None:
-    """Write `values` as indented JSON, making the folder if needed."""
+    """Write `values` as indented JSON; make the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""What is measured, as values: a scenario, its contestants, their units and goals.
+"""Scenarios, their contestants, units and goals, as values.
 
-A *limit* does the same work to the same output without any framework. Contestants take turns within a round, and each
-is compared with the limit of the same round, so that a slow moment of the machine falls on both.
+A *limit* does the same work to the same output without a framework. Contestants take turns within a round, and each is
+compared with the limit of the same round, so that a slow moment of the machine affects both.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Role = Literal["limit", "ours", "rival", "reference"]
-Batch = Any  # an array, or another library's tensor: anything with a length that NumPy can read
+Batch = Any  # an array, or another library's tensor: has a length, and NumPy can read it
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one round did: `amount` items (or bytes) in `seconds`."""
+    """The work of one round: `amount` items (or bytes) in `seconds`."""
 
     amount: int
     seconds: float
@@ -22,7 +22,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How a measurement becomes the number that is shown, and whether more of it is better."""
+    """The conversion of a measurement to the displayed number, and whether more of it is better."""
 
     name: str
     value: Callable[[Measurement], float]
@@ -43,26 +43,26 @@ BYTES = Unit("bytes", lambda measurement: float(measurement.amount), more_is_bet
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a contestant should reach: a bound on its value, on its share of the limit, or on its time beyond the limit.
+    """A contestant's goal: a bound on its value, on its share of the limit, or on its time beyond the limit.
 
-    `share` is at least `bound` (1 is the limit's speed); `value` and `difference` are at most `bound`, in the unit, and
-    a `value` of which more is better, a rate, is at least that.
+    `share` is at least `bound` (1 is the limit's speed). `value` and `difference` are at most `bound`, in the unit; a
+    `value` of which more is better, such as a rate, is at least `bound`.
     """
 
     kind: Literal["share", "value", "difference"]
     bound: float
 
     def is_at_least(self, unit: Unit) -> bool:
-        """Return whether what is judged must be at least the bound; else it must be at most that."""
+        """Return whether the judged number must be at least the bound; otherwise it must be at most the bound."""
         return self.kind == "share" or (self.kind == "value" and unit.more_is_better)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The batches of one pass, made by the same code that is timed, to be compared between contestants.
+    """The batches of one pass, made by the timed code, for comparison between contestants.
 
-    Contestants with the same `claim` must give the same rows: the ordered ones in the same order, where one may be a
-    prefix of another; the unordered ones the same complete set.
+    Contestants with the same `claim` must give the same rows. Ordered outputs must have the same order, where one may
+    be a prefix of another; unordered outputs must have the same complete set.
     """
 
     claim: str
@@ -76,15 +76,15 @@ class Contestant:
 
     Attributes:
         name: unique in the scenario.
-        role: limits are what shares refer to; references are shown for comparison.
-        run: does the work `repeats` times and says how much that was, and how long it took.
-        unit: how measurements are shown.
-        against: names of the limits it is compared with; the fastest of them in this run counts.
-        goal: what it should reach.
-        output: what it produces, for the check that contestants do the same work.
-        facts: numbers to show that need one look only, such as bytes held.
-        max_rounds: for work too slow to be measured in every round.
-        repeats: a fixed number of repeats a round, where they need not fill a round.
+        role: shares refer to limits; references are shown for comparison.
+        run: does the work `repeats` times, and returns its amount and time.
+        unit: the unit of the displayed numbers.
+        against: names of the limits that it is compared with; the fastest of them in this run counts.
+        goal: its goal, if it has one.
+        output: its output, for the check that contestants do the same work.
+        facts: additional numbers that are read once, such as bytes held.
+        max_rounds: a lower number of rounds, for slow work.
+        repeats: a fixed number of repeats a round, if they need not fill a round.
     """
 
     name: str
@@ -104,11 +104,11 @@ class Scenario:
     """A question that contestants answer with numbers.
 
     Attributes:
-        name: what it is called by.
-        question: what is asked.
-        contestants: who answers.
-        rounds: how often each takes its turn.
-        summary: text to print below the table, from every contestant's median.
+        name: its name on the command line.
+        question: the question.
+        contestants: the contestants.
+        rounds: the number of turns of each contestant.
+        summary: makes text below the table from the contestants' medians.
     """
 
     name: str

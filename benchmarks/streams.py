@@ -1,4 +1,4 @@
-"""Contestants that yield batches: timed over whole passes, and checked by the digests of what they yield."""
+"""Contestants that yield batches: timed over whole passes, and checked by the digests of their batches."""
 
 import itertools
 import time
@@ -12,7 +12,7 @@ from benchmarks.scenario import Batch, Measurement, Scenario
 
 
 def passes(batches: Callable[[], Iterable[Batch]]) -> Callable[[int], Measurement]:
-    """Return a run that goes through `batches()` once for each repeat; an item is a row of a batch."""
+    """Return a run that reads `batches()` once for each repeat; an item is a row of a batch."""
 
     def run(repeats: int) -> Measurement:
         amount = 0
@@ -30,7 +30,7 @@ class OutputDiffersError(AssertionError):
 
 
 def check_outputs(scenario: Scenario) -> dict[str, str]:
-    """Go through every contestant's output once and return its digest by name.
+    """Read every contestant's output once, and return the digests by name.
 
     Raises:
         OutputDiffersError: if contestants with the same claim differ.

@@ -1,4 +1,4 @@
-"""Trains a digit classifier from a folder of images. Kill it at any moment, run it again: it goes on to the last bit.
+"""Trains a digit classifier from a folder of images. Kill it at any time and run it again: the results don't change.
 
     python digits.py FOLDER --num-workers 2 --checkpoint digits.npz
 
@@ -33,7 +33,7 @@ def decode(record: Element) -> Element:
 
 
 def augment(element: Element, rng: np.random.Generator) -> Element:
-    """Return the image turned by up to 11 degrees and shifted by up to a pixel; all chance comes from `rng`."""
+    """Return the image rotated by up to 11 degrees and shifted by up to a pixel; all randomness is from `rng`."""
     turn, down, right = rng.uniform(-1, 1, 3)
     sine, cosine = np.sin(turn / 5), np.cos(turn / 5)
     rows = cosine * GRID[0] - sine * GRID[1] + down + 5.5
@@ -48,7 +48,7 @@ def augment(element: Element, rng: np.random.Generator) -> Element:
 
 
 def describe(folder: Path) -> tuple[ps.Dataset, ps.Dataset]:
-    """Return the batches to train on and those held out, as descriptions: nothing is read yet."""
+    """Return the training batches and the held-out batches, as descriptions: nothing is read yet."""
     parts = ps.read(ps.sources.ImageFolder(folder), seed=7).split({"train": 0.8, "test": 0.2})
     train = parts["train"].shuffle().map(decode).random_map(augment).batch(64)
     return train, parts["test"].map(decode).batch(64)
@@ -64,7 +64,7 @@ def predict(model: Element, images: Array) -> tuple[Array, Array, Array]:
 
 
 def train_on(batch: Element, model: Element, rate: float) -> float:
-    """Return the batch's loss, after a step down its gradient, which changes the model in place."""
+    """Return the batch's loss, and take a step of gradient descent, which changes the model in place."""
     pixels, hidden, probability = predict(model, batch["image"])
     right = np.arange(len(pixels)), batch["label"]
     loss = -np.log(probability[right]).mean()
@@ -82,21 +82,21 @@ def digest(batch: Element) -> str:
 
 
 def save(checkpoint: Path, model: Element, state: Element) -> None:
-    """Write the model and the loader's state into one file, whole or not at all."""
+    """Write the model and the loader's state to one file, atomically."""
     unfinished = checkpoint.with_suffix(".unfinished.npz")
     np.savez(unfinished, loader=json.dumps(state), **model)
     os.replace(unfinished, checkpoint)
 
 
 def main() -> None:
-    """Train from the checkpoint on, or from the beginning; then test on the digits held out."""
-    parser = argparse.ArgumentParser(description="Train a digit classifier; go on where the checkpoint says.")
+    """Train from the checkpoint, or from the beginning; then test on the held-out digits."""
+    parser = argparse.ArgumentParser(description="Train a digit classifier; resume from the checkpoint.")
     parser.add_argument("folder", type=Path, help="one folder of 8x8 grey PNG files per class")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the images (default: 20)")
     parser.add_argument("--num-workers", type=int, default=2, help="0: in this thread (default: 2)")
     parser.add_argument("--workers", choices=["auto", "threads", "processes"], default="auto", help="(default: auto)")
     parser.add_argument("--checkpoint", type=Path, default="digits.npz", help="(default: digits.npz)")
-    parser.add_argument("--log", default=os.devnull, help="takes a JSON line for each step (default: none)")
+    parser.add_argument("--log", default=os.devnull, help="a file for one JSON line per step (default: none)")
     arguments = parser.parse_args()
     train, test = describe(arguments.folder)
     first = np.random.default_rng(7).normal(0, 0.18, (64, 256)).astype(np.float32)
@@ -128,7 +128,7 @@ def main() -> None:
         accuracy = float(np.concatenate(right).mean())
         weights = hashlib.sha256(model["first"].tobytes() + model["second"].tobytes()).hexdigest()
         log(accuracy=accuracy, model=weights)
-        print(f"{accuracy:.1%} of the held-out digits are told right; the weights' SHA-256 is {weights}")
+        print(f"{accuracy:.1%} of the held-out digits are classified correctly; the weights' SHA-256 is {weights}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains a small transformer with JAX, on any number of processes. Kill it at any moment, run it again: it goes on.
+"""Trains a small transformer with JAX, on any number of processes. Kill it at any time and run it again: it resumes.
 
     python jax_lm.py --checkpoint runs/lm
 
@@ -8,7 +8,8 @@ and on two processes, each in its own terminal or on its own machine:
     python jax_lm.py --checkpoint runs/lm --coordinator 127.0.0.1:9999 --processes 2 --process 1
 
 It reads Python's own library as bytes, in two parts: "code", its modules, and "prose", their docstrings. It packs each
-into sequences of 128 bytes and mixes them. The global batch is the same for any number of processes, so the losses are.
+part into sequences of 128 bytes, and mixes them. The global batch doesn't depend on the number of processes, so neither
+do the losses.
 Needed: pip install 'penstock[jax]' orbax-checkpoint
 """
 
@@ -38,7 +39,7 @@ SAVE_EVERY = 5  # steps
 
 
 def describe(count: int) -> ps.Dataset:
-    """Return the global batches to train on, of the first `count` modules of the library."""
+    """Return the global training batches, from the first `count` modules of the library."""
     texts: dict[str, list[str]] = {"code": [], "prose": []}
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:count]:
         code = path.read_text(encoding="utf-8", errors="replace")
@@ -79,7 +80,7 @@ def normal(x: Array) -> Array:
 
 
 def loss_of(model: Tree, batch: Tree) -> Array:
-    """Return the mean bits that the next byte costs, of each document given what precedes it there."""
+    """Return the mean bits per byte: each byte is predicted from the bytes before it in its document."""
     tokens, segments = batch["tokens"].astype(int), batch["segment_ids"]
     places = jnp.arange(LENGTH)
     seen = (segments[:, :, None] == segments[:, None, :]) & (places[:, None] >= places)
@@ -92,9 +93,9 @@ def loss_of(model: Tree, batch: Tree) -> Array:
         x += jnp.einsum("bhqk,bkhd->bqhd", shares, value).reshape(x.shape) @ layer["out"]
         x += jax.nn.relu(normal(x) @ layer["up"]) @ layer["down"]
     likelihood = jax.nn.log_softmax(normal(x[:, :-1]) @ model["logits"])
-    told = jnp.take_along_axis(likelihood, tokens[:, 1:, None], -1)[..., 0]
+    actual = jnp.take_along_axis(likelihood, tokens[:, 1:, None], -1)[..., 0]
     counts = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
-    return -(told * counts).sum() / counts.sum() / math.log(2)
+    return -(actual * counts).sum() / counts.sum() / math.log(2)
 
 
 @jax.jit
@@ -107,7 +108,7 @@ def train_on(model: Tree, batch: Tree) -> tuple[Tree, Array]:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train from the last checkpoint on, or from the beginning."""
+    """Train from the last checkpoint, or from the beginning."""
     mesh = Mesh(np.array(jax.devices()), ("data",))
     rows, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
     weights = new_model()
@@ -127,18 +128,18 @@ def train(arguments: argparse.Namespace) -> None:
             model, loss = train_on(model, batch)
             if jax.process_index() == 0:
                 print(f"step {step}: {loss:.4f} bits per byte", flush=True)
-            if (step + 1) % SAVE_EVERY == 0:  # both at once, while training goes on
+            if (step + 1) % SAVE_EVERY == 0:  # saves both, while training continues
                 both = ocp.args.Composite(model=ocp.args.StandardSave(model), data=checkpoint.Save(loader))
                 manager.save(step + 1, args=both)
 
 
 def main() -> None:
-    """Join the job, if there is one, and train."""
-    parser = argparse.ArgumentParser(description="Train a transformer; go on where the checkpoint says.")
+    """Join the job if there are several processes, and train."""
+    parser = argparse.ArgumentParser(description="Train a transformer; resume from the checkpoint.")
     parser.add_argument("--steps", type=int, default=200, help="(default: 200)")
-    parser.add_argument("--modules", type=int, default=150, help="how many modules to read (default: 150)")
+    parser.add_argument("--modules", type=int, default=150, help="number of modules to read (default: 150)")
     parser.add_argument("--checkpoint", type=Path, default="jax-lm", help="a folder (default: jax-lm)")
-    parser.add_argument("--coordinator", default="127.0.0.1:9999", help="where process 0 is (default: 127.0.0.1:9999)")
+    parser.add_argument("--coordinator", default="127.0.0.1:9999", help="of process 0 (default: 127.0.0.1:9999)")
     parser.add_argument("--processes", type=int, default=1, help="(default: 1)")
     parser.add_argument("--process", type=int, default=0, help="(default: 0)")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Trains a small language model on Python's own library. Stop it at any moment, run it again: it goes on exactly.
+"""Trains a small language model on Python's own library. Stop it at any time and run it again: it resumes exactly.
 
     python language_model.py --checkpoint model.npz
 
 It reads the texts of the standard library as bytes, in two parts: "code", the modules, and "prose", their docstrings
-and the licence. It packs each part into sequences of 256 bytes, mixes the two, and learns to tell the next byte from
-the eight before it. Needed: pip install penstock
+and the licence. It packs each part into sequences of 256 bytes, mixes the two, and learns to predict the next byte from
+the eight bytes before it. Needed: pip install penstock
 """
 
 import argparse
@@ -30,7 +30,7 @@ Texts = dict[str, list[tuple[str, Array]]]  # of each part its files' names and 
 LENGTH = 256  # bytes of a sequence
 ROWS = 16  # sequences of a batch
 CONTEXT = 8  # bytes that the model sees
-NOTHING = 256  # stands for a byte from before the document's first
+NOTHING = 256  # the context before a document's first byte
 WEIGHTS = {"code": 2, "prose": 1}
 SAVE_EVERY = 20  # steps
 
@@ -43,7 +43,7 @@ def docstrings(code: str) -> str:
 
 
 def load_texts(count: int) -> Texts:
-    """Return each part's documents, with their files' names: of the first `count` modules, and the licence."""
+    """Return each part's documents with their file names, from the first `count` modules and the licence."""
     library = Path(sysconfig.get_paths()["stdlib"])
     found: dict[str, list[tuple[str, str]]] = {"code": [], "prose": []}
     for path in sorted(library.glob("*.py"))[:count]:
@@ -58,9 +58,9 @@ def load_texts(count: int) -> Texts:
 
 
 def describe(texts: Texts) -> ps.Dataset:
-    """Return the batches to train on, as a description.
+    """Return the training batches, as a description.
 
-    Sequences are all equally long, so weights of sequences are weights of bytes.
+    All sequences have the same length, so weights of sequences are weights of bytes.
     """
     parts: dict[str, ps.Dataset] = {}
     for part, documents in texts.items():
@@ -70,7 +70,7 @@ def describe(texts: Texts) -> ps.Dataset:
 
 
 def contexts_of(tokens: Array, positions: Array) -> Array:
-    """Return the bytes before each byte, the nearest first: int (rows, length, CONTEXT), never of another document."""
+    """Return the bytes before each byte in its document, the nearest first: int (rows, length, CONTEXT)."""
     contexts = np.full((*tokens.shape, CONTEXT), NOTHING)
     for back in range(1, CONTEXT + 1):
         known = positions[:, back:] >= back
@@ -79,7 +79,7 @@ def contexts_of(tokens: Array, positions: Array) -> Array:
 
 
 def new_model() -> Model:
-    """Return the weights, and for each the two running means that Adam needs."""
+    """Return the weights, and Adam's two running means for each."""
     chance = np.random.default_rng(7)
     shapes = {"embedding": (NOTHING + 1, 16), "first": (CONTEXT * 16, 256), "second": (256, 256)}
     weights = {name: chance.normal(0, shape[0] ** -0.5, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -99,16 +99,16 @@ def predict(model: Model, contexts: Array) -> tuple[Array, Array, Array]:
 
 
 def losses_of(batch: Element, model: Model) -> Array:
-    """Return the bits that each byte of a batch costs: (rows, length), 0 for padding."""
+    """Return the bits of each byte of a batch: (rows, length), 0 for padding."""
     contexts = contexts_of(batch["tokens"], batch["positions"])
     probability = predict(model, contexts.reshape(-1, CONTEXT))[2]
-    told = probability[np.arange(len(probability)), batch["tokens"].ravel()].reshape(batch["tokens"].shape)
-    losses: Array = np.where(batch["segment_ids"] > 0, -np.log2(told), 0)
+    actual = probability[np.arange(len(probability)), batch["tokens"].ravel()].reshape(batch["tokens"].shape)
+    losses: Array = np.where(batch["segment_ids"] > 0, -np.log2(actual), 0)
     return losses
 
 
 def gradients_of(batch: Element, model: Model) -> tuple[float, Model]:
-    """Return the bits per byte that a batch costs, and how they change with each weight."""
+    """Return the bits per byte of a batch, and their gradient with respect to the weights."""
     is_data = batch["segment_ids"] > 0
     contexts = contexts_of(batch["tokens"], batch["positions"])[is_data]
     embedded, hidden, error = predict(model, contexts)
@@ -125,7 +125,7 @@ def gradients_of(batch: Element, model: Model) -> tuple[float, Model]:
 
 
 def train_on(batch: Element, model: Model, step: int) -> float:
-    """Return the batch's bits per byte, after a step of Adam, which changes the model in place."""
+    """Return the batch's bits per byte, and take a step of Adam, which changes the model in place."""
     loss, slopes = gradients_of(batch, model)
     for name, slope in slopes.items():
         mean, square = model[f"{name}.mean"], model[f"{name}.square"]
@@ -137,7 +137,7 @@ def train_on(batch: Element, model: Model, step: int) -> float:
 
 
 def sample(model: Model, count: int, start: str = "def ") -> str:
-    """Return a text that the model makes up, beginning with `start`."""
+    """Return a text sampled from the model, beginning with `start`."""
     text = list(start.encode())
     chance = np.random.default_rng(7)
     for _ in range(count):
@@ -154,15 +154,15 @@ def digest(model: Model) -> str:
 
 
 def save(checkpoint: Path, model: Model, losses: list[float], state: Element) -> None:
-    """Write the model, the losses so far and the loader's state into one file, whole or not at all."""
+    """Write the model, the losses so far and the loader's state to one file, atomically."""
     unfinished = checkpoint.with_suffix(".unfinished.npz")
     np.savez(unfinished, loader=json.dumps(state), losses=losses, **model)
     os.replace(unfinished, checkpoint)
 
 
 def replay(loader: ps.Loader[Any], texts: Texts, model: Model, losses: list[float]) -> None:
-    """Show the worst step's worst row, and which file it comes from: the loader makes any step's batch again."""
-    learnt = len(losses) * 3 // 4  # before that everything is surprising
+    """Print the worst row of the worst step, and its file: the loader can compute the batch of any step again."""
+    learnt = len(losses) * 3 // 4  # before that all losses are high
     step = learnt + int(np.argmax(losses[learnt:]))
     batch = loader.batch_at(step)
     row = int(losses_of(batch, model).sum(axis=1).argmax())
@@ -175,11 +175,11 @@ def replay(loader: ps.Loader[Any], texts: Texts, model: Model, losses: list[floa
 
 
 def main() -> None:
-    """Train from the checkpoint on, or from the beginning; then show what was learnt."""
-    parser = argparse.ArgumentParser(description="Train a language model; go on where the checkpoint says.")
+    """Train from the checkpoint, or from the beginning; then print a sample and the worst step."""
+    parser = argparse.ArgumentParser(description="Train a language model; resume from the checkpoint.")
     parser.add_argument("--steps", type=int, default=400, help="(default: 400)")
-    parser.add_argument("--stop-after", type=int, default=None, help="leave after this many steps, as if stopped")
-    parser.add_argument("--modules", type=int, default=150, help="how many modules to read (default: 150)")
+    parser.add_argument("--stop-after", type=int, default=None, help="stop after this many steps")
+    parser.add_argument("--modules", type=int, default=150, help="number of modules to read (default: 150)")
     parser.add_argument("--num-workers", type=int, default=2, help="0: in this thread (default: 2)")
     parser.add_argument("--checkpoint", type=Path, default="language-model.npz", help="(default: language-model.npz)")
     arguments = parser.parse_args()
@@ -191,7 +191,7 @@ def main() -> None:
                 model = {name: saved[name] for name in model}
                 losses = saved["losses"].tolist()
                 loader.load_state_dict(json.loads(str(saved["loader"])))
-            print(f"going on at step {loader.step}")
+            print(f"resuming at step {loader.step}")
         else:
             size = {part: sum(len(tokens) for _, tokens in documents) for part, documents in texts.items()}
             print(f"{size['code']:,} bytes of code, {size['prose']:,} of prose; before: {sample(model, 40)!r}")

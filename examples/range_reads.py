@@ -1,11 +1,11 @@
-"""Read ranges of remote files, many at once, and decode what lies in them on threads: a pipeline over HTTP.
+"""Reads ranges of remote files with many concurrent requests, and decodes them on threads: a pipeline over HTTP.
 
     python examples/range_reads.py
 
-Archives lie on a server, here one of this script's own, which takes 20 ms for an answer. Each holds compressed images,
-one behind the other, and a table says where each one ends. A request asks for the range of 16 neighbours. What comes is
-written once, into memory of the range's own size; from there on handles of `penstock.transport.Bytes` cut it into
-images, and decompression reads them where they are. Needed: pip install penstock aiohttp
+The archives are on a server of this script's own, which takes 20 ms to answer. Each holds compressed images, one after
+the other, and a table has the end of each. A request reads the range of 16 neighbouring images. The response is written
+once, into memory of the range's size. Handles of `penstock.transport.Bytes` then divide it into images without a copy,
+and decompression reads them in place. Needed: pip install penstock aiohttp
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from penstock.transport import Bytes
 
 SHAPE = (32, 32, 3)
 NUM_IMAGES = 512  # in each archive
-TOGETHER = 16  # neighbouring images that one request asks for
+TOGETHER = 16  # neighbouring images of one request
 AT_ONCE = 32  # requests
 
 
 @dataclass(frozen=True)
 class Range:
-    """Neighbouring images of an archive: where the first one begins, and where each one ends."""
+    """Neighbouring images of an archive: the start of the first one, and the end of each."""
 
     archive: str
     start: int
@@ -42,14 +42,14 @@ class Range:
 
     @property
     def stop(self) -> int:
-        """Where the last one ends."""
+        """The end of the last one."""
         return self.ends[-1]
 
 
 class Archives:
     """The ranges to read, as a source of a pipeline, and the stage that reads them.
 
-    The HTTP session belongs to a pass over the source: it is open until the last range was read, or the pass is left.
+    The HTTP session belongs to a pass over the source: it is open until the last range was read, or the pass stops.
     """
 
     def __init__(self, url: str, ranges: list[Range]) -> None:
@@ -57,7 +57,7 @@ class Archives:
         self.ranges = ranges
 
     async def __aiter__(self) -> AsyncIterator[Range]:
-        """Yield the ranges; then wait for those that are still being read."""
+        """Yield the ranges; then wait for the outstanding requests."""
         self.unread = len(self.ranges)
         self.all_read = asyncio.Event()
         connector = aiohttp.TCPConnector(limit=AT_ONCE)
@@ -75,17 +75,17 @@ class Archives:
         return wanted, body
 
     async def fetch(self, wanted: Range) -> Bytes:
-        """Return a range's bytes, written as they come from the socket into memory that is as large as the range.
+        """Return a range's bytes, written from the socket straight into memory of the range's size.
 
         Raises:
-            ValueError: the server sent something else.
+            ValueError: the server sent no range, or another number of bytes.
         """
         body = memoryview(bytearray(wanted.stop - wanted.start))
         headers = {"Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
         async with self.session.get(f"{self.url}/{wanted.archive}", headers=headers) as response:
             response.raise_for_status()
             if response.status != 206:
-                raise ValueError(f"a server must answer a range by 206; this one answered {response.status}")
+                raise ValueError(f"a server must answer a range request with status 206; got {response.status}")
             end = 0
             async for piece in response.content.iter_any():
                 start, end = end, end + len(piece)
@@ -96,7 +96,7 @@ class Archives:
 
 
 def cut(read: tuple[Range, Bytes]) -> Iterator[Bytes]:
-    """Yield the handles of the images in a range: parts of its memory, and no copies."""
+    """Yield handles of the images in a range, without copies."""
     wanted, body = read
     start = wanted.start
     for end in wanted.ends:
@@ -105,12 +105,12 @@ def cut(read: tuple[Range, Bytes]) -> Iterator[Bytes]:
 
 
 def decode(compressed: Bytes) -> np.ndarray:
-    """Return an image. Decompression lets other threads run meanwhile."""
+    """Return an image. Decompression releases the GIL."""
     return np.frombuffer(zlib.decompress(compressed), np.uint8).reshape(SHAPE)
 
 
 def write_archives(folder: Path) -> tuple[np.ndarray, list[Range]]:
-    """Return the images of two archives that are written, and the ranges to ask for."""
+    """Return the images of two archives, which it writes, and the ranges to read."""
     rows, columns, channels = np.indices(SHAPE)
     pictures = [(rows * number + columns * (channels + 1)) % 251 for number in range(2 * NUM_IMAGES)]
     images = np.stack(pictures).astype(np.uint8)
@@ -160,7 +160,7 @@ def server_of(folder: Path) -> Generator[str]:
 
 
 def main() -> None:
-    """Read, decode and stack all images, and compare them with those that were written."""
+    """Read, decode and stack all images, and compare them with the written ones."""
     with tempfile.TemporaryDirectory() as folder, server_of(Path(folder)) as url:
         images, ranges = write_archives(Path(folder))
         archives = Archives(url, ranges)

@@ -1,9 +1,9 @@
-# Announces each stage of a script with its time, and says at the end which one failed. Sourced, not run.
+# Prints each stage of a script with its time, and at the end the stage that failed. Sourced, not run.
 #
 #   stage "words for the reader" command argument...
 #
-# The first stage that fails ends the script with that stage's exit status. A script that must tidy up defines
-# `tidy_up`, which is called at its end in any case.
+# The first stage that fails ends the script with that stage's exit status. A script that must clean up defines
+# `tidy_up`, which is always called at its end.
 
 say() { printf '%s\n' "$*"; }
 
@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-# The command is called plainly, never in a condition: there `set -e` would not reach into functions.
+# The command is not called in a condition, since `set -e` has no effect inside functions there.
 stage() {
   stage_name=$1
   stage_began=$EPOCHREALTIME
@@ -26,7 +26,7 @@ stage() {
   stage_name=
 }
 
-# EPOCHREALTIME has six decimals after a separator that follows the locale.
+# EPOCHREALTIME has six decimals; the separator depends on the locale.
 seconds_since() {
   local began=${1/[.,]/} now=${EPOCHREALTIME/[.,]/}
   local tenths=$(((now - began + 50000) / 100000))

@@ -1,1 +1,1 @@
-"""Carrying messages from a child process: what is carried, the child that sends, and the ways that we measure."""
+"""Carrying messages from a child process: the messages, the child that sends them, and the measured ways."""

@@ -1,10 +1,10 @@
-"""A child process that is started once and then sends as many messages as it is told, round after round.
+"""A child process that is started once, and then sends a requested number of messages, round after round.
 
 Guarantees:
   - The child is started, and its message made, before a round is timed.
-  - After `close`, or after Ctrl-C in the middle of a round, the child has ended; what its way of sending holds is
-    closed by it, since the signal that ends it is an exception there.
-  - Ctrl-C itself reaches the parent alone.
+  - After `close`, or after Ctrl-C in the middle of a round, the child has ended. It has closed its end of the way,
+    because the signal that ends it raises an exception there.
+  - Ctrl-C reaches only the parent.
 """
 
 import contextlib
@@ -21,33 +21,33 @@ from typing import Protocol
 from benchmarks.carry.messages import Message, first_message, numbered
 from benchmarks.usage import Usage, since, used
 
-IN_FLIGHT = 3  # messages that a way may have sent before the first of them is released
+IN_FLIGHT = 3  # messages that may be sent before the first of them is released
 JOIN_SECONDS = 5
 
 Send = Callable[[Message], None]
-OpenSend = Callable[[], AbstractContextManager[Send]]  # is pickled
+OpenSend = Callable[[], AbstractContextManager[Send]]  # it is pickled
 
 
 class Carrier(Protocol):
-    """A way of carrying messages here, open."""
+    """An open way of carrying messages to this process."""
 
     def messages(self, count: int) -> Iterator[Message]:
-        """Have `count` messages sent and yield them; each must be dropped before the next is asked for."""
+        """Make the child send `count` messages, and yield them; drop each before you take the next."""
         ...
 
     def sender_usage(self) -> Usage:
-        """Return what the sending process used in the last round."""
+        """Return the resources that the sending process used in the last round."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A way of carrying, as its two ends.
+    """The two ends of a way of carrying.
 
     Attributes:
-        open_send: called in the child, gives the function that sends a message.
-        receive: waits for the next message, called here.
-        release: called here when the message received last has been dropped.
+        open_send: called in the child; returns the function that sends a message.
+        receive: called here; waits for the next message.
+        release: called here when the last received message has been dropped.
     """
 
     open_send: OpenSend
@@ -55,11 +55,11 @@ class Ends:
     release: Callable[[], None]
 
 
-OpenEnds = Callable[[ExitStack, int], Ends]  # from the scope that closes this process's end, and a message's bytes
+OpenEnds = Callable[[ExitStack, int], Ends]  # takes the scope that closes this process's end, and a message's bytes
 
 
 class ChildCarrier:
-    """Owns the child that sends through the ends, and the pipe that tells it to."""
+    """Owns the child that sends, and the pipe that commands it."""
 
     def __init__(self, ends: Ends, num_bytes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -70,27 +70,27 @@ class ChildCarrier:
         self._process = context.Process(target=_send_rounds, args=(theirs, ends.open_send, num_bytes), daemon=True)
         self._process.start()
         theirs.close()
-        self._commands.recv()  # it is ready
+        self._commands.recv()  # the child is ready
 
     def messages(self, count: int) -> Iterator[Message]:
-        """Have `count` messages sent and yield them; each must be dropped before the next is asked for."""
+        """Make the child send `count` messages, and yield them; drop each before you take the next."""
         self._in_round = True
         self._commands.send(count)
         for _ in range(count):
             yield self._ends.receive()
             self._ends.release()
-        self._commands.send(None)  # only now is everything sent, in whatever thread of the child
+        self._commands.send(None)  # asks for the usage only after everything was sent, by whichever thread of the child
         self._usage = self._commands.recv()
         self._in_round = False
 
     def sender_usage(self) -> Usage:
-        """Return what the child used in the last round."""
+        """Return the resources that the child used in the last round."""
         return self._usage
 
     def close(self) -> None:
-        """End the child, whatever it is doing."""
+        """End the child at once."""
         self._commands.close()
-        if self._in_round:  # otherwise it waits for a command, and leaves since there will be none
+        if self._in_round:  # otherwise the child waits for a command, and ends because the pipe is closed
             self._process.terminate()
         self._process.join(JOIN_SECONDS)
         if self._process.exitcode is None:
@@ -100,14 +100,14 @@ class ChildCarrier:
 
 
 def open_carrier(open_ends: OpenEnds, scope: ExitStack, num_bytes: int) -> ChildCarrier:
-    """Open both ends and start the child; `scope` ends the child before this process's end is closed."""
+    """Open both ends and start the child; `scope` ends the child before it closes this process's end."""
     carrier = ChildCarrier(open_ends(scope, num_bytes), num_bytes)
     scope.callback(carrier.close)
     return carrier
 
 
 def _send_rounds(commands: Connection, open_send: OpenSend, num_bytes: int) -> None:
-    """Send as many messages as each command says, and say what that used, once asked; the child's main function."""
+    """Send as many messages as each command requests, then the usage on request; the child's main function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     message = first_message(num_bytes)

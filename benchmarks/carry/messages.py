@@ -1,4 +1,4 @@
-"""What is carried: nested arrays of a given size, each message with its number inside, and a digest to tell them by."""
+"""Messages: nested arrays of a given size with the message's number inside, and their digests."""
 
 import zlib
 from typing import TypedDict
@@ -25,14 +25,14 @@ class Message(TypedDict):
 
 
 def first_message(num_bytes: int) -> Message:
-    """Return message 0 of about `num_bytes`; what it holds doesn't repeat from page to page."""
+    """Return message 0 of about `num_bytes`; its contents don't repeat from page to page."""
     image = np.arange(num_bytes * 3 // 4 // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     depth = np.arange(num_bytes // 4 // 4, dtype=np.float32)
     return {"image": image.view(np.uint8), "target": {"depth": depth, "label": np.zeros(NUM_LABELS, np.int64)}}
 
 
 def numbered(message: Message, number: int) -> Message:
-    """Return the message with another number: its labels are new, the large arrays are the same."""
+    """Return the message with another number: new labels, and the same large arrays."""
     target = message["target"]
     return {
         "image": message["image"],
@@ -46,7 +46,7 @@ def leaves(message: Message) -> tuple[NDArray[np.generic], ...]:
 
 
 def from_leaves(arrays: tuple[NDArray[np.generic], ...]) -> Message:
-    """Return the message of which these are the `leaves`."""
+    """Return the message with these `leaves`."""
     image, depth, label = arrays
     return {
         "image": image.view(np.uint8),
@@ -55,12 +55,12 @@ def from_leaves(arrays: tuple[NDArray[np.generic], ...]) -> Message:
 
 
 def total_bytes(message: Message) -> int:
-    """Return how many bytes the message's arrays hold together."""
+    """Return the total bytes of the message's arrays."""
     return sum(leaf.nbytes for leaf in leaves(message))
 
 
 def touch(message: Message) -> int:
-    """Read one byte of every page, so that all of the message is mapped here; return their sum."""
+    """Read one byte of every page, so that the whole message is mapped here; return their sum."""
     return sum(int(leaf.view(np.uint8)[::PAGE_BYTES].sum(dtype=np.int64)) for leaf in leaves(message))
 
 

@@ -1,4 +1,4 @@
-"""Ours: a pipe of tensors, whose messages the child has copied into a slot, or writes there in place."""
+"""Penstock's tensor pipe: the child copies each message into a slot, or writes it there in place."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -52,4 +52,4 @@ def _writing_in_place(address: str) -> Generator[Send]:
 
 
 def _nothing() -> None:
-    """Release a message: its slot comes back when the last array over it dies."""
+    """Release a message: do nothing, since its slot is released with the last array over it."""

@@ -1,7 +1,7 @@
-"""The limit: the child copies into a ring of slots that stay mapped on both sides, and a byte tells that one is there.
+"""The limit: the child copies into a ring of slots that stay mapped on both sides, and a byte announces each one.
 
-It is written for the one message it carries: where its arrays lie in a slot is known to both sides beforehand. Slots
-are memory of a memfd, whose pages are made once, and a byte goes back for each slot that may be written again.
+It is written for one kind of message: both sides know the places of its arrays in a slot in advance. The slots are
+memory of a memfd whose pages are mapped once. A byte is returned for each slot that may be written again.
 """
 
 import mmap
@@ -19,7 +19,7 @@ from benchmarks.carry.messages import Message, first_message, from_leaves, leave
 ALIGNMENT = 4096
 BYTE = b"\0"
 
-Layout = list[tuple[np.dtype[np.generic], tuple[int, ...], int]]  # of every leaf: dtype, shape, where it begins
+Layout = list[tuple[np.dtype[np.generic], tuple[int, ...], int]]  # dtype, shape and start of every leaf
 
 
 def open_ring(scope: ExitStack, num_bytes: int) -> Ends:
@@ -49,7 +49,7 @@ def open_ring(scope: ExitStack, num_bytes: int) -> Ends:
 
 
 class _OpenSend:
-    """Opens the sending end: a call of it, in the child."""
+    """Opens the sending end when it is called in the child."""
 
     def __init__(self, signals: socket.socket, path: str, layout: Layout, slot_bytes: int) -> None:
         self._signals = signals
@@ -78,7 +78,7 @@ class _OpenSend:
 
 
 def _layout(message: Message) -> tuple[Layout, int]:
-    """Return where each leaf lies in a slot, and how many bytes a slot has."""
+    """Return the start of each leaf in a slot, and the bytes of a slot."""
     layout: Layout = []
     start = 0
     for leaf in leaves(message):
@@ -88,7 +88,7 @@ def _layout(message: Message) -> tuple[Layout, int]:
 
 
 def _slots(descriptor: int, layout: Layout, slot_bytes: int) -> list[Message]:
-    """Map the ring and return its slots, each as the message that lies in it."""
+    """Map the ring, and return the message in each slot."""
     mapped = mmap.mmap(descriptor, IN_FLIGHT * slot_bytes)
 
     def leaf(slot: int, dtype: np.dtype[np.generic], shape: tuple[int, ...], start: int) -> NDArray[np.generic]:

@@ -1,6 +1,6 @@
-"""Recordings of different lengths, decoded and padded to the length of their bucket: WAV files of 1 to 8 seconds.
+"""WAV files of 1 to 8 seconds, decoded and padded to the length of their bucket.
 
-The limit does the same in a plain loop: for each planned batch it decodes every file and writes its samples into an
+The limit does the same in a plain loop: for each planned batch it decodes every file, and writes its samples into an
 array of zeros.
 """
 
@@ -42,7 +42,7 @@ class Work:
         return [seconds * self.rate for seconds in (2, 4, 6, 8)]
 
     def lengths(self) -> list[int]:
-        """Return how many samples each recording has."""
+        """Return the number of samples of each recording."""
         return [self.rate + key * 7919 * 104_729 % (7 * self.rate) for key in range(self.count)]
 
     def paths(self) -> list[Path]:
@@ -59,7 +59,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the loop, ours in several places, and rivals."""
+    """Return the scenario: the loop, Penstock in several places, and rivals."""
     work = Work(bench.directory, 24, 1_000) if bench.smoke else Work(bench.directory)
     write_recordings(work)
     batches = partial(_loop, work)
@@ -80,7 +80,7 @@ def write_recordings(work: Work) -> None:
             file.setsampwidth(2)
             file.setframerate(work.rate)
             samples = np.arange(key, key + length, dtype=np.int64).astype("<i2")
-            samples[0] = key  # by which it is known
+            samples[0] = key  # identifies the recording
             file.writeframes(samples.tobytes())
 
 
@@ -105,7 +105,7 @@ def padded(rows: list[NDArray[np.float32]], width: int) -> NDArray[np.float32]:
 
 
 def width_of(work: Work, rows: list[NDArray[np.float32]]) -> int:
-    """Return how many samples a batch has in each row: its bucket's boundary."""
+    """Return the number of samples in each row of a batch: its bucket's boundary."""
     longest = max(map(len, rows))
     return next(boundary for boundary in work.boundaries if longest <= boundary)
 
@@ -118,7 +118,7 @@ def _loop(work: Work) -> Iterator[Batch]:
 
 
 def output(batches: Callable[[], Iterable[Batch]]) -> Output:
-    """Return what a contestant gives: of each recording its key and the sum of its samples."""
+    """Return a contestant's output: the key of each recording, and the sum of its samples."""
 
     def told() -> Iterable[Batch]:
         for batch in batches():

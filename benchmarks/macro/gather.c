@@ -1,9 +1,9 @@
 /* The limit of the scenario `tokens`: copies windows of tokens, in a given order, into a batch.
  *
- * `gather` fills one batch of fresh memory that the caller owns; it is called once a batch, as a loader would. It
- * prefetches the first lines of later rows, as Penstock's own gather does: the limit shall be what can be had.
- * `gather_pass` goes through all windows without returning to the caller between batches: it takes fresh memory for
- * each batch and frees it. It hands nothing over, so it is faster than anything that gives batches to Python.
+ * `gather` fills one batch of new memory that the caller owns; the caller calls it once a batch, as a loader would. It
+ * prefetches the first cache lines of later rows, as Penstock's own gather does, so that the limit is as fast as
+ * possible. `gather_pass` copies all windows without returning to the caller between batches: it allocates new memory
+ * for each batch and frees it. It delivers nothing, so it is faster than anything that gives batches to Python.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-"""Photographs from JPEG files: read, decode, crop, mirror, and batch; the same decoder for everybody.
+"""Photographs from JPEG files: read, decode, crop, mirror, and batch; all contestants use the same decoder.
 
-The limits are bare threads and bare processes, each of which makes every second batch in memory used before (processes)
-or in a new array (threads). Where an image is cropped, and whether it is mirrored, follows from its key, so that all
-contestants give the same images, in whatever order.
+The limits are bare threads and bare processes, each of which makes every second batch: processes in reused memory,
+threads in a new array. The crop and the mirroring of an image follow from its key, so all contestants give the same
+images, in any order.
 """
 
 import queue
@@ -33,7 +33,7 @@ READY = 2  # batches that a bare thread may have ready
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A folder of files, and more images than files: every key has a file, and a crop of its own."""
+    """A folder of files, and more images than files: every key has a file and its own crop."""
 
     folder: Path
     files: int
@@ -42,7 +42,7 @@ class Work:
 
     @property
     def num_batches(self) -> int:
-        """How many batches a pass has."""
+        """The number of batches of a pass."""
         return self.count // self.batch_size
 
     def path(self, key: int) -> Path:
@@ -54,7 +54,7 @@ class Work:
         return self.decoded(key, self.path(key).read_bytes())
 
     def decoded(self, key: int, encoded: bytes) -> NDArray[np.uint8]:
-        """Return the image of a key, whose file was read."""
+        """Return the image of a key from the content of its file."""
         _, decode = decoder()
         mixed = (key * 0x9E3779B97F4A7C15) % 2**64
         top, left = (mixed >> 8) % (HEIGHT - CROP + 1), (mixed >> 32) % (WIDTH - CROP + 1)
@@ -62,7 +62,7 @@ class Work:
         return crop[:, ::-1] if mixed >> 63 else crop
 
     def contiguous(self, key: int) -> NDArray[np.uint8]:
-        """Return the image of a key in memory of its own, for who takes no mirrored view."""
+        """Return the image of a key in its own memory, for loaders that don't take mirrored views."""
         return np.ascontiguousarray(self.load(key))
 
     def fill(self, number: int, out: Array) -> None:
@@ -72,7 +72,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: bare threads and processes, ours on both, and rivals."""
+    """Return the scenario: bare threads and processes, Penstock on both, and rivals."""
     work = Work(bench.directory, 8, 32, 8) if bench.smoke else Work(bench.directory, 384, 1536)
     num_bytes = write_photographs(work.folder, work.files)
     name, _ = decoder()
@@ -86,7 +86,7 @@ def build(bench: Bench) -> Scenario:
             _bare_processes(bench, work),
             _ours(bench, work, "threads"),
             _ours(bench, work, "processes"),
-            _ours(bench, work, "processes", 2 * NUM_WORKERS),  # where these are the processors: two too many
+            _ours(bench, work, "processes", 2 * NUM_WORKERS),  # two more processes than the usual number of processors
             _ours(bench, work, "isolated"),
         ),
     )
@@ -113,7 +113,7 @@ def _bare_processes(bench: Bench, work: Work) -> Contestant:
 
 
 def threaded(work: Work) -> Iterator[Array]:
-    """Yield the batches that bare threads make, each every second one."""
+    """Yield batches from bare threads, each of which makes every second one."""
     form = _form(work)
     ready: list[queue.Queue[Array]] = [queue.Queue(READY) for _ in range(NUM_WORKERS)]
 
@@ -135,7 +135,7 @@ def threaded(work: Work) -> Iterator[Array]:
 def contestant(
     work: Work, name: str, role: Role, batches: Callable[[], Iterable[Batch]], goal: Goal | None = None
 ) -> Contestant:
-    """Return a contestant that goes through whole passes."""
+    """Return a contestant that is timed over whole passes."""
     against = () if role == "limit" else LIMITS
     output = Output(f"{CLAIM}: {work.count:,}", batches, ordered=False)
     return Contestant(name, role, passes(batches), UNIT, against=against, goal=goal, output=output)

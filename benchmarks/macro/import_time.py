@@ -1,7 +1,7 @@
-"""What `import penstock` costs a fresh interpreter, beyond NumPy, which it needs anyway.
+"""The cost of `import penstock` in a new interpreter beyond NumPy, which Penstock needs anyway.
 
-Compiled modules are kept in a folder of the benchmark's, since an installed package has them, whatever the environment
-says about writing them here; the first import, which isn't measured, makes them.
+Compiled modules are kept in a folder of the benchmark, whatever the environment says about bytecode, since an installed
+package has them. The first import, which isn't measured, writes them.
 """
 
 import os
@@ -21,13 +21,13 @@ NUMPY = "import numpy"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where compiled modules are kept."""
+    """The folder of the compiled modules."""
 
     compiled: Path
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: NumPy, ours with the goal beyond it, and rivals, each in fresh interpreters."""
+    """Return the scenario: NumPy, Penstock with a goal beyond it, and rivals, each in new interpreters."""
     work = Work(bench.directory / "compiled")
     contestants = (
         importing(work, NUMPY, "limit"),
@@ -35,11 +35,11 @@ def build(bench: Bench) -> Scenario:
         importing(work, "from penstock import Loader", "ours"),
         *bench.rivals("import", work),
     )
-    return Scenario("import", "wall time of a fresh interpreter that imports it", contestants, rounds=15)
+    return Scenario("import", "wall time of a new interpreter that imports it", contestants, rounds=15)
 
 
 def importing(work: Work, statement: str, role: Role, goal: Goal | None = None) -> Contestant:
-    """Return a contestant that runs a statement in a fresh interpreter once for each repeat."""
+    """Return a contestant that runs a statement in a new interpreter once for each repeat."""
 
     def run(repeats: int) -> Measurement:
         started = time.perf_counter()
@@ -55,7 +55,7 @@ def importing(work: Work, statement: str, role: Role, goal: Goal | None = None) 
 
 
 def _python(work: Work, code: str) -> str:
-    """Run code in a fresh interpreter that sees the same packages, without this folder, and return what it prints."""
+    """Run code in a new interpreter with the same packages, without this folder, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(work.compiled)
     command = [sys.executable, "-P", "-c", code]

@@ -1,14 +1,14 @@
-"""Feeding a training loop in JAX: how long its thread is kept, step by step, from giving the devices their next work.
+"""Feeding a training loop in JAX: the time per step in which its thread gives the devices no work.
 
-A step is a small jitted product, dispatched without waiting, and waited for once before the next batch is asked for.
-What is timed is the wall time of `next`, which gives a batch of JAX's arrays: whether the thread computes there, or
-waits for another one or for the interpreter, the devices have nothing to do. A step is long enough for a thread to make
-a batch meanwhile; what that takes of the whole step shows beside, with the training thread's own processor time.
+A step is a small jitted product. It is dispatched without waiting, and waited for once before the next batch is
+requested. The measured time is the wall time of `next`, which returns a batch of JAX arrays. During `next` the devices
+are idle, whether the thread computes, waits for another thread, or waits for the interpreter. A step is long enough for
+a thread to make a batch meanwhile. Facts show the whole step, and the training thread's own processor time.
 
-Rows are gathered from arrays in memory by a shuffled order, as a hand-written loop would with NumPy, and all place them
-by the same sharding, over all devices. Small batches tell what a loader costs at all; large ones, who copies. The
-contestants that have JAX are in `rivals/jax.py` and `rivals/grain.py`; here are ours that leave batches on the host,
-for what is left without the placing.
+Rows are gathered from arrays in memory by a shuffled order, as a hand-written loop would do with NumPy, and all
+contestants place them by the same sharding, over all devices. Small batches show the fixed cost of a loader, and large
+ones the cost of copies. The contestants that use JAX are in `rivals/jax.py` and `rivals/grain.py`. The contestants here
+leave batches on the host, which shows the cost without the placing.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from benchmarks.scenario import MICROSECONDS, Batch, Contestant, Goal, Measureme
 from penstock._seeds import derive
 
 Open = Callable[[ExitStack], Iterator[Mapping[str, Batch]]]
-HOST_TURNS = 4  # products of a step that NumPy computes; its own threads make them no quicker where cores are few
+HOST_TURNS = 4  # products of a step by NumPy; its own threads don't speed them up on few cores
 PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("inline", {}),
     ("1 thread", {"num_workers": 1, "workers": "threads"}),
@@ -37,14 +37,14 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The rows of an epoch, and how they are taken: in batches, of which `steps` are timed in a repeat.
+    """The rows of an epoch and their batches, of which `steps` are timed in a repeat.
 
     Attributes:
         name: of the size.
-        columns: the arrays that rows are gathered from: floats "x" and whole numbers "label".
-        batch_size: rows of a batch; it divides their number.
-        turns: how many products a step has.
-        steps: how many steps a repeat has.
+        columns: the arrays that rows are gathered from: floats "x" and integers "label".
+        batch_size: rows of a batch; divides the number of rows.
+        turns: the number of products in a step.
+        steps: the number of steps in a repeat.
     """
 
     name: str
@@ -55,16 +55,16 @@ class Work:
 
     @property
     def claim(self) -> str:
-        """What contestants of this size give."""
+        """The claim of contestants of this size."""
         return f"each row once, {self.name}"
 
     @property
     def num_batches(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         return len(self.columns["x"]) // self.batch_size
 
     def weights(self) -> NDArray[np.float32]:
-        """Return what each step multiplies rows with."""
+        """Return the weights that each step multiplies rows with."""
         return np.ones((self.columns["x"].shape[1], 64), np.float32)
 
     def dataset(self) -> ps.Dataset[Any]:
@@ -78,7 +78,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: small batches and large ones, by ours without JAX, and by all that have it."""
+    """Return the scenario: small and large batches, by Penstock without JAX, and by all contestants with JAX."""
     rows, steps = (256, 4) if bench.smoke else (8192, 16)
     works = (_work("small batches", rows, 256, steps), _work("large batches", rows, 3072, steps))
     with_jax = [contestant for work in works for contestant in bench.rivals("jax-feed", work)]
@@ -91,8 +91,8 @@ def build(bench: Bench) -> Scenario:
 
 
 MISSING = (
-    "left out: JAX, beside which all this is. Where it isn't installed, scripts/bench --setup-rivals jax-feed --rivals "
-    "does so in an environment of its own; else --rivals is enough."
+    "JAX, which this scenario is about, was left out. If JAX is installed, add --rivals; otherwise scripts/bench "
+    "--setup-rivals jax-feed --rivals installs it into an environment of its own."
 )
 
 
@@ -126,11 +126,11 @@ class Way:
     """A way to get batches.
 
     Attributes:
-        name: of the contestant, less the size.
-        role: whose it is.
+        name: of the contestant, without the size.
+        role: of the contestant.
         opened: opens an endless iterator over batches, which a scope closes.
         step: computes on a batch and waits for the result.
-        against: names of the ways that it should not be slower than; then that is its goal.
+        against: names of the ways that it should not be slower than; if given, that is its goal.
         ordered: whether rows come in the order of `Work.order`.
     """
 
@@ -175,7 +175,7 @@ def _timed(
     steps: int,
     clock: Callable[[], float],
 ) -> float:
-    """Return what getting so many batches took by some clock."""
+    """Return the time of getting that many batches, by a given clock."""
     taken = 0.0
     for _ in range(steps):
         started = clock()

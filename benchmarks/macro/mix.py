@@ -1,8 +1,8 @@
-"""Mixtures of few and of many components: what one element costs, and whether that depends on how many there are.
+"""Mixtures of few and of many components: the cost of one element, and its dependence on the number of components.
 
-The same records are cut into 2 components and into 500, and each pair does the same work. The share is the speed with
-500 components in that with 2: flat is 1. Facts tell, of a dataset and a loader made anew and read for a while, what
-they hold of Python's and NumPy's memory, and how many threads there are.
+The same records are divided into 2 components and into 500, and each pair of contestants does the same work. The share
+is the speed with 500 components relative to that with 2: 1 means no dependence. For a new dataset and loader that were
+read for a while, facts show the memory that they hold in Python and NumPy, and the number of threads.
 """
 
 import threading
@@ -31,13 +31,13 @@ BLOCK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many integers and rows there are over all components, and the batch sizes.
+    """The number of integers and rows over all components, and the batch sizes.
 
     Attributes:
-        ints: the trivial elements.
+        ints: the number of trivial elements.
         table: uint8 of shape (rows, 2,048): the elements that cost about 10 microseconds each.
         batch_sizes: rows of a batch.
-        held_batches: batches after which it is told what is held.
+        held_batches: batches after which the held memory is measured.
     """
 
     ints: int
@@ -47,7 +47,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: keys alone, whole loading of trivial and of costly elements, an ordered mixture, rivals."""
+    """Return the scenario: keys alone, loading of trivial and of costly elements, an ordered mixture, rivals."""
     rows = 1000 if bench.smoke else 100_000
     table = np.random.default_rng(7).integers(0, 256, (rows, ROW_BYTES), np.uint8)
     work = Work(5000, table, (32,), 1) if bench.smoke else Work(2_000_000, table, (32, 1024), 64)
@@ -64,7 +64,7 @@ def build(bench: Bench) -> Scenario:
         ]
     by_measure = partial(_mixed, work, "ints", "unequal", measure=digits)
     contestants += [_loading(bench, work, parts, "ints by a measure, batches of 32", by_measure, 32) for parts in PARTS]
-    question = "time per element inline; share: the speed with 500 components in that with 2, flat is 1"
+    question = "time per element inline; share: the speed with 500 components relative to that with 2"
     return Scenario("mix", question, tuple(contestants), rounds=5)
 
 
@@ -92,7 +92,7 @@ def weight_of(number: int, weights: Weights) -> int:
 
 
 def reading(batches: Iterator[Batch]) -> Callable[[int], Measurement]:
-    """Return a run that takes a batch for each repeat, going on where the last one ended."""
+    """Return a run that takes a batch for each repeat, and continues after the previous repeat."""
 
     def run(repeats: int) -> Measurement:
         amount = 0
@@ -110,7 +110,7 @@ def pair_name(parts: int, what: str) -> str:
 
 
 def against(parts: int, what: str) -> tuple[str, ...]:
-    """Return what a contestant is compared with: of many components that of few."""
+    """Return the contestant to compare with: for many components, that with few."""
     return () if parts == PARTS[0] else (pair_name(PARTS[0], what),)
 
 

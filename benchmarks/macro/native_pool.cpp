@@ -1,5 +1,5 @@
-// A job that keeps a core busy for 20 microseconds, as an extension would give it, and the least time a number of them
-// takes: threads of C++ that share them, without any loop.
+// A job of an extension that keeps a core busy for 20 microseconds, and the minimum time of a number of such jobs: C++
+// threads that share them, without an event loop.
 #include <penstock/job.hpp>
 
 #include <atomic>
@@ -22,7 +22,7 @@ void busy() {
     }
 }
 
-// What a capsule points to: a job that owns nothing, for any number of capsules.
+// The job that capsules point to: it owns nothing, so any number of capsules may share it.
 const penstock_job_v2* busy_job() {
     static const penstock_job_v2 job{2, 0, nullptr, &run_busy, nullptr, nullptr, &keep, &keep};
     return &job;

@@ -1,10 +1,10 @@
 """Jobs of 20 us on 1 to 16 threads, awaited by a loop in a background thread; the main thread idles or runs Python.
 
-A batch is 256 jobs, submitted at once and awaited together; a number is the time from the first submission until the
-loop has the last result. The limit is the same jobs on as many threads of C++, without a loop. The job is C++ for all;
-the references call it through ctypes, which releases the interpreter's lock. A job ends 20 us after it began by the
-clock, also while its thread has no processor; so more threads than processors make the limit shorter, as jobs that wait
-for a disk do.
+A batch is 256 jobs, submitted at once and awaited together. The number is the time from the first submission until the
+loop has the last result. The limit is the same jobs on as many C++ threads, without a loop. All contestants run the
+same C++ job; the references call it through ctypes, which releases the GIL. A job ends 20 us after its start by the
+clock, even if its thread has no processor meanwhile. So more threads than processors make the limit shorter, as for
+jobs that wait for a disk.
 """
 
 import asyncio
@@ -26,23 +26,23 @@ from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.transport import include_directory
 
 NUM_THREADS = (1, 2, 4, 8, 16)
-COMPARED_THREADS = 2  # where the references are measured, and the main thread is busy as well
+COMPARED_THREADS = 2  # the references are measured with these, and a busy main thread, too
 LIMIT = "C++ threads"
 GOALS = {"idle": 0.6, "busy": 0.8}  # shares of the limit
 
-_CAPSULE_NAME = ctypes.c_char_p(b"penstock.job.v2")  # capsules go on referring to it
+_CAPSULE_NAME = ctypes.c_char_p(b"penstock.job.v2")  # must outlive the capsules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """How many jobs a batch has, the library that has the job, and how many threads run them."""
+    """The number of jobs of a batch, the library with the job, and the number of threads."""
 
     num_jobs: int
     library: ctypes.CDLL
     num_threads: int
 
 
-Prepare = Callable[[], Callable[[], Awaitable[None]]]  # makes a batch's jobs, untimed; what it returns does the batch
+Prepare = Callable[[], Callable[[], Awaitable[None]]]  # makes a batch's jobs, untimed; its result runs the batch
 Way = Callable[[Work], AbstractAsyncContextManager[Prepare]]
 
 
@@ -94,7 +94,7 @@ def _contestant(work: Work, state: str, name: str, role: Role, way: Way) -> Cont
 
 
 def timed_batches(work: Work, way: Way, repeats: int, *, main_is_busy: bool) -> Sequence[float]:
-    """Return the seconds of each of `repeats` batches, done by a loop in another thread."""
+    """Return the seconds of each of `repeats` batches, run by a loop in another thread."""
     times: list[float] = []
     ended = threading.Event()
 

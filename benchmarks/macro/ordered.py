@@ -1,4 +1,4 @@
-"""Reading in order: what a filter, a flat_map or a shuffled window costs per element, when the work is next to nothing.
+"""Reading in order: the cost per element of a filter, a flat_map or a shuffled window with trivial functions.
 
 The limit is the plainest loop with the same predicate, which makes the same int64 batches.
 """
@@ -23,14 +23,14 @@ WINDOW = 1000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many integers there are, and how many elements a batch holds."""
+    """The number of integers, and of elements in a batch."""
 
     count: int
     batch_size: int
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: a loop, filters, what stands above them, and joins, all inline."""
+    """Return the scenario: a loop, filters, steps above them, and joins, all inline."""
     work = Work(20_000 if bench.smoke else 500_000, 1024)
     numbers = ps.range(work.count, seed=7)
     even = numbers.filter(is_even)
@@ -87,7 +87,7 @@ def _output(work: Work) -> Output:
 
 
 def _passes(batches: Callable[[], Iterator[Batch]], work: Work) -> Callable[[int], Measurement]:
-    """Return a run that goes through all batches once for each repeat; what counts is how many integers went in."""
+    """Return a run that reads all batches once for each repeat; its amount is the number of integers read."""
 
     def run(repeats: int) -> Measurement:
         started = time.perf_counter()

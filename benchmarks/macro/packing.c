@@ -1,9 +1,9 @@
-/* The limit of the scenario `packing`: documents into sequences by first fit, in one bare loop.
+/* The limit of the scenario `packing`: packs documents into sequences by first fit, in one bare loop.
  *
- * A document goes into the first open sequence with room for it; where none has, it opens one, and the oldest closes
- * once there are OPEN of them. Longer documents are cut. A closed sequence is written at once: its tokens, the number
- * of each token's document, its place within the document, and zeros behind the last one. `pack` returns when it has
- * filled the rows that the caller gave it, and goes on from there at the next call.
+ * A document is put into the first open sequence with room for it. If there is none, a new sequence is opened, and the
+ * oldest one is closed if there are already OPEN of them. Longer documents are cut. A closed sequence is written at
+ * once: its tokens, the number of each token's document, its position in the document, and zeros after the last one.
+ * `pack` returns when it has filled the caller's rows, and continues from there at the next call.
  */
 #include <stdint.h>
 #include <string.h>
@@ -21,8 +21,8 @@ typedef struct {
     int64_t count;
     int64_t is_ready;
     int64_t room[OPEN];     /* of the open sequences, oldest first */
-    int64_t slot[OPEN];     /* where their pieces are */
-    int64_t pieces[OPEN];   /* by slot, as the pieces themselves */
+    int64_t slot[OPEN];     /* the slots of their pieces */
+    int64_t pieces[OPEN];   /* number of pieces, by slot */
     Piece piece[OPEN][PIECES];
 } Packer;
 
@@ -53,7 +53,7 @@ static void close_sequence(Packer *packer, int64_t bin) {
     memmove(packer->room + bin, packer->room + bin + 1, behind);
     memmove(packer->slot + bin, packer->slot + bin + 1, behind);
     --packer->count;
-    packer->slot[packer->count] = slot; /* free slots stand behind the open ones */
+    packer->slot[packer->count] = slot; /* free slots follow the open ones */
 }
 
 int64_t pack(Packer *packer, const uint16_t *tokens, const int64_t *starts, int64_t documents, int64_t capacity,

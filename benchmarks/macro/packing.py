@@ -1,7 +1,7 @@
 """Documents packed into sequences of 2,048 tokens, with segment ids and positions.
 
-The limit is a C loop that packs by first fit and writes the rows of fresh arrays, 64 sequences a call (see
-`packing.c`). Documents have lognormal lengths, 600 tokens on average, and lie in memory, each a slice of one array.
+The limit is a C loop that packs by first fit and writes the rows of new arrays, 64 sequences a call (see `packing.c`).
+Documents have lognormal lengths, 600 tokens on average, and are slices of one array in memory.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ from benchmarks.scenario import Contestant, Goal, Measurement, Output, Role, Sce
 UNIT = per_second("tokens")
 CLAIM = "every document once"
 LIMIT = "C first fit into fresh arrays"
-BINS = 64  # sequences that are open at a time, for everybody
-ROWS = 64  # sequences in a batch, where they are batched
+BINS = 64  # open sequences, for all contestants
+ROWS = 64  # sequences of a batch
 
 Sequences = Iterable[dict[str, Any]]
 
@@ -47,7 +47,7 @@ class Work:
 
     @property
     def total(self) -> int:
-        """How many tokens all documents have."""
+        """The number of tokens in all documents."""
         return len(self.tokens)
 
     def __len__(self) -> int:
@@ -57,14 +57,14 @@ class Work:
         return self.tokens[self.starts[key] : self.starts[key + 1]]
 
     def read(self, keys: NDArray[np.int64]) -> list[NDArray[np.uint16]]:
-        """Return some documents at once, as views."""
+        """Return several documents as views."""
         tokens = self.tokens
         ends = zip(self.starts[keys].tolist(), self.starts[keys + 1].tolist(), strict=True)
         return [tokens[start:stop] for start, stop in ends]
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the limit, a loop written by hand, ours as documents come and planned, and rivals."""
+    """Return the scenario: the limit, a hand-written loop, Penstock in order and planned, and rivals."""
     work = Work(500 if bench.smoke else 50_000)
     lengths = np.diff(work.starts)
     documents = ps.read(work)
@@ -86,7 +86,7 @@ def build(bench: Bench) -> Scenario:
 def contestant(
     work: Work, name: str, role: Role, sequences: Callable[[], Sequences], goal: Goal | None = None
 ) -> Contestant:
-    """Return what makes sequences, or batches of them, measured in tokens of data."""
+    """Return a contestant that makes sequences, or batches of them, measured in tokens of data."""
 
     def run(repeats: int) -> Measurement:
         started = time.perf_counter()
@@ -105,7 +105,7 @@ def contestant(
 
 
 def pieces(work: Work, sequences: Sequences) -> Iterator[NDArray[np.uint16]]:
-    """Yield the documents of each sequence, as rows padded to its length: the same set for every way of packing."""
+    """Yield the documents of each sequence as rows padded to its length: the same set for every way of packing."""
     for each in sequences:
         tokens, ids = (np.reshape(each[name], (-1, work.capacity)) for name in ("tokens", "segment_ids"))
         for row, numbers in zip(tokens, ids, strict=True):
@@ -122,7 +122,7 @@ def _ours(bench: Bench, work: Work, name: str, dataset: ps.Dataset, goal: Goal |
 
 
 def first_fit(work: Work) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield sequences as a loop does that somebody wrote in an afternoon."""
+    """Yield sequences from a simple hand-written loop."""
     rooms: list[int] = []
     opened: list[list[NDArray[np.uint16]]] = []
     for number in range(len(work)):

@@ -1,7 +1,7 @@
-"""JPEG files made from the photographs that scikit-learn brings along: crops of them, scaled and mirrored.
+"""JPEG files made from scikit-learn's photographs: crops of them, scaled and mirrored.
 
-What a JPEG costs depends on what it shows, so noise or a gradient won't do. The files are a thousandth of a dataset in
-number, but they are read and decoded like any; all of them are in the page cache.
+The cost of a JPEG depends on its content, so noise or a gradient would not be realistic. There are a thousandth of the
+files of a real dataset, but they are read and decoded in the same way. All of them are in the page cache.
 """
 
 import importlib
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 WIDTH, HEIGHT = 500, 375
 QUALITY = 90
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
-SMALLEST = 0.7  # of the largest crop of the shape
+SMALLEST = 0.7  # relative to the largest crop of the shape
 
 
 @cache
 def decoder() -> tuple[str, Callable[[bytes], NDArray[np.uint8]]]:
-    """Return the name of the fastest decoder that is installed, and the decoder: from a JPEG to uint8 [h, w, 3]."""
+    """Return the name of the fastest installed decoder, and the decoder: from a JPEG to uint8 [h, w, 3]."""
     try:
-        simplejpeg: Any = importlib.import_module("simplejpeg")  # may be absent, and carries no types
+        simplejpeg: Any = importlib.import_module("simplejpeg")  # may be absent, and has no types
     except ImportError:
         return "Pillow", _decode_with_pillow
     return "simplejpeg", simplejpeg.decode_jpeg
@@ -39,7 +39,7 @@ def _decode_with_pillow(encoded: bytes) -> NDArray[np.uint8]:
 
 
 def write_photographs(folder: Path, count: int) -> int:
-    """Write `count` different files, `0.jpg` and so on, and return how many bytes they have together."""
+    """Write `count` different files, `0.jpg` and so on, and return their total bytes."""
     from PIL import Image  # noqa: PLC0415 - may be absent, and workers have no use for it
 
     photographs = [_decode_with_pillow(path.read_bytes()) for path in _paths()]
@@ -61,7 +61,7 @@ def _paths() -> list[Path]:
     """
     found = importlib.util.find_spec("sklearn")
     if found is None or found.origin is None:
-        raise RuntimeError("the photographs are those of scikit-learn; install it (the extra `demo`)")
+        raise RuntimeError("this scenario needs scikit-learn's photographs; install it (the extra `demo`)")
     return [Path(found.origin).parent / "datasets" / "images" / name for name in PHOTOGRAPHS]
 
 

@@ -1,8 +1,8 @@
-"""What a pipeline costs by itself: integers through three stages that do nothing, and starting, stopping, going on.
+"""The overhead of a pipeline: integers through three stages that do nothing, and starting, stopping and continuing.
 
-Rates are of a whole pass, with the pipeline built, started and stopped in it. The limit for functions hands lists of 64
-items from thread to thread; the limit for coroutines is a chain of bounded queues in one loop, which nobody reads from
-outside. The other times are of single moments, for which there is no limit: a first item, a stop, a short pass.
+Rates are of a whole pass, including building, starting and stopping the pipeline. The limit for functions passes lists
+of 64 items from thread to thread. The limit for coroutines is a chain of bounded queues in one loop that no other
+thread reads. The other times are of single events, which have no limit: a first item, a stop, a short pass.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ NUM_STAGES = 3
 NUM_THREADS = 4
 SINK = 100  # items
 CHUNK = 64  # items
-ENDLESS = 10**12  # items that nobody waits for
+ENDLESS = 10**12  # more items than any contestant reads
 SYNC_GOAL, ASYNC_GOAL = 300_000, 60_000  # items a second
 STOP_GOAL, EPOCH_GOAL = 5, 10  # milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many integers go through for a rate, and how many in a short pass, whose time is told."""
+    """The number of integers for a rate, and of a short pass, which is timed by itself."""
 
     count: int
     few: int
 
 
-Items = Callable[[int], Iterator[int]]  # so many integers, after they went through the stages
+Items = Callable[[int], Iterator[int]]  # from a number of integers to the integers that come out of the stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Way:
     Attributes:
         name: unique in the scenario.
         role: as a contestant's.
-        items: what is timed.
+        items: the timed function.
         limit: the name of the limit that it is compared with.
         goal: items a second, if there is one.
-        compared: how what comes out is compared with what others give; not at all if not all of the integers go in.
+        compared: how its output is compared with that of others; "never" if it doesn't process all integers.
     """
 
     name: str
@@ -68,22 +68,22 @@ class Way:
 
 
 class Runnable(Protocol):
-    """A pipeline that was built: ours, or another library's with the same names."""
+    """A built pipeline: Penstock's, or another library's with the same method names."""
 
     def start(self) -> None:
-        """Begin to compute."""
+        """Start to compute."""
 
     def stop(self) -> None:
-        """Stop, whatever is on its way."""
+        """Stop, and discard items in progress."""
 
     def __iter__(self) -> Iterator[int]: ...
 
 
-Make = Callable[[int], Runnable]  # a new pipeline of so many integers
+Make = Callable[[int], Runnable]  # makes a new pipeline of that many integers
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: limits, ours and rivals by their rates, then the single moments."""
+    """Return the scenario: limits, Penstock and rivals by their rates, then the single events."""
     work = Work(1_000, 10) if bench.smoke else Work(100_000, 100)
     concurrent, in_order = partial(piped_async, concurrency=4), partial(piped_async, concurrency=4, in_order=True)
     ways = (
@@ -98,7 +98,7 @@ def build(bench: Bench) -> Scenario:
     )
     return Scenario(
         "pipeline-noop",
-        f"{work.count:,} ints through {NUM_STAGES} no-op stages, sink of {SINK}; rates of a pass, times of a moment",
+        f"{work.count:,} ints through {NUM_STAGES} no-op stages, sink of {SINK}; rates of a pass, times of events",
         (
             *(rated(way, work.count) for way in ways),
             first_item("penstock", "ours", pipeline),
@@ -110,17 +110,17 @@ def build(bench: Bench) -> Scenario:
 
 
 def no_op(item: int) -> int:
-    """Return what came."""
+    """Return the argument."""
     return item
 
 
 async def async_no_op(item: int) -> int:
-    """Return what came, without waiting for anything."""
+    """Return the argument without waiting."""
     return item
 
 
 def rated(way: Way, count: int) -> Contestant:
-    """Return a contestant whose number is how many integers a second come out of a way, with the CPU time of each."""
+    """Return a contestant whose number is a way's rate in integers a second; facts show the CPU time of each."""
     cpu_seconds: list[float] = []
 
     def run(repeats: int) -> Measurement:
@@ -148,7 +148,7 @@ def rated(way: Way, count: int) -> Contestant:
 
 
 def pipeline(count: int, *, with_statistics: bool = False) -> Pipeline:
-    """Return our pipeline of functions."""
+    """Return Penstock's pipeline of functions."""
     builder = PipelineBuilder().add_source(range(count))
     for _ in range(NUM_STAGES):
         builder.pipe(no_op)
@@ -156,13 +156,13 @@ def pipeline(count: int, *, with_statistics: bool = False) -> Pipeline:
 
 
 def piped(count: int, *, with_statistics: bool = False) -> Iterator[int]:
-    """Yield what comes out of our pipeline of functions."""
+    """Yield the output of Penstock's pipeline of functions."""
     with pipeline(count, with_statistics=with_statistics).auto_stop() as running:
         yield from running
 
 
 def piped_async(count: int, *, concurrency: int = 1, in_order: bool = False) -> Iterator[int]:
-    """Yield what comes out of our pipeline of coroutines."""
+    """Yield the output of Penstock's pipeline of coroutines."""
     builder = PipelineBuilder().add_source(range(count))
     for _ in range(NUM_STAGES):
         builder.pipe(async_no_op, concurrency=concurrency, output_order="input" if in_order else "completion")
@@ -171,9 +171,10 @@ def piped_async(count: int, *, concurrency: int = 1, in_order: bool = False) -> 
 
 
 def over_threads(count: int, *, chunk: int) -> Iterator[int]:
-    """Yield what comes through a thread for the source and one for each stage, which hand each other lists of items.
+    """Yield items that went through one thread for the source and one for each stage, in lists.
 
-    A queue holds `SINK` lists, so with large ones more items are on their way than in a pipeline: that is the limit.
+    A queue holds `SINK` lists. So with large lists more items are in transit than in a pipeline, which makes this the
+    limit.
     """
     queues: list[Queue[list[int]]] = [Queue(SINK) for _ in range(NUM_STAGES + 1)]
 
@@ -198,7 +199,7 @@ def over_threads(count: int, *, chunk: int) -> Iterator[int]:
 
 
 def queue_chain(count: int) -> Iterator[int]:
-    """Return what came through a chain of bounded queues in one event loop, after it did."""
+    """Return the items that came through a chain of bounded queues in one event loop."""
     return iter(asyncio.run(_queue_chain(count)))
 
 
@@ -226,7 +227,7 @@ async def _queue_chain(count: int) -> list[int]:
 
 
 def first_item(name: str, role: Role, make: Make) -> Contestant:
-    """Return a contestant whose number is the time from starting a new pipeline to its first item."""
+    """Return a contestant whose number is the time from the start of a new pipeline to its first item."""
 
     def seconds() -> float:
         made = make(ENDLESS)
@@ -241,7 +242,7 @@ def first_item(name: str, role: Role, make: Make) -> Contestant:
 
 
 def stopped(name: str, role: Role, make: Make) -> Contestant:
-    """Return a contestant whose number is the time that it takes to stop a pipeline in full run."""
+    """Return a contestant whose number is the time to stop a pipeline at full speed."""
 
     def seconds() -> float:
         made = make(ENDLESS)
@@ -257,7 +258,7 @@ def stopped(name: str, role: Role, make: Make) -> Contestant:
 
 
 def rebuilt(name: str, role: Role, make: Make, work: Work) -> Contestant:
-    """Return a contestant whose number is the time of a short pass, for which a pipeline is built and stopped."""
+    """Return a contestant whose number is the time of a short pass, including building and stopping a pipeline."""
 
     def seconds() -> float:
         started = time.perf_counter()
@@ -268,7 +269,7 @@ def rebuilt(name: str, role: Role, make: Make, work: Work) -> Contestant:
 
 
 def _short_passes(work: Work) -> tuple[Contestant, ...]:
-    """Return our own ways to make a short pass: a new pipeline, one that was stopped, and one that goes on."""
+    """Return Penstock's ways to make a short pass: a new pipeline, a stopped one, and a running one."""
     ours = pipeline(work.few)
 
     def restarted() -> float:
@@ -300,12 +301,12 @@ def _run_once(made: Runnable) -> None:
 
 
 def moment(name: str, role: Role, seconds: Callable[[], float], goal: int | None = None) -> Contestant:
-    """Return a contestant whose number is a time in milliseconds, and which tells the longest one.
+    """Return a contestant whose number is a time in milliseconds; facts show the longest one.
 
     Args:
         name: unique in the scenario.
         role: as a contestant's.
-        seconds: does it once and returns how long that took.
+        seconds: does the work once, and returns its time.
         goal: milliseconds, if there is one.
     """
     slowest = 0.0

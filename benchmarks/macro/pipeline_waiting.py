@@ -1,9 +1,9 @@
-"""Stages whose functions wait, for a network or a disk: how near to the most a pipeline comes, whatever waits how long.
+"""Stages whose functions wait for a network or a disk: a pipeline's share of the limit at different waits.
 
-Each cell is so many requests, of so many milliseconds, with so many under way at once. The limit for coroutines is
-asyncio's own gather with a semaphore; for functions that wait in threads, a `ThreadPoolExecutor` with as many threads.
-A pass is timed in a pipeline that has just been started, from asking for the first item to the last one. The time that
-the requests take by themselves, in rounds of `concurrency`, is told beside it.
+Each cell has a number of requests, their duration in milliseconds, and a number of concurrent requests. The limit for
+coroutines is asyncio's own gather with a semaphore; for functions that wait in threads, it is a `ThreadPoolExecutor`
+with as many threads. A pass is timed in a pipeline that has just started, from the request of the first item to the
+last item. Facts show the time that the requests need by themselves, in rounds of `concurrency`.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ class Cell:
     """One case.
 
     Attributes:
-        requests: how many there are.
-        milliseconds: that each of them takes.
-        concurrency: how many may be under way.
+        requests: the number of requests.
+        milliseconds: the duration of each.
+        concurrency: the number of concurrent requests.
     """
 
     requests: int
@@ -42,11 +42,11 @@ class Cell:
 
     @property
     def ideal_seconds(self) -> float:
-        """The time that the requests take by themselves."""
+        """The time that the requests need by themselves."""
         return -(-self.requests // self.concurrency) * self.milliseconds / 1e3
 
 
-Pass = Callable[[], int]  # does all requests once, and returns how many there were
+Pass = Callable[[], int]  # does all requests once, and returns their number
 
 CELLS = (
     Cell(10, 5, 1),
@@ -61,20 +61,20 @@ CELLS = (
     Cell(1000, 100, 1000),
     Cell(1000, 2000, 1000),
 )
-"""For coroutines: from few short requests to many long ones, with fewer and as many under way as there are."""
+"""Cells for coroutines: from few short requests to many long ones, with a concurrency up to their number."""
 
 THREAD_CELLS = (Cell(10, 100, 10), Cell(100, 5, 10), Cell(100, 100, 100), Cell(1000, 5, 100), Cell(1000, 100, 100))
-"""For functions that wait in threads."""
+"""Cells for functions that wait in threads."""
 
 SMOKE_CELLS = (Cell(4, 1, 1), Cell(10, 1, 10))
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: for each cell a limit and ours, in completion order and, for coroutines, in input order."""
+    """Return the scenario: for each cell a limit and Penstock, in completion order and, for coroutines, input order."""
     cells, thread_cells = (SMOKE_CELLS, SMOKE_CELLS[1:]) if bench.smoke else (CELLS, THREAD_CELLS)
     return Scenario(
         "pipeline-waiting",
-        f"requests that wait, so many at once; ms a pass, in a pipeline that runs; goal: {GOAL} of the limit",
+        f"concurrent requests that wait; ms a pass, in a running pipeline; goal: {GOAL} of the limit",
         (
             *(each for cell in cells for each in awaited(cell)),
             *(each for cell in thread_cells for each in threaded(cell)),
@@ -89,7 +89,7 @@ def limit_name(cell: Cell) -> str:
 
 
 def awaited(cell: Cell) -> Iterator[Contestant]:
-    """Yield what measures coroutines."""
+    """Yield the contestants that measure coroutines."""
     yield timed(limit_name(cell), "limit", cell, partial(once, lambda: asyncio.run(gathered(cell))))
     orders: tuple[Literal["completion", "input"], ...] = ("completion", "input")
     for order in orders:
@@ -98,7 +98,7 @@ def awaited(cell: Cell) -> Iterator[Contestant]:
 
 
 def threaded(cell: Cell) -> Iterator[Contestant]:
-    """Yield what measures functions in threads."""
+    """Yield the contestants that measure functions in threads."""
     limit = f"{cell}, threads: pool"
     op = partial(blocking_request, cell.milliseconds)
 
@@ -114,26 +114,26 @@ def threaded(cell: Cell) -> Iterator[Contestant]:
 def pipeline(
     cell: Cell, op: Callable[[int, int], object], num_threads: int, order: Literal["completion", "input"]
 ) -> Pipeline[int]:
-    """Return our pipeline of one stage."""
+    """Return Penstock's pipeline of one stage."""
     builder = PipelineBuilder[int, int]().add_source(range(cell.requests))
     builder.pipe(partial(op, cell.milliseconds), concurrency=cell.concurrency, output_order=order)
     return builder.add_sink(SINK).build(num_threads=num_threads)
 
 
 async def request(milliseconds: int, number: int) -> int:
-    """Wait as for a server."""
+    """Wait like a request to a server."""
     await asyncio.sleep(milliseconds / 1e3)
     return number
 
 
 def blocking_request(milliseconds: int, number: int) -> int:
-    """Wait in a thread as for a disk."""
+    """Wait in a thread like a read from a disk."""
     time.sleep(milliseconds / 1e3)
     return number
 
 
 async def gathered(cell: Cell) -> int:
-    """Do all requests with a semaphore; return how many there were."""
+    """Do all requests with a semaphore; return their number."""
     free = asyncio.Semaphore(cell.concurrency)
 
     async def one(number: int) -> int:
@@ -144,7 +144,7 @@ async def gathered(cell: Cell) -> int:
 
 
 class Runnable(Protocol):
-    """A pipeline that was built: ours, or another library's with the same names."""
+    """A built pipeline: Penstock's, or another library's with the same method names."""
 
     def auto_stop(self) -> AbstractContextManager[object]:
         """Return the scope in which it runs."""
@@ -155,13 +155,13 @@ class Runnable(Protocol):
 
 @contextmanager
 def once(read: Pass) -> Generator[Pass]:
-    """Give what reads a pass and needs nothing around it."""
+    """Yield a function that reads a pass and needs no other resource."""
     yield read
 
 
 @contextmanager
 def running(make: Callable[[], Runnable]) -> Generator[Pass]:
-    """Give what reads one pass of a pipeline, which runs meanwhile."""
+    """Yield a function that reads one pass of a running pipeline."""
     pipeline = make()
     with pipeline.auto_stop():
         yield lambda: sum(1 for _ in pipeline)

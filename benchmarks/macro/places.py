@@ -1,4 +1,4 @@
-"""Where ours computes: in the consumer's own thread, on 2 threads, in 2 processes, or these behind a helper."""
+"""The places in which Penstock's loaders are measured: inline, on 2 threads, in 2 processes, or behind a helper."""
 
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -11,13 +11,13 @@ Place = Literal["inline", "threads", "processes", "isolated"]
 def open_loader(
     scope: ExitStack, dataset: ps.Dataset[Any], place: Place, num_workers: int = 2
 ) -> tuple[str, ps.Loader[Any]]:
-    """Return the name of a contestant that computes in some place, and its loader, which `scope` closes.
+    """Return the name of a contestant that computes in a place, and its loader, which `scope` closes.
 
     Args:
         scope: closes the loader.
-        dataset: what it loads.
-        place: where.
-        num_workers: how many workers there are, but for "inline".
+        dataset: the dataset to load.
+        place: the place.
+        num_workers: the number of workers, except for "inline".
     """
     if place == "inline":
         return "penstock inline", scope.enter_context(ps.Loader(dataset))

@@ -1,7 +1,7 @@
-"""A random function per element: what it costs that every element has its own, reproducible generator.
+"""A random function per element: the cost of a reproducible generator for each element.
 
-The limit calls the same function with one generator that is never seeded again: its numbers depend on the order of
-calls. The usual way to make them depend on the element alone, a new Generator for each, stands beside it.
+The limit calls the same function with one generator that is never seeded again, so its numbers depend on the order of
+calls. A reference makes them depend on the element alone in the usual way, with a new Generator for each.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,14 +37,14 @@ def keep_seed(_: int, seed: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many elements, and how many of them a batch holds."""
+    """The number of elements, and of elements in a batch."""
 
     count: int
     batch_size: int
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: for a float and for an integer the limit, ours, and a new generator for each element."""
+    """Return the scenario: for a float and for an integer the limit, Penstock, and a new generator for each element."""
     work = Work(2_000 if bench.smoke else 200_000, 1024)
     contestants: list[Contestant] = []
     for draw in (draw_float, draw_integer):

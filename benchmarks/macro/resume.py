@@ -1,9 +1,9 @@
-"""From a saved state to the next batch: how long it takes, and how large the state is, near and far into a run.
+"""Resuming from a saved state: the time to the next batch, and the size of the state, early and late in a run.
 
-A job that resumes makes a loader, gives it the state and asks for batches. *Ready* is the time until `iter` has
-returned, *first batch* until the first batch is there; both begin before the loader is made. Datasets of every kind are
-resumed early and late, those read in order also on fewer ranks than saved the states. Where one holds something open,
-computing that is the limit: a plain loop over as many elements.
+A job that resumes makes a loader, loads the state and requests batches. *Ready* is the time until `iter` returns,
+*first batch* the time until the first batch; both start before the loader is made. Datasets of every kind are resumed
+early and late; those read in order are also resumed on fewer ranks than saved the states. If a dataset holds elements
+open, the limit is a plain loop that computes as many elements.
 """
 
 import json
@@ -20,16 +20,16 @@ from benchmarks.scenario import BYTES, MILLISECONDS, Contestant, Goal, Measureme
 from penstock import Shard
 
 OLD_RANKS, NEW_RANKS = 8, 3
-BATCH = 48  # which both numbers of ranks divide
+BATCH = 48  # both numbers of ranks divide it
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many records there are, how large a batch is, and the steps to resume at.
+    """The number of records, the batch size, and the steps to resume at.
 
-    Rivals that hold a permutation get fewer records, and only the steps that one epoch of these has. Datasets of every
-    kind have `kind_count` records, and are resumed at `kind_steps`; those read in order at `ordered_steps`, up to which
-    they must be read first.
+    Rivals that hold a permutation get fewer records, and only steps within one epoch of these. Datasets of every kind
+    have `kind_count` records, and are resumed at `kind_steps`. Those read in order are resumed at `ordered_steps`,
+    since they must first be read up to there.
     """
 
     count: int
@@ -43,7 +43,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: ours inline and on threads at every step, and rivals."""
+    """Return the scenario: Penstock inline and on threads at every step, and rivals."""
     work = (
         Work(10**6, 32, (10, 1000), 4096, (10, 100), 5000, (10,), (3,))
         if bench.smoke
@@ -61,11 +61,11 @@ def build(bench: Bench) -> Scenario:
             contestants += _of_kind(kind, step, states)
         for step, states in _read_states(kind, work.ordered_steps, OLD_RANKS).items():
             contestants += _of_kind(kind, step, states, new_ranks=NEW_RANKS)
-    return Scenario("resume", "state → ready, and → first batch; bytes of state", tuple(contestants))
+    return Scenario("resume", "time from a state to ready, and to the first batch; bytes of state", tuple(contestants))
 
 
 def timed(seconds_once: Callable[[], float]) -> Callable[[int], Measurement]:
-    """Return a run that adds up what `seconds_once` measures; what it leaves out isn't counted."""
+    """Return a run that adds up the results of `seconds_once`; other work of the function isn't counted."""
 
     def run(repeats: int) -> Measurement:
         return Measurement(repeats, sum(seconds_once() for _ in range(repeats)))
@@ -115,7 +115,7 @@ def _state_at(kind: Kind, step: int) -> object:
 
 
 def _read_states(kind: Kind, steps: tuple[int, ...], ranks: int) -> dict[int, list[Any]]:
-    """Return, by step, the states of all ranks, each read up to there."""
+    """Return, by step, the states of all ranks, each of which was read up to that step."""
     states: dict[int, list[Any]] = {step: [] for step in steps}
     for rank in range(ranks):
         with ps.Loader(kind.dataset, shard=Shard(rank, ranks, uneven=True)) as loader:
@@ -128,7 +128,7 @@ def _read_states(kind: Kind, steps: tuple[int, ...], ranks: int) -> dict[int, li
 
 
 def _of_kind(kind: Kind, step: int, states: list[Any], *, new_ranks: int = 1) -> list[Contestant]:
-    """Return how long it takes a rank to come from a state, or the list of all ranks', to its first batch."""
+    """Return contestants for the time from a state, or the list of all ranks' states, to a rank's first batch."""
     given = states if new_ranks > 1 else states[0]
     shard = Shard(0, new_ranks, uneven=True)
 
@@ -141,12 +141,12 @@ def _of_kind(kind: Kind, step: int, states: list[Any], *, new_ranks: int = 1) ->
 
     name = f"{kind.name}, step {step:,}" + (f", {len(states)} → {new_ranks} ranks" if new_ranks > 1 else "")
     first = partial(Contestant, f"{name}: first batch", "ours", timed(seconds_once), MILLISECONDS)
-    goal = Goal("value", 1000) if kind.open_elements is None else None  # what is open is named, by positions
+    goal = Goal("value", 1000) if kind.open_elements is None else None  # a state lists the positions of open elements
     state = state_bytes(f"{name}: state", "ours", json.dumps(states[0]).encode(), goal)
     if kind.open_elements is None:
         return [first(goal=Goal("value", 10)), state]
-    elements = kind.open_elements(states[0])  # of one rank's; a rank that goes on begins with what one held open
-    limit = f"{name}: what is open, {elements:,} elements"
+    elements = kind.open_elements(states[0])  # of one rank; a resumed rank starts with one rank's elements
+    limit = f"{name}: {elements:,} open elements"
     compute = timed(partial(_seconds, computed(kind, elements)))
     return [
         Contestant(limit, "limit", compute, MILLISECONDS),

@@ -1,7 +1,7 @@
-"""What `resume` goes through: datasets of every kind, and what each holds open at a step of a run.
+"""The datasets of `resume`, of every kind, with the number of elements that each holds open at a step.
 
-Indexable datasets hold nothing open. Of those read in order some do: a window that is being handed out, elements of a
-stream since its last snapshot. These come with a plain loop that computes just that, the limit of a restore.
+Indexable datasets hold nothing open. Some of those read in order do: a window that is being delivered, or elements of a
+stream since its last snapshot. For these, a plain loop computes just these elements, which is the limit of a resume.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ LENGTH = 256  # tokens of a packed sequence
 
 
 def costly(value: int) -> NDArray[np.float32]:
-    """Return some numbers made of one, in about 20 microseconds."""
+    """Return an array made from a number in about 20 microseconds."""
     numbers = np.arange(value % 97, 2048, dtype=np.float32)
     return np.array([np.sqrt(numbers).sum(), np.square(numbers).mean(), value], np.float32)
 
@@ -31,10 +31,10 @@ class Kind:
     """One dataset to resume.
 
     Attributes:
-        name: as it is shown.
+        name: in the report.
         dataset: batches, with as many elements as `steps` need.
-        open_elements: how many elements a restore from a state must compute again; None where none ever is open.
-        function: what makes one of these elements of a number.
+        open_elements: the number of elements that a resume from a state must compute again; None if always 0.
+        function: makes one of these elements from a number.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Kind:
 
 
 def indexable(count: int, batch_size: int) -> list[Kind]:
-    """Return the kinds whose batches follow from the step alone; `count` records each, at least 1,000."""
+    """Return the kinds whose batches depend only on the step; `count` records each, at least 1,000."""
     numbers = np.arange(count)
     episodes = ps.range(count // EPISODE, seed=7).map(episode)
     lengths = np.full(count // EPISODE, EPISODE)
@@ -58,7 +58,7 @@ def indexable(count: int, batch_size: int) -> list[Kind]:
 
 
 def ordered(count: int, batch_size: int) -> list[Kind]:
-    """Return the kinds that are read in order, of at least `count` elements each, that cost 20 microseconds."""
+    """Return the kinds that are read in order, of at least `count` elements each, which cost 20 microseconds each."""
     numbers = ps.range(count, seed=7).map(costly)
     halves = {"a": numbers, "b": ps.range(count, 2 * count, seed=7).map(costly)}
     kinds = [
@@ -101,12 +101,12 @@ def twice(element: NDArray[np.float32]) -> list[NDArray[np.float32]]:
 
 
 def measure(element: NDArray[np.float32]) -> int:
-    """Return how much an element counts in a mixture: from 1 to 5."""
+    """Return the weight of an element in a mixture: from 1 to 5."""
     return 1 + int(element[2]) % 5
 
 
 class Numbers:
-    """The integers below a count, read in order, with a state: how many were read."""
+    """The integers below a count, read in order, with a state: the number of integers read."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -118,27 +118,27 @@ class Numbers:
             yield self._read - 1
 
     def get_state(self) -> int:
-        """Return how many were read."""
+        """Return the number of integers read."""
         return self._read
 
     def set_state(self, state: int) -> None:
-        """Go on after as many."""
+        """Continue after that many integers."""
         self._read = state
 
 
 def document(number: int) -> dict[str, NDArray[np.int32]]:
-    """Return a document of 1 to 200 tokens, in as much time as other elements take."""
+    """Return a document of 1 to 200 tokens, in the same time as other elements."""
     return {"tokens": np.full(1 + number * 37 % 200, int(costly(number)[2]), np.int32)}
 
 
 def documents_open(state: Any) -> int:  # noqa: ANN401 - a state's cursor is nested lists
-    """Return how many documents the open sequences of a packed dataset's state hold."""
+    """Return the number of documents in the open sequences of a packed dataset's state."""
     _, (_, _, _, sequences) = state["cursor"]
     return sum(len(sequence) // 3 for sequence in sequences)
 
 
 def computed(kind: Kind, elements: int) -> Callable[[], object]:
-    """Return a plain loop that computes as many elements of a kind, which a restore can't do without."""
+    """Return a plain loop that computes as many elements of a kind as a resume must."""
 
     def run() -> object:
         made = map(kind.function, range(elements))

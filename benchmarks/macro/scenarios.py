@@ -1,4 +1,4 @@
-"""The scenarios by name: each is a function from its surroundings to what is measured."""
+"""The scenarios by name: each is a function from its surroundings to a scenario."""
 
 from collections.abc import Callable, Mapping
 

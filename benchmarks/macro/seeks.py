@@ -1,6 +1,6 @@
-"""A source that takes 8 ms a record, as a disk or a network file system may: how far to read ahead.
+"""A source that takes 8 ms a record, like a disk or a network file system, with different amounts of read-ahead.
 
-The limit has 64 requests under way at any time, and does nothing else.
+The limit keeps 64 requests running at all times, and does nothing else.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ BATCH_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Seeking:
-    """Integers, each of which takes a while."""
+    """Integers with a delay for each."""
 
     count: int
     seconds: float
@@ -44,7 +44,7 @@ class Seeking:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """The same, of a source that isn't async."""
+    """The same integers from a source that isn't async."""
 
     count: int
     seconds: float
@@ -58,7 +58,7 @@ class Blocking:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: bare requests, a source that blocks, and how far an async one is read ahead."""
+    """Return the scenario: bare requests, a blocking source, and an async source with different read-ahead."""
     count, seconds = (256, 0.001) if bench.smoke else (4_096, 0.008)
     source = Seeking(count, seconds)
     batches = partial(_at_once, source)
@@ -80,7 +80,7 @@ def build(bench: Bench) -> Scenario:
 
 
 def _at_once(source: Seeking) -> Iterator[Batch]:
-    """Yield all records at once, with so many requests under way."""
+    """Yield all records at once, with a number of concurrent requests."""
 
     async def read_all() -> list[int]:
         free = asyncio.Semaphore(AT_ONCE)

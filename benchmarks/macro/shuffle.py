@@ -1,6 +1,6 @@
-"""From positions to keys: what a random order costs per index, and in memory, whatever the size.
+"""From positions to keys: the cost of a random order per index, and its memory, at any size.
 
-There is no limit here; NumPy's permutation, which is made whole and held, stands beside ours.
+This scenario has no limit; the reference is NumPy's permutation, which is made and held as a whole.
 """
 
 import time
@@ -24,14 +24,14 @@ HELD_BY_NUMPY = 10**8  # larger permutations don't fit into memory
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Sizes to permute, by name, and how many indices a block holds."""
+    """Sizes to permute, by name, and the number of indices in a block."""
 
     sizes: dict[str, int]
     block: int
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the permutation and the whole sampler at each size, beside NumPy's and rivals'."""
+    """Return the scenario: the permutation and the whole sampler at each size, with NumPy's and rivals'."""
     work = Work({"1,000": 1000} if bench.smoke else SIZES, 100 if bench.smoke else BLOCK)
     contestants: list[Contestant] = [*bench.rivals("shuffle", work)]
     for size_name, size in work.sizes.items():
@@ -63,12 +63,12 @@ def timed_blocks(size: int, block: int, apply: Callable[[NDArray[np.int64]], obj
 
 
 def claim(size: int) -> str:
-    """Return what permutations of one size have in common."""
+    """Return the claim of all permutations of one size."""
     return f"every key below {size}"
 
 
 def whole(size: int, keys: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Output | None:
-    """Return the output of a permutation small enough to be gone through: every key once, in any order."""
+    """Return the output of a permutation that is small enough to read: every key once, in any order."""
     if size > GONE_THROUGH:
         return None
     return Output(claim(size), lambda: (keys(part) for part in blocks(size, BLOCK)), ordered=False)

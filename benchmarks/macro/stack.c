@@ -1,8 +1,8 @@
 /* The limits of the scenario `stack`: rows copied into a batch, and images normalised into one.
  *
- * Both write memory that the caller owns and has written before. `copy_rows` is what a processor can copy with one
- * thread. `normalize` is the plain loop, which the compiler makes the best of for this very processor; it rounds the
- * product and the sum one by one, as everybody here does, so that bytes can be compared.
+ * Both write memory that the caller owns and has written before. `copy_rows` copies at the rate of one thread.
+ * `normalize` is the plain loop, compiled for this processor. It rounds the product and the sum separately, like all
+ * contestants, so that bytes can be compared.
  */
 #include <stdint.h>
 #include <string.h>

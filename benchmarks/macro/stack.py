@@ -1,7 +1,7 @@
-"""Batches from arrays in memory: rows stacked, and images normalised into planes of floats.
+"""Batches from arrays in memory: stacked rows, and images normalised into planes of floats.
 
-The limits are C loops into memory that was written before (see `stack.c`). Facts tell what one batch costs beyond its
-time: time of all cores together, and pages that the kernel had to map.
+The limits are C loops into memory that was written before (see `stack.c`). Facts show the cost of one batch besides its
+time: CPU time of all cores, and pages that the kernel had to map.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ Make = Callable[[], Any]  # makes one batch: an array, or a rival's tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Arrays to be stacked, and memory for the batch, which was written before."""
+    """Arrays to stack, and memory for the batch that was written before."""
 
     arrays: list[NDArray[Any]]
     out: NDArray[Any]
@@ -38,7 +38,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Rows of both dtypes, and images with what they are multiplied by and what is added."""
+    """Rows of both dtypes, and images with their factors and summands."""
 
     num_rows: int
     num_images: int
@@ -69,7 +69,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: limits, ours by one thread and two, NumPy's ways, and rivals."""
+    """Return the scenario: limits, Penstock on one thread and two, NumPy's ways, and rivals."""
     work = Work(8, 2, 32) if bench.smoke else Work(256, 64)
     library = _compile(bench)
     return Scenario(
@@ -89,7 +89,7 @@ def contestant(work: Work, claim: str, name: str, role: Role, make: Make, goal: 
     out = work.out(claim)
 
     def batches() -> list[Any]:
-        out.fill(0)  # what another contestant wrote there before proves nothing
+        out.fill(0)  # removes the result of an earlier contestant
         return [make()]
 
     def run(repeats: int) -> Measurement:

@@ -1,4 +1,4 @@
-"""Integers through a Python function into batches: what is left when the work itself is next to nothing.
+"""Integers through a Python function into batches: the overhead when the work itself is trivial.
 
 The limit is the plainest loop that calls the same function on the same numbers and makes the same int64 batches.
 """
@@ -28,14 +28,14 @@ def add_one(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many integers, and how many of them a batch holds."""
+    """The number of integers, and of integers in a batch."""
 
     count: int
     batch_size: int
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: two limits, ours inline, on threads and in processes, and rivals."""
+    """Return the scenario: two limits, Penstock inline, on threads and in processes, and rivals."""
     work = Work(20_000 if bench.smoke else 1_000_000, 1024)
     return Scenario(
         "tiny",

@@ -1,7 +1,7 @@
 """Windows of tokens from a memory-mapped file in a random order: a gather, at the speed of memory.
 
-The limit is a C function that copies each window once, by a permutation computed beforehand, into a fresh array a
-batch; Python calls it and hands the array over (see `gather.c`). The file is in the page cache for everybody.
+The limit is a C function that copies each window once, by a permutation computed in advance, into a new array for each
+batch; Python calls it and delivers the array (see `gather.c`). The file is in the page cache for all contestants.
 """
 
 import ctypes
@@ -39,12 +39,12 @@ class Work:
 
     @property
     def num_windows(self) -> int:
-        """How many complete windows the file holds."""
+        """The number of complete windows in the file."""
         return (self.num_tokens - self.length) // self.stride + 1
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the C limit with and without Python, ours in every place, and rivals."""
+    """Return the scenario: the C limit with and without Python, Penstock in every place, and rivals."""
     work = Work(bench.directory / "tokens.bin", 200_000 if bench.smoke else 100_000_000)
     write_tokens(work)
     return Scenario(
@@ -104,7 +104,7 @@ def _limits(bench: Bench, work: Work) -> tuple[Contestant, ...]:
 def gather_batches(
     library: ctypes.CDLL, tokens: NDArray[np.uint16], starts: NDArray[np.int64], work: Work
 ) -> Iterator[NDArray[np.uint16]]:
-    """Yield fresh batches, each filled by one call of `gather`."""
+    """Yield new batches, each filled by one call of `gather`."""
     tokens_address, starts_address = tokens.ctypes.data, starts.ctypes.data
     for first in range(0, len(starts), work.batch_size):
         rows = min(work.batch_size, len(starts) - first)

@@ -1,11 +1,11 @@
-"""Nested arrays carried from a child process to this one: how fast, and what it costs either side.
+"""Nested arrays from a child process to this one: the rate, and the cost on either side.
 
-The limit copies once, in the child, into slots that stay mapped on both sides. Every message is received and one byte
-of each of its pages read, so that whoever must map pages pays for them; then it is dropped. What receiving costs when
-nobody reads is measured apart. Children are started, and their messages made, before anything is timed.
+The limit copies once, in the child, into slots that stay mapped on both sides. Every message is received, one byte of
+each of its pages is read, so that the time includes mapping the pages, and then it is dropped. The cost of receiving
+without reading is measured separately. Children are started, and their messages made, before anything is timed.
 
-It takes about 6 GB of memory, most of it slots of the largest messages, and twice that with the rivals; these also
-want 2 GB in /dev/shm.
+The scenario takes about 6 GB of memory, most of it for slots of the largest messages, and twice that with the rivals;
+these also need 2 GB in /dev/shm.
 """
 
 import statistics
@@ -28,10 +28,10 @@ from benchmarks.usage import Usage, usage
 
 UNIT = Unit("MB/s", lambda measured: measured.amount / measured.seconds / 1e6, more_is_better=True)
 LIMIT = "ring of memfd slots"
-LARGE_MEGABYTES = 16  # from here on, copying is what counts
+LARGE_MEGABYTES = 16  # from here on, the copy dominates
 NUM_CHECKED = 4  # messages whose contents are compared: one more than are in flight
 
-Open = Callable[[ExitStack, int], Carrier]  # from a scope that closes what is opened, and a message's bytes
+Open = Callable[[ExitStack, int], Carrier]  # takes a scope that closes it, and a message's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How messages are carried: in words, as which role, and what opens it."""
+    """A way to carry messages: its name, its role, and the function that opens it."""
 
     name: str
     role: Role
@@ -52,7 +52,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What carrying some messages took."""
+    """The cost of carrying some messages."""
 
     messages: int
     num_bytes: int
@@ -62,7 +62,7 @@ class Round:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: at every size the limit, a copy alone, ours and rivals, and the cost of receiving."""
+    """Return the scenario: at every size the limit, a copy alone, Penstock and rivals, and the cost of receiving."""
     work = Work((1,) if bench.smoke else (1, 19, 77, 300))
     ways = (
         Way(LIMIT, "limit", partial(open_carrier, open_ring)),
@@ -76,13 +76,13 @@ def build(bench: Bench) -> Scenario:
     )
     return Scenario(
         "transport",
-        "nested arrays from a child process, messages of about so many MB; costs are per message",
+        "nested arrays from a child process, messages of about that many MB; costs are per message",
         tuple(sorted(contestants, key=_megabytes)),
     )
 
 
 def named(megabytes: int, way: str) -> str:
-    """Return the name of the contestant that carries messages of a size in some way."""
+    """Return the name of the contestant that carries messages of a size in a way."""
     return f"{megabytes} MB: {way}"
 
 
@@ -95,8 +95,8 @@ def carried(work: Work, scope: ExitStack, way: Way) -> tuple[Contestant, ...]:
 
     Args:
         work: the sizes.
-        scope: closes what is opened, when a contestant is first used.
-        way: how messages are carried.
+        scope: closes what a contestant opens at its first use.
+        way: the way to carry messages.
     """
     contestants: list[Contestant] = []
     for megabytes in work.megabytes:
@@ -127,7 +127,7 @@ def _carried(megabytes: int, way: Way, carrier: Callable[[], Carrier]) -> Contes
 
 
 def _received(megabytes: int, way: Way, carrier: Callable[[], Carrier]) -> Contestant:
-    """Return a contestant whose time is what receiving costs this process's cores, if nobody reads what came."""
+    """Return a contestant whose time is the CPU time of receiving in this process, without reading the message."""
 
     def run(repeats: int) -> Measurement:
         return Measurement(repeats, carry(carrier(), repeats, read=False).consumer.cpu_seconds)
@@ -143,7 +143,7 @@ def _received(megabytes: int, way: Way, carrier: Callable[[], Carrier]) -> Conte
 
 
 def carry(carrier: Carrier, count: int, *, read: bool = True) -> Round:
-    """Carry `count` messages here and return what that took on both sides; `read` says whether pages are touched."""
+    """Carry `count` messages here, and return the cost on both sides; `read` touches every page."""
     num_bytes = 0
 
     def receive() -> None:
@@ -160,7 +160,7 @@ def carry(carrier: Carrier, count: int, *, read: bool = True) -> Round:
 
 
 def costs(rounds: list[Round]) -> Mapping[str, float]:
-    """Return what a message cost either side: the median of the rounds."""
+    """Return the cost of a message on either side: the median of the rounds."""
 
     def median(value: Callable[[Round], float]) -> float:
         return statistics.median(value(one) / one.messages for one in rounds)
@@ -174,7 +174,7 @@ def costs(rounds: list[Round]) -> Mapping[str, float]:
 
 
 def _copy(megabytes: int) -> Contestant:
-    """Return a contestant that copies a message within this process, into memory used before."""
+    """Return a contestant that copies a message within this process, into reused memory."""
 
     @cache
     def arrays() -> tuple[Message, tuple[NDArray[np.generic], ...]]:

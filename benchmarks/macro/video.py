@@ -1,4 +1,4 @@
-"""Clips of videos: 16 consecutive frames of 112x112 pixels, of files of frames of which only the clip's are read.
+"""Clips of videos: 16 consecutive frames of 112x112 pixels, read from files of frames without the other frames.
 
 The limit gathers the frames of each clip from mapped files straight into the batch, in a plain loop.
 """
@@ -36,7 +36,7 @@ class Work:
     side: int = 112
 
     def lengths(self) -> list[int]:
-        """Return how many frames each video has."""
+        """Return the number of frames of each video."""
         return [self.longest - key * 13 % (self.longest // 2) for key in range(self.count)]
 
     def paths(self) -> list[Path]:
@@ -51,7 +51,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the loop, ours in several places, and rivals."""
+    """Return the scenario: the loop, Penstock in several places, and rivals."""
     work = Work(bench.directory, 3, 48, 8) if bench.smoke else Work(bench.directory)
     for key, (path, length) in enumerate(zip(work.paths(), work.lengths(), strict=True)):
         frames = np.random.default_rng(key).integers(0, 256, (length, work.side, work.side, 3), np.uint8)
@@ -66,7 +66,7 @@ def build(bench: Bench) -> Scenario:
 
 
 class Videos:
-    """Videos of which parts can be read."""
+    """Videos whose parts can be read."""
 
     def __init__(self, paths: list[Path]) -> None:
         self._frames = [np.load(path, mmap_mode="r") for path in paths]
@@ -83,7 +83,7 @@ class Videos:
 
 
 def output(batches: Callable[[], Iterable[Batch]]) -> Output:
-    """Return what a contestant gives."""
+    """Return a contestant's output."""
     return Output(CLAIM, batches, ordered=False)
 
 

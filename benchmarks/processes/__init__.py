@@ -1,1 +1,1 @@
-"""Scenarios about worker processes: what they carry, hold, cost, and survive."""
+"""Scenarios about worker processes: their rate, their memory, their cost, and their crashes."""

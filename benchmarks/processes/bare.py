@@ -1,8 +1,8 @@
-"""The limit of worker processes: each fills the batches that are its turn, in slots that stay mapped on both sides.
+"""The limit of worker processes: each fills batches in turn, in slots that stay mapped on both sides.
 
-It is written for batches of one shape, made by a function of their number. A slot's memory is of a memfd, whose pages
-are made once; a message says which batch to make next, and an empty one that it is there. Nothing restarts, nothing
-balances, and a batch is valid until the next is asked for.
+It is written for batches of one shape, made by a function of their number. The slots are memory of a memfd whose pages
+are mapped once. A message names the next batch to make, and an empty message announces it. There are no restarts and no
+load balancing, and a batch is valid until the next is requested.
 """
 
 import mmap
@@ -23,19 +23,19 @@ ALIGNMENT = 4096
 SLOTS_EACH = 2  # one that is being filled, one that is ready or in use
 
 Array: TypeAlias = NDArray[Any]
-Fill: TypeAlias = Callable[[int, Array], None]  # given a batch's number, and where to make it; is pickled
+Fill: TypeAlias = Callable[[int, Array], None]  # takes a batch's number and its memory; it is pickled
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What every batch looks like."""
+    """The shape and dtype of every batch."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes a batch has."""
+        """The number of bytes of a batch."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -44,8 +44,8 @@ class BareProcesses:
 
     Args:
         fill: makes a batch.
-        form: what a batch looks like.
-        count: how many processes.
+        form: the shape and dtype of a batch.
+        count: the number of processes.
     """
 
     def __init__(self, fill: Fill, form: Form, count: int) -> None:
@@ -68,10 +68,10 @@ class BareProcesses:
             self._pipes.append(ours)
         for pipe in self._pipes:
             self._scope.callback(pipe.close)
-            pipe.recv_bytes()  # it is ready
+            pipe.recv_bytes()  # the process is ready
 
     def batches(self, count: int) -> Generator[Array]:
-        """Have `count` batches made and yield them in order; each must be dropped before the next is asked for."""
+        """Make `count` batches and yield them in order; drop each before you take the next."""
         processes = len(self._pipes)
         window = processes * SLOTS_EACH
         asked = received = 0
@@ -84,7 +84,7 @@ class BareProcesses:
                 received += 1
                 yield self._slots[(received - 1) % window]
         finally:
-            for number in range(received, asked):  # a pass that was broken off: what is under way
+            for number in range(received, asked):  # if the pass was left early: batches in progress
                 self._pipes[number % processes].recv_bytes()
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class BareProcesses:
 
 
 def _work(pipe: Connection, fill: Fill, form: Form, path: str, number: int, count: int) -> None:
-    """Make the batches that are asked for, until the pipe is closed; a process's main function."""
+    """Make the requested batches until the pipe is closed; a process's main function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor = os.open(path, os.O_RDWR)
     slots = _slots(descriptor, form, count * SLOTS_EACH)
     os.close(descriptor)
     for slot in slots[number::count]:
-        slot.fill(0)  # its pages are made now
+        slot.fill(0)  # maps its pages
     with pipe, suppress(EOFError):
         pipe.send_bytes(b"")
         while True:
@@ -113,7 +113,7 @@ def _slot_bytes(form: Form) -> int:
 
 
 def _slots(descriptor: int, form: Form, count: int) -> list[Array]:
-    """Map the memory and return its slots, each as a batch."""
+    """Map the memory, and return its slots as batches."""
     mapped = mmap.mmap(descriptor, count * _slot_bytes(form))
     return [
         np.ndarray(form.shape, np.dtype(form.dtype), buffer=mapped, offset=slot * _slot_bytes(form))

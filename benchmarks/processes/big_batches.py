@@ -1,8 +1,8 @@
-"""Batches of 77 MB from worker processes: what is left of memory's speed when every row is copied once.
+"""Batches of 77 MB from worker processes: the share of memory bandwidth that is left when every row is copied once.
 
-An item is an array that its worker has at hand, so that copying it into the batch is all the work. The limits are bare
-processes that copy the same items into slots that stay mapped on both sides (see `bare.py`). Whoever receives a batch
-reads a byte of each of its pages. What receiving costs the consumer's cores when it reads nothing is told apart.
+An item is an array that its worker already has, so copying it into the batch is all of the work. The limits are bare
+processes that copy the same items into slots that stay mapped on both sides (see `bare.py`). The consumer reads a byte
+of each page of a batch. The CPU time of receiving without reading is measured separately.
 """
 
 import time
@@ -24,14 +24,14 @@ from benchmarks.usage import usage
 UNIT = per_second("batches")
 LIMITS = ("ring, 1 bare process", "ring, 2 bare processes")
 NUM_CHECKED = 3  # batches whose contents are compared
-NUM_ITEMS = 4  # different ones that a worker has
+NUM_ITEMS = 4  # different items of a worker
 
 Batches = Callable[[], Iterable[Batch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Float32 items in batches, and how many batches there are in a pass."""
+    """Float32 items in batches, and the number of batches in a pass."""
 
     shape: tuple[int, ...] = (16, 3, 224, 224)
     batch_size: int = 8
@@ -39,12 +39,12 @@ class Work:
 
     @property
     def claim(self) -> str:
-        """What contestants give."""
+        """The claim of all contestants."""
         return "all items, in order"
 
     @property
     def form(self) -> Form:
-        """What a batch looks like."""
+        """The shape and dtype of a batch."""
         return Form((self.batch_size, *self.shape), "float32")
 
     def item(self, key: int) -> NDArray[np.float32]:
@@ -64,7 +64,7 @@ def _items(shape: tuple[int, ...]) -> list[NDArray[np.float32]]:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: rings filled by one and two processes, ours with two and more, and rivals."""
+    """Return the scenario: rings filled by one and two processes, Penstock with two and more, and rivals."""
     work = Work((4, 3, 64, 64), num_batches=8) if bench.smoke else Work()
     return Scenario(
         "big-batches",
@@ -121,7 +121,7 @@ def contestant(
     goal: Goal | None = None,
     facts: Callable[[], Mapping[str, float]] | None = None,
 ) -> Contestant:
-    """Return a contestant that goes through whole passes and touches every batch."""
+    """Return a contestant that reads whole passes and touches every batch."""
 
     def run(repeats: int) -> Measurement:
         amount = 0
@@ -138,7 +138,7 @@ def contestant(
 
 
 def receiving(work: Work, name: str, role: Role, batches: Batches, *, goal: Goal | None = None) -> Contestant:
-    """Return a contestant whose time is what receiving costs this process's cores, if nobody reads what came."""
+    """Return a contestant whose time is the CPU time of receiving in this process, without reading the batch."""
 
     def receive() -> None:
         for batch in take_batches(batches(), work.num_batches):

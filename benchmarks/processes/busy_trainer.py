@@ -1,9 +1,9 @@
-"""A main thread that is busy in Python, as when it launches kernels: how much of its rate a loader leaves it.
+"""A main thread that is busy in Python, as when it launches kernels: the share of its rate that a loader leaves it.
 
 A step spins in Python for 20 ms, then takes a batch, whose items spin for 8 ms together. The limit takes the same array
-again and again. Where items are computed in threads of this process, they want the interpreter that the steps need.
-A bare process that fills batches beside the steps tells how much of the rate the machine itself takes away, since two
-cores that both have work may run slower than one.
+again and again. Items that are computed in threads of this process compete with the steps for the GIL. A bare process
+that fills batches beside the steps shows the part of the loss that is due to the machine, since two busy cores may run
+slower than one.
 """
 
 import time
@@ -28,7 +28,7 @@ STEP_SECONDS = 0.02
 ITEM_SECONDS = 0.001
 BATCH_SIZE = 8
 SHAPE = (3, 64, 64)
-ENDLESS = 10**9  # items; the iterator goes on from round to round, so that nothing starts or drains in one
+ENDLESS = 10**9  # items; the iterator continues from round to round, so no round includes a start or an end
 TRIALS = 20
 
 Open = Callable[[ExitStack], Iterator[Batch]]
@@ -36,14 +36,14 @@ Open = Callable[[ExitStack], Iterator[Batch]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How often Python spins in a step, and in an item; and how many steps are timed."""
+    """The number of loop turns in a step and in an item, and the number of timed steps."""
 
     step_turns: int
     item_turns: int
     steps: int
 
     def item(self, key: int) -> NDArray[np.float32]:
-        """Return an item that takes the interpreter for a while."""
+        """Return an item that holds the GIL for a while."""
         spin(self.item_turns)
         return np.full(SHAPE, key % 251, np.float32)
 
@@ -54,7 +54,7 @@ class Work:
 
 
 def spin(turns: int) -> int:
-    """Go through as many turns of a Python loop."""
+    """Run a number of turns of a Python loop."""
     total = 0
     for turn in range(turns):
         total += turn
@@ -62,7 +62,7 @@ def spin(turns: int) -> int:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: no loader, ours in every place, and rivals."""
+    """Return the scenario: no loader, Penstock in every place, and rivals."""
     per_turn = _seconds_per_turn()
     work = Work(round(STEP_SECONDS / per_turn), round(ITEM_SECONDS / per_turn), 3 if bench.smoke else 75)
     rivals = bench.rivals("busy-trainer", work)
@@ -87,7 +87,7 @@ def build(bench: Bench) -> Scenario:
 
 
 def _seconds_per_turn() -> float:
-    turns = 20_000  # so few that nothing comes between
+    turns = 20_000  # few enough that the thread is rarely interrupted
     seconds: list[float] = []
     for _ in range(TRIALS):
         started = time.perf_counter()
@@ -120,11 +120,11 @@ def contestant(
 
     Args:
         scope: closes the loader.
-        work: what a step does.
+        work: the work of a step.
         name: of the contestant.
-        role: whose it is.
-        opened: opens an endless iterator over batches, when it is first used.
-        goal: what it should reach.
+        role: of the contestant.
+        opened: opens an endless iterator over batches at its first use.
+        goal: of the contestant.
     """
     batches = cache(partial(opened, scope))
 

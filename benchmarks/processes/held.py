@@ -1,6 +1,6 @@
-"""What the processes of a session hold, looked at from outside, in /proc (Linux).
+"""The memory of all processes of a session, measured from outside, in /proc (Linux).
 
-A session is a process that was started as its first, and all that came from it, whoever is their parent by now.
+A session has a first process and all of its descendants, also those with another parent by now.
 """
 
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from pathlib import Path
 
 PROCESSES = Path("/proc")
 KILOBYTE = 1024
-BLOCK_BYTES = 512  # in which the system counts what a file takes
+BLOCK_BYTES = 512  # the unit in which the system counts a file's blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is held at one moment, or the most of each.
+    """The memory held at one moment, or the maximum of each field.
 
     Attributes:
-        processes: how many are running.
-        resident_bytes: their memory, where a page that several have mapped counts once (the sum of their PSS).
+        processes: the number of running processes.
+        resident_bytes: their memory; a page that several have mapped counts once (the sum of their PSS).
         open_bytes: memory of the memfds and files in /dev/shm that they have open; each counts once.
-        shared_bytes: memory of memfds and of /dev/shm, of the whole machine, mapped or not.
+        shared_bytes: memory of memfds and of /dev/shm of the whole machine, mapped or not.
     """
 
     processes: int
@@ -30,7 +30,7 @@ class Held:
     shared_bytes: int
 
     def at_most(self, other: "Held") -> "Held":
-        """Return the larger of each."""
+        """Return the larger value of each field."""
         return Held(
             max(self.processes, other.processes),
             max(self.resident_bytes, other.resident_bytes),
@@ -40,7 +40,7 @@ class Held:
 
 
 def held(session: int) -> Held:
-    """Return what a session's processes hold now."""
+    """Return the memory that a session's processes hold now."""
     processes = tuple(running(session))
     files: dict[int, int] = {}
     for process in processes:
@@ -49,34 +49,34 @@ def held(session: int) -> Held:
 
 
 def running(session: int) -> Iterator[int]:
-    """Yield the processes of a session, without those that have ended and wait for their parent to see it."""
+    """Yield the processes of a session, without zombies."""
     for folder in PROCESSES.iterdir():
         if not folder.name.isdigit():
             continue
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             state, _, _, of_session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(of_session) == session and state not in "ZX":
                 yield int(folder.name)
 
 
 def shared_bytes() -> int:
-    """Return how much memory of the machine is in memfds, /dev/shm and other files that are kept in memory."""
+    """Return the machine's memory in memfds, /dev/shm and other files that are kept in memory."""
     return _field((PROCESSES / "meminfo").read_text(), "Shmem:")
 
 
 def _resident_bytes(process: int) -> int:
     """Return a process's share of the memory that it has mapped."""
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the process has ended
         return _field((PROCESSES / str(process) / "smaps_rollup").read_text(), "Pss:")
     return 0
 
 
 def _open_files(process: int) -> dict[int, int]:
-    """Return how many bytes the files take, by their number, that a process has open and are kept in memory."""
+    """Return the bytes of the in-memory files that a process has open, by inode."""
     found: dict[int, int] = {}
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the process has ended
         for descriptor in (PROCESSES / str(process) / "fd").iterdir():
-            with suppress(OSError):  # it was closed meanwhile
+            with suppress(OSError):  # the file was closed
                 if str(descriptor.readlink()).startswith(("/memfd:", "/dev/shm/")):
                     status = descriptor.stat()
                     found[status.st_ino] = BLOCK_BYTES * status.st_blocks

@@ -1,11 +1,11 @@
-"""Workers that are killed, and a trainer that is: the batches stay the same, and nothing is left.
+"""Workers that are killed, and a trainer that is killed: the batches stay the same, and nothing is left.
 
-Every worker says who it is when it starts, in a file, so a killer can take those that have come back since, one after
-the other. The limit is the same loader left in peace. Passes are compared by their digests, each time.
+Every worker writes its process id to a file when it starts, so a killer can kill one worker after another, including
+those that were restarted. The limit is the same loader without kills. Passes are compared by their digests each time.
 
-The trainer is killed at random points, from its start on; a second later its session should be empty, and what it had
-in memory files and temporary files gone. It has a folder for temporary files to itself, but memory files are counted
-for the whole machine, so something else that uses them shows.
+The trainer is killed at random times, also during its start. A second later its session should be empty, and its memfds
+and temporary files gone. It has its own folder for temporary files, but memfds are counted for the whole machine, so
+another program that uses them distorts the count.
 """
 
 import logging
@@ -38,13 +38,13 @@ LEFT = Unit("left", lambda measured: float(measured.amount), more_is_better=Fals
 ITEM_SECONDS = 0.005
 NUM_WORKERS = 2
 Item = Callable[[int], NDArray[np.int64]]
-GRACE_SECONDS = 1.0  # what the processes of a killed trainer have to go
+GRACE_SECONDS = 1.0  # the time that the processes of a killed trainer have to end
 LOOK_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A pass of items, how often a worker is killed and at most how many, and how many trainers in a round."""
+    """A pass of items, the interval and the maximum number of kills of workers, and the trainers in a round."""
 
     count: int
     batch_size: int = 8
@@ -55,7 +55,7 @@ class Work:
 
 @dataclass(slots=True)
 class Seen:
-    """What happened in all passes of a contestant."""
+    """The events of all passes of a contestant."""
 
     kills: int = 0
     longest_pause: float = 0.0
@@ -63,13 +63,13 @@ class Seen:
 
 
 def asleep(key: int) -> NDArray[np.int64]:
-    """Return an item that takes its time without a core."""
+    """Return an item after sleeping."""
     time.sleep(ITEM_SECONDS)
     return np.arange(key, key + 4)
 
 
 def at_work(key: int) -> NDArray[np.int64]:
-    """Return an item that takes its time on a core."""
+    """Return an item after computing on a core."""
     end = time.thread_time() + ITEM_SECONDS
     while time.thread_time() < end:
         pass
@@ -77,12 +77,12 @@ def at_work(key: int) -> NDArray[np.int64]:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: undisturbed and under fire, with items that sleep and that compute; and killed trainers."""
+    """Return the scenario: with and without kills, with items that sleep and that compute; and killed trainers."""
     work = Work(96, kill_seconds=0.1, most_kills=2, trainers=1) if bench.smoke else Work(2_000)
     return Scenario(
         "kill",
-        f"items of {1e3 * ITEM_SECONDS:g} ms in {NUM_WORKERS} processes, one killed every {1e3 * work.kill_seconds:g} "
-        "ms; and the trainer killed",
+        f"items of {1e3 * ITEM_SECONDS:g} ms in {NUM_WORKERS} processes, one killed every "
+        f"{1e3 * work.kill_seconds:g} ms; and the trainer killed",
         (
             *_pair(bench, work, "asleep", asleep, Goal("share", 0.8)),
             *(() if bench.smoke else _pair(bench, work, "at work", at_work, None)),
@@ -95,12 +95,12 @@ def build(bench: Bench) -> Scenario:
 
 
 class Passes:
-    """Owns a loader, opened and warm when it is first used, and keeps what was seen in its passes.
+    """Owns a loader, which is opened and warmed up at its first use, and records the events of its passes.
 
     Args:
         bench: closes it.
-        work: what a pass is, and how often a worker is killed.
-        item: what its workers compute.
+        work: describes a pass, and the interval of kills.
+        item: the function of its workers.
         under_fire: whether workers are killed.
     """
 
@@ -132,7 +132,7 @@ class Passes:
         return self._loader
 
     def run(self, repeats: int) -> Measurement:
-        """Go through passes; each must give what the first one gave.
+        """Read passes; each must equal the first one.
 
         Raises:
             OutputDiffersError: if one doesn't.
@@ -158,7 +158,7 @@ class Passes:
         return amount
 
     def facts(self) -> Mapping[str, float]:
-        """Return what was seen, in all rounds."""
+        """Return the events of all rounds."""
         return {"longest pause ms": 1e3 * self._seen.longest_pause, "kills": float(self._seen.kills)}
 
 
@@ -189,7 +189,7 @@ def _pair(bench: Bench, work: Work, name: str, item: Item, goal: Goal | None) ->
 
 
 def announce(folder: Path, number: int) -> None:
-    """Write which process a worker is; called in it."""
+    """Write a worker's process id; called in the worker."""
     unfinished = folder / f"{number}.new"
     unfinished.write_text(str(os.getpid()))
     unfinished.rename(folder / str(number))
@@ -197,7 +197,7 @@ def announce(folder: Path, number: int) -> None:
 
 @contextmanager
 def _fire(folder: Path, work: Work, seen: Seen) -> Generator[None]:
-    """Kill a worker again and again, as long as the context lasts."""
+    """Kill a worker again and again while the context is open."""
     ceased = threading.Event()
     most = math.inf if work.most_kills is None else seen.kills + work.most_kills
 
@@ -208,7 +208,7 @@ def _fire(folder: Path, work: Work, seen: Seen) -> Generator[None]:
             if not file.exists():
                 turn += 1
                 file = folder / str(turn % NUM_WORKERS)
-            if file.exists():  # otherwise none has come back
+            if file.exists():  # otherwise no worker was restarted yet
                 process = int(file.read_text())
                 file.unlink()
                 os.kill(process, signal.SIGKILL)
@@ -226,7 +226,7 @@ def _fire(folder: Path, work: Work, seen: Seen) -> Generator[None]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Keep the loader from logging each death."""
+    """Suppress the loader's log lines about crashes."""
     logger = logging.getLogger("penstock")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -246,13 +246,13 @@ def large(key: int) -> NDArray[np.float32]:
 
 
 def train(commands: Connection) -> None:
-    """Go through batches until killed, or left alone, and say when the first is there; the trainer's main function."""
+    """Read batches until killed or disconnected, and report the first one; the trainer's main function."""
     dataset = ps.range(10**9).map(large).batch(8)
     with ps.Loader(dataset, num_workers=NUM_WORKERS, workers="processes") as loader:
         for number, _ in enumerate(loader):
             if number == 0:
                 commands.send(None)
-            if commands.poll():  # whoever was to kill it has gone
+            if commands.poll():  # the killer has ended
                 return
 
 
@@ -293,7 +293,7 @@ def _killed_trainers(work: Work) -> Contestant:
 
 
 def kill_a_trainer(after_seconds: float) -> dict[str, float]:
-    """Start a trainer, kill it after some time, and return what is left of it a second later.
+    """Start a trainer, kill it after some time, and return its remains a second later.
 
     Args:
         after_seconds: counted from its start.

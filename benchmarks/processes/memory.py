@@ -1,10 +1,10 @@
-"""How much memory large batches take on their way, over the number of workers, and at which rate they come.
+"""The memory of large batches in flight, and their rate, for different numbers of workers.
 
-Each contestant is a program of its own, looked at from outside. To find the most that is in flight, it takes one batch,
-and keeps it until nothing grows any more, as a trainer does that is slower than its data; then it goes on to the end.
-In flight is what the machine's memory files grow by (memfds, /dev/shm), and at least what the program has open of
-them; what all its processes hold together, their own memory included, is told beside it. Rates are taken apart, without
-looking.
+Each contestant is a program of its own, measured from outside. To find the maximum in flight, the program takes one
+batch, keeps it until the memory stops growing, like a trainer that is slower than its data, and then reads to the end.
+The number is the growth of the machine's memory files (memfds, /dev/shm), and at least the size of those that the
+program has open. Facts show the total memory of all its processes. Rates are measured separately, without these
+observations.
 """
 
 import time
@@ -28,31 +28,31 @@ UNIT = per_second("items")
 PREFETCH = 2
 SLACK = 1.02  # tables, and slots that end on a page
 LOOK_SECONDS = 0.02
-SETTLED_SECONDS = 0.5  # so long without growth, and nothing more is made
+SETTLED_SECONDS = 0.5  # when there was no growth for so long, nothing more is made
 CHART_WIDTH = 60
 PAGE_BYTES = 4096
 
-Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # is pickled
+Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # it is pickled
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Items of float32 that take a fixed time beside being filled, in batches, and the numbers of workers."""
+    """Items of float32 that take a fixed time besides being filled, in batches, and the numbers of workers."""
 
     shape: tuple[int, ...] = (16, 3, 224, 224)
     seconds: float = 0.02
     batch_size: int = 8
     widths: tuple[int, ...] = (2, 4, 8, 16)
-    items_each: int = 64  # for each worker, in a pass: four times what a queue of two batches each holds
+    items_each: int = 64  # for each worker, in a pass: four times the content of a queue of two batches each
 
     def bound(self, workers: int, prefetch: int = PREFETCH) -> float:
-        """Return how many bytes may be in flight: `prefetch` batches or two rows a worker, and the batch in use."""
+        """Return the maximum bytes in flight: `prefetch` batches or two rows a worker, and the batch in use."""
         rows = max(prefetch * self.batch_size, 2 * workers)
         return SLACK * self.batch_bytes * (1 + -(-rows // self.batch_size))
 
     @property
     def batch_bytes(self) -> int:
-        """How many bytes a batch has."""
+        """The number of bytes of a batch."""
         return 4 * int(np.prod(self.shape)) * self.batch_size
 
     def item(self, key: int) -> NDArray[np.float32]:
@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How batches are loaded: in words, as which role, by how many workers, and what opens it in the trainer."""
+    """A way to load batches: its name, role and number of workers, and the function that opens it in the trainer."""
 
     name: str
     role: Role
@@ -72,7 +72,7 @@ class Way:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: at every width memory and rate of ours and of rivals, and ours with more prefetch."""
+    """Return the scenario: at every width memory and rate of Penstock and rivals, and Penstock with more prefetch."""
     work = Work((4, 3, 64, 64), 0.001, widths=(2,), items_each=16) if bench.smoke else Work()
     rivals = bench.rivals("memory", work)
     rated = {contestant.name for contestant in rivals}
@@ -94,13 +94,13 @@ def build(bench: Bench) -> Scenario:
 
 
 def named(workers: int, name: str) -> str:
-    """Return the name of the contestant that loads in some way with so many workers."""
+    """Return the name of the contestant that loads in a way with that many workers."""
     return f"{workers} workers: {name}"
 
 
 @contextmanager
 def open_ours(work: Work, workers: int, prefetch: int) -> Generator[Iterable[Batch]]:
-    """Open our loader on so many processes."""
+    """Open Penstock's loader on that many processes."""
     dataset = ps.range(work.items_each * workers).map(work.item).batch(work.batch_size)
     with ps.Loader(dataset, num_workers=workers, workers="processes", prefetch=prefetch) as loader:
         yield loader
@@ -110,9 +110,9 @@ def contestants(way: Way, *, limit: float | None = None, beside: Iterable[str] =
     """Return the contestants that load in one way: its rate, and its memory.
 
     Args:
-        way: how batches are loaded.
-        limit: what its memory should not exceed, in bytes.
-        beside: what takes part; the rate should be torch's at least, if that does.
+        way: the way to load batches.
+        limit: the bound of its memory, in bytes.
+        beside: contestants to compare the rate with; it should be at least torch's, if torch takes part.
     """
     name, rival = named(way.workers, way.name), named(way.workers, "torch")
     most: list[Held] = []
@@ -156,11 +156,11 @@ def contestants(way: Way, *, limit: float | None = None, beside: Iterable[str] =
 
 
 def _rate(way: Way) -> Callable[[int], Measurement]:
-    """Return a run that goes through whole passes, in a trainer of its own, once its workers have started."""
+    """Return a run that reads whole passes in a trainer of its own, after its workers have started."""
 
     def run(repeats: int) -> Measurement:
         with Trainer(partial(passing, way.opened)) as trainer:
-            trainer.ask()  # a pass, so that they have
+            trainer.ask()  # the first pass starts the workers
             done: list[Measurement] = [trainer.ask() for _ in range(repeats)]
         return Measurement(sum(one.amount for one in done), sum(one.seconds for one in done))
 
@@ -168,7 +168,7 @@ def _rate(way: Way) -> Callable[[int], Measurement]:
 
 
 def passing(opened: Open, commands: Connection) -> None:
-    """Go through a pass at each command, and tell what it took; a trainer's main function."""
+    """Read a pass at each command, and send its time; a trainer's main function."""
     with opened() as batches:
         while True:
             commands.recv()
@@ -181,7 +181,7 @@ def passing(opened: Open, commands: Connection) -> None:
 
 
 def touch(batch: Any) -> int:  # noqa: ANN401 - an array, or another library's tensor
-    """Read one byte of every page, so that all of the batch is mapped here; return their sum."""
+    """Read one byte of every page, so that the whole batch is mapped here; return their sum."""
     return int(np.asarray(batch).reshape(-1).view(np.uint8)[::PAGE_BYTES].sum(dtype=np.int64))
 
 
@@ -189,14 +189,14 @@ def touch(batch: Any) -> int:  # noqa: ANN401 - an array, or another library's t
 
 
 def most_held(opened: Open) -> tuple[int, Held]:
-    """Return by how many bytes the machine's memory files grew at most, and the most that the trainer's session held.
+    """Return the maximum growth of the machine's memory files, and the maximum that the trainer's session held.
 
     Args:
         opened: opens the loader, in the trainer.
     """
     before = shared_bytes()
     with Trainer(partial(holding, opened)) as trainer:
-        most = _most_until_told(trainer, Held(0, 0, 0, before))  # it has its first batch
+        most = _most_until_told(trainer, Held(0, 0, 0, before))  # the trainer has its first batch
         grew = time.perf_counter()
         while time.perf_counter() - grew < SETTLED_SECONDS:
             time.sleep(LOOK_SECONDS)
@@ -216,7 +216,7 @@ def _most_until_told(trainer: Trainer, most: Held) -> Held:
 
 
 def holding(opened: Open, commands: Connection) -> None:
-    """Keep the first batch until told, then go through the others; a trainer's main function."""
+    """Keep the first batch until commanded, then read the others; a trainer's main function."""
     with opened() as batches:
         iterator = iter(batches)
         batch = next(iterator)
@@ -232,9 +232,9 @@ def holding(opened: Open, commands: Connection) -> None:
 
 
 def chart(work: Work, medians: Mapping[str, float]) -> str:
-    """Return bars of text: memory in flight over the number of workers, ours beside the rivals', and idle time.
+    """Return bars of text: memory in flight for each number of workers, of Penstock and rivals, and idle time.
 
-    A worker counts as idle in all the time that it doesn't spend on an item's own wait, also while it fills rows.
+    A worker counts as idle whenever it isn't in an item's own wait, also while it fills rows.
     """
     suffix = ", in flight"
     shown = [name.removesuffix(suffix) for name in medians if name.endswith(suffix)]

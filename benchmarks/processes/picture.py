@@ -1,4 +1,4 @@
-"""Draws memory in flight over the number of workers, from what `scripts/bench memory --rivals --json FILE` has written.
+"""Draws memory in flight over the number of workers, from the file of `scripts/bench memory --rivals --json FILE`.
 
 python -m benchmarks.processes.picture FILE docs/images/memory.svg
 """
@@ -18,14 +18,14 @@ STEP_MB = 500
 
 
 class Point(NamedTuple):
-    """How many MB were in flight with so many workers."""
+    """The MB in flight with a number of workers."""
 
     workers: int
     megabytes: float
 
 
 def lines_of(results: list[dict[str, Any]]) -> dict[str, list[Point]]:
-    """Return the points of each loader that is shown, by what the contestants are called.
+    """Return the points of each displayed loader, by the names of the contestants.
 
     Raises:
         ValueError: if the memory of one of them was not measured.
@@ -38,12 +38,12 @@ def lines_of(results: list[dict[str, Any]]) -> dict[str, list[Point]]:
                 found[name[2]].append(Point(int(name[1]), contestant["median"]["median"]))
     missing = [name for name in SHOWN if len(found[name]) < 2]
     if missing:
-        raise ValueError(f"a line needs two widths or more; {', '.join(missing)} has fewer. Run memory with --rivals")
+        raise ValueError(f"a line needs at least two widths; {', '.join(missing)} has fewer. Run memory with --rivals")
     return {name: sorted(found[name]) for name in SHOWN}
 
 
 def drawn(lines: dict[str, list[Point]]) -> str:
-    """Return the picture as SVG: a line for each loader, named at its end, which tells its last value."""
+    """Return the picture as SVG: a line for each loader, with its name and last value at its end."""
     widths = sorted({point.workers for points in lines.values() for point in points})
     highest = max(point.megabytes for points in lines.values() for point in points)
     top = STEP_MB * (int(highest / STEP_MB) + 1)

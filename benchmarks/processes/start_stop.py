@@ -1,8 +1,8 @@
-"""From making a loader to its first batch, and from asking it to stop until nothing of it runs.
+"""The time from making a loader to its first batch, and from the call of its stop until all of it has ended.
 
-Each is measured in a program of its own. *Cold* is its first loader, with all that is started for it, and imported but
-for what programs import by name (`import` measures that); *warm* any later one, while what is kept between loaders is
-there. A loader is stopped in the middle of an epoch.
+Each is measured in a program of its own. *Cold* is the program's first loader, including everything that is started for
+it, and all imports except those that programs name themselves (`import` measures those). *Warm* is any later loader,
+while resources that are kept between loaders exist. A loader is stopped in the middle of an epoch.
 """
 
 import time
@@ -23,13 +23,13 @@ from benchmarks.scenario import MILLISECONDS, Batch, Contestant, Goal, Measureme
 from penstock import Loader
 
 NUM_WORKERS = 2
-Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # is pickled; makes a loader, and stops it
+Open = Callable[[], AbstractContextManager[Iterable[Batch]]]  # it is pickled; makes a loader, and stops it
 Phase = Literal["first batch, cold", "first batch, warm", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Small images in batches, more of them than a loader has ready when it is stopped."""
+    """Small images in batches, more than a loader has ready when it is stopped."""
 
     count: int = 10_000
     batch_size: int = 32
@@ -40,7 +40,7 @@ class Work:
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: ours on threads and in processes, and rivals."""
+    """Return the scenario: Penstock on threads and in processes, and rivals."""
     work = Work()
     threads: dict[Phase, float] = {"first batch, cold": 5, "first batch, warm": 5, "stop": 50}
     processes: dict[Phase, float] = {"first batch, cold": 400, "first batch, warm": 100, "stop": 50}
@@ -57,7 +57,7 @@ def build(bench: Bench) -> Scenario:
 
 @contextmanager
 def open_ours(work: Work, place: Literal["threads", "processes"]) -> Generator[Iterable[Batch]]:
-    """Make our loader."""
+    """Make Penstock's loader."""
     dataset = ps.range(work.count).map(work.item).batch(work.batch_size)
     with Loader(dataset, num_workers=NUM_WORKERS, workers=place) as loader:
         yield loader
@@ -71,7 +71,7 @@ def contestants(
     Args:
         bench: closes the program that stays open.
         name: of the kind.
-        role: whose it is.
+        role: of the contestants.
         opened: makes a loader, and stops it.
         goals: milliseconds, of every phase.
     """
@@ -79,7 +79,7 @@ def contestants(
     @cache
     def lasting() -> Trainer:
         trainer = bench.scope.enter_context(Trainer(partial(starting, opened)))
-        trainer.ask()  # its cold one
+        trainer.ask()  # the program's cold loader
         return trainer
 
     def cold(repeats: int) -> Measurement:
@@ -105,7 +105,7 @@ def contestants(
 
 
 def starting(opened: Open, commands: Connection) -> None:
-    """Make a loader and stop it at each command, and tell what took how many seconds; a trainer's main function."""
+    """Make a loader and stop it at each command, and send the seconds of both; a trainer's main function."""
     while True:
         commands.recv()
         started = time.perf_counter()

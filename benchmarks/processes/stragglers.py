@@ -1,9 +1,9 @@
-"""A few slow items among many quick ones: how far ahead a loader must work to keep its order and its workers busy.
+"""A few slow items among many fast ones: how far ahead a loader must work to keep its order and its workers busy.
 
-One item in fifty sleeps a hundred times as long as the others. The limit is a bare pool of threads, each of which takes
-the next item whatever became of those before it, and keeps no order. A loader in order must hold what comes behind a
-slow item until it is there; with too small a window the workers stand still meanwhile. The table below tells the
-smallest window tried that kept 90 % of the rate.
+One item in fifty sleeps a hundred times as long as the others. The limit is a bare thread pool without an order: each
+thread takes the next item at once. A loader in order must hold the items behind a slow item until it is ready; if its
+window is too small, the workers are idle meanwhile. The text below the table shows the smallest tried window that keeps
+90 % of the rate.
 """
 
 import itertools
@@ -25,14 +25,14 @@ UNIT = per_second("items")
 LIMIT = "bare threads, unordered"
 NUM_WORKERS = 8
 SHARE = 0.9
-# Of every size of batch, how many batches ahead; the last of each should keep the rate.
+# For each batch size, how many batches ahead; the last of each should keep the rate.
 WINDOWS = {8: (2, 16, 64), 32: (2, 8, 16), 256: (1, 2)}
 WITH_GOAL = {(32, 16), (256, 2)}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Images of bytes, and how long they take."""
+    """Images of bytes, and their times."""
 
     count: int = 4096
     shape: tuple[int, ...] = (3, 224, 224)
@@ -41,12 +41,12 @@ class Work:
     slow_one_in: int = 50
 
     def seconds(self, key: int) -> float:
-        """Return how long an item takes; which are slow has no period."""
+        """Return the time of an item; slow items come without a period."""
         mixed = (key * 0x9E3779B97F4A7C15) % 2**64 >> 32
         return self.slow_seconds if mixed % self.slow_one_in == 0 else self.quick_seconds
 
     def item(self, key: int) -> NDArray[np.uint8]:
-        """Return an item, which tells its key."""
+        """Return an item that contains its key."""
         time.sleep(self.seconds(key))
         item = np.full(self.shape, key % 251, np.uint8)
         item.reshape(-1)[:8] = np.array([key], np.int64).view(np.uint8)
@@ -54,12 +54,12 @@ class Work:
 
     @property
     def most_per_second(self) -> float:
-        """The rate of workers that always sleep, and do nothing else."""
+        """The rate of workers that only sleep."""
         return self.count * NUM_WORKERS / sum(map(self.seconds, range(self.count)))
 
 
 def build(bench: Bench) -> Scenario:
-    """Return the scenario: the pool without an order, and ours at several windows."""
+    """Return the scenario: the pool without an order, and Penstock with several windows."""
     work = Work(128, (3, 8, 8), 0.0005, 0.01) if bench.smoke else Work()
     windows = {8: (2,), 32: (2,)} if bench.smoke else WINDOWS
     held: dict[str, float] = {}
@@ -81,7 +81,7 @@ def _limit(work: Work) -> Contestant:
 
 
 def unordered(work: Work) -> Iterator[Batch]:
-    """Yield all items at once, as bare threads have made them."""
+    """Yield all items at once, in the order of the bare threads."""
     made: list[NDArray[np.uint8]] = []
     keys = itertools.count()
 
@@ -140,7 +140,7 @@ def _summary(
     held: Mapping[str, float],
     medians: Mapping[str, float],
 ) -> str:
-    """Return, for each size of batch, the smallest window that keeps the rate."""
+    """Return, for each batch size, the smallest window that keeps the rate."""
     needed = SHARE * medians[LIMIT]
     lines = [f"the window that keeps {100 * SHARE:.0f} % of the unordered rate, {needed:,.0f} items/s:"]
     for size, tried in windows.items():

@@ -1,7 +1,7 @@
-"""A program of its own that loads: started in a fresh interpreter and session, told what to do, and killed.
+"""A program that loads: started in a new interpreter and session, commanded, and killed.
 
-What it runs is a function of a module, called with this process's commands. So contestants don't share an interpreter,
-its memory or its fork server, and whatever a trainer leaves behind can be told by its session.
+It runs a function of a module, which is called with this process's commands. So contestants don't share an interpreter,
+its memory or its fork server, and everything that a trainer leaves behind can be found by its session.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any, Self
 from benchmarks.machine import ROOT
 from benchmarks.processes.held import running
 
-Main = Callable[[Connection], None]  # is pickled
+Main = Callable[[Connection], None]  # it is pickled
 END_SECONDS = 20
 QUIET = "ignore:This DataLoader will create"  # torch advises against more workers than cores, each time
 
@@ -28,12 +28,12 @@ class Trainer:
     """Owns the program, and a pipe to the function that it runs.
 
     Args:
-        main: what it runs, given the other end of the pipe; it returns when that is closed.
-        variables: of its environment, beside this process's.
+        main: the function, which gets the other end of the pipe; it returns when that is closed.
+        variables: environment variables in addition to this process's.
 
     Attributes:
         commands: this end of the pipe.
-        session: the number of its session, which is also its process's.
+        session: the number of its session, which is also its process id.
     """
 
     def __init__(self, main: Main, variables: Mapping[str, str] | None = None) -> None:
@@ -56,12 +56,12 @@ class Trainer:
         return self.commands.recv()
 
     def kill(self) -> None:
-        """Kill the program alone, without a chance to end its workers, as the system does when memory runs out."""
+        """Kill only the program, so that it can't end its workers, as when the system is out of memory."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Let the program end; kill it, and whatever is left of its session, if it doesn't."""
+        """Let the program end; kill it, and the rest of its session, if it doesn't."""
         self.commands.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)

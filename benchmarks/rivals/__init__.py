@@ -1,8 +1,8 @@
 """Other loaders, and the standard library, on the same work: one file per rival, all with the same interface.
 
-A rival's module imports its library at the top, and defines `CONTESTANTS`: for a scenario's name a function from the
-scenario's work (and what it runs on) to contestants. A rival whose library is missing is named in the report. Each is
-written as its own documentation recommends, with the faster of the ways it offers.
+A rival's module imports its library at the top, and defines `CONTESTANTS`, which maps a scenario's name to a function
+from the scenario's work (and the scope that closes it) to contestants. The report names a rival whose library is
+missing. Each rival is written as its own documentation recommends, in the faster of the ways that it offers.
 """
 
 import importlib
@@ -17,7 +17,7 @@ Contestants = Callable[[Any, ExitStack], tuple[Contestant, ...]]
 
 
 def installed() -> tuple[dict[str, dict[str, Contestants]], tuple[str, ...]]:
-    """Return the rivals that can be imported, by name, and the names of those that cannot."""
+    """Return the rivals that can be imported, by name, and the names of the others."""
     found: dict[str, dict[str, Contestants]] = {}
     missing: list[str] = []
     for name in RIVALS:

@@ -1,7 +1,7 @@
-"""Makes the environment of the rivals, in which `scripts/bench --rivals` runs.
+"""The environment of the rivals, in which `scripts/bench --rivals` runs.
 
-It sees what the benchmarks' own environment holds (Penstock, freshly built, and the same NumPy) through a path file,
-so that only the rivals are installed into it.
+A path file makes the packages of the benchmarks' own environment visible in it (Penstock, freshly built, and the same
+NumPy), so only the rivals are installed into it.
 """
 
 import os
@@ -11,7 +11,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-# torch is the build for CPUs where pip finds one; --extra-index-url or --find-links in PIP_* variables can name it.
+# torch is the build for CPUs if pip finds one; --extra-index-url or --find-links in PIP_* variables can name it.
 PACKAGES = (
     "torch==2.13.0",
     "grain==0.2.18",
@@ -32,7 +32,7 @@ def set_up(folder: Path) -> tuple[str, ...]:
     """Make the environment, install each rival, and return the requirements that could not be installed.
 
     Args:
-        folder: where the environment is made anew.
+        folder: the environment's folder; an existing environment in it is replaced.
     """
     venv.create(folder, with_pip=True, clear=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
@@ -47,7 +47,7 @@ def set_up(folder: Path) -> tuple[str, ...]:
 
 
 def run_inside(folder: Path, arguments: list[str]) -> None:
-    """Go on in the rivals' environment with the same command; returns only if this is it already, or there is none."""
+    """Continue with the same command in the rivals' environment; return only if this is it, or if there is none."""
     python = python_of(folder)
     if not python.exists() or Path(sys.prefix).resolve() == folder.resolve():
         return

@@ -65,7 +65,7 @@ def _tiny(work: tiny.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _tokens(work: tokens.Work, _: ExitStack) -> tuple[Contestant, ...]:
-    windows: Any = Windows(work)  # its parameter is a key, whatever Grain calls it
+    windows: Any = Windows(work)  # its parameter is a key, though Grain names it differently
     dataset = grain.MapDataset.source(windows).shuffle(seed=7).batch(work.batch_size).to_iter_dataset(INLINE)
     run, output = passes(partial(take_batches, dataset, PREFIX)), Output(tokens.CLAIM, lambda: dataset, ordered=False)
     return (Contestant(NAME, "rival", run, tokens.UNIT, against=(tokens.LIMIT,), output=output),)
@@ -134,7 +134,7 @@ def _mix(work: mix.Work, _: ExitStack) -> tuple[Contestant, ...]:
             components: list[Any] = []
             for number in range(parts):
                 start, stop = number * size, (number + 1) * size
-                source: Any = Slices(work, start, stop)  # its parameter is a key, whatever Grain calls it
+                source: Any = Slices(work, start, stop)  # its parameter is a key, though Grain names it differently
                 records = grain.MapDataset.range(start, stop) if elements == "ints" else grain.MapDataset.source(source)
                 function = mix.negate if elements == "ints" else mix.standardise
                 components.append(records.shuffle(seed=number).map(function).repeat())
@@ -166,7 +166,7 @@ def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _seconds(dataset: grain.IterDataset, state: dict[str, object], *, first_batch: bool) -> float:
-    """Return the seconds from a state to an iterator that has it, or to its first batch."""
+    """Return the seconds from a state to an iterator at that state, or to its first batch."""
     started = time.perf_counter()
     iterator = iter(dataset)
     iterator.set_state(state)
@@ -176,19 +176,20 @@ def _seconds(dataset: grain.IterDataset, state: dict[str, object], *, first_batc
 
 
 class Passes:
-    """Owns the processes that compute a dataset, which go on from pass to pass; the dataset repeats.
+    """Owns the processes that compute a dataset, which continue from pass to pass; the dataset repeats.
 
-    Starting them anew for each pass would take longer than the pass. What they have ready when one begins is for free.
+    Restarting them for each pass would take longer than the pass. Batches that are ready when a pass begins cost it
+    nothing.
 
     Args:
         dataset: computed in the processes, without end.
-        workers: how many processes.
+        workers: the number of processes.
         num_batches: of a pass.
     """
 
     def __init__(self, dataset: grain.IterDataset, workers: int, num_batches: int) -> None:
         if not flags.FLAGS.is_parsed():
-            flags.FLAGS.mark_as_parsed()  # as a program's `app.run` does; the processes are given them
+            flags.FLAGS.mark_as_parsed()  # as a program's `app.run` does; the processes get the flags
         self._dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
         self._num_batches = num_batches
         self._iterator: Any = None
@@ -224,7 +225,7 @@ def _memory(work: memory.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 @contextmanager
 def open_memory(work: memory.Work, workers: int) -> Generator[Iterable[Batch]]:
-    """Open a dataset of the large items, in as many processes."""
+    """Open a dataset of the large items, in that many processes."""
     count = work.items_each * workers
     dataset = grain.MapDataset.range(count).map(work.item).repeat().batch(work.batch_size)
     passes = Passes(dataset.to_iter_dataset(INLINE), workers, count // work.batch_size)
@@ -248,11 +249,11 @@ class Rows:
 
 
 def _jax_feed(work: jax_feed.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    """Batches placed in the training thread, and by Grain's own threads; both need JAX."""
+    """Return contestants that place batches in the training thread, and by Grain's own threads; both need JAX."""
     if importlib.util.find_spec("jax") is None:
         return ()
     feed: Any = importlib.import_module("benchmarks.rivals.jax")
-    rows: Any = Rows(work)  # its parameter is a key, whatever Grain calls it
+    rows: Any = Rows(work)  # its parameter is a key, though Grain names it differently
     batches = grain.MapDataset.source(rows).shuffle(seed=7).repeat().batch(work.batch_size).to_iter_dataset(INLINE)
 
     def by_hand(_: ExitStack) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""JAX fed by hand, and by `penstock.jax`: ours, and yet here, since JAX is installed only where the rivals are."""
+"""JAX fed by hand, and by `penstock.jax`, which is here because only the rivals' environment has JAX."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -22,13 +22,13 @@ from benchmarks.scenario import Contestant
 
 BY_HAND, BY_HAND_THREAD = "NumPy and jax.device_put", "NumPy and jax.device_put in a thread"
 GRAIN, GRAIN_PUT = "Grain and jax.device_put", "Grain's device_put"  # those of rivals/grain.py
-# Like with like: who has no thread against those that have none.
+# Contestants without a thread are compared with those without a thread.
 AGAINST = {"inline": (BY_HAND, GRAIN), "1 thread": (BY_HAND, BY_HAND_THREAD, GRAIN, GRAIN_PUT)}
 AHEAD = 2  # batches that the thread has ready
 
 
 def step_of(work: jax_feed.Work) -> Callable[[Any], object]:
-    """Return what computes a step on a batch, and waits for it."""
+    """Return a function that computes a step on a batch and waits for it."""
     weights, compute = jax.device_put(work.weights()), _compiled(work.turns)
     return lambda batch: compute(weights, batch).block_until_ready()
 
@@ -47,13 +47,13 @@ def _compiled(turns: int) -> Callable[[Any, Any], Any]:
 
 @cache
 def sharding() -> Any:  # noqa: ANN401 - of a package that may be absent
-    """Return where all contestants place their batches: the rows over all devices."""
+    """Return the sharding of all contestants' batches: the rows over all devices."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
 
 
 def put(batch: Any) -> Any:  # noqa: ANN401 - see above
-    """Return a batch of NumPy's arrays as a batch of JAX's."""
+    """Return a batch of NumPy arrays as a batch of JAX arrays."""
     return jax.device_put(batch, sharding())
 
 
@@ -69,7 +69,7 @@ def _by_hand(work: jax_feed.Work, order: NDArray[np.int64], _: ExitStack) -> Ite
 
 
 def _by_thread(work: jax_feed.Work, order: NDArray[np.int64], scope: ExitStack) -> Iterator[Any]:
-    """Yield what a thread has placed ahead."""
+    """Yield batches that a thread has placed ahead."""
     placed: queue.Queue[Any] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
@@ -84,7 +84,7 @@ def _by_thread(work: jax_feed.Work, order: NDArray[np.int64], scope: ExitStack) 
 
     def stop() -> None:
         stopped.set()
-        for _ in iter(placed.get, None):  # it may wait for room
+        for _ in iter(placed.get, None):  # the thread may wait for room
             pass
         thread.join()
 

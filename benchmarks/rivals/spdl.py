@@ -4,7 +4,7 @@ Between processes, both of its arenas, through `iterate_in_subprocess`.
 """
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
-# The type of what `Pipe` returns differs between platforms.
+# The return type of `Pipe` differs between platforms.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 
 import multiprocessing
@@ -135,7 +135,7 @@ def _builder() -> Any:  # noqa: ANN401 - its type changes with every stage
 
 
 def _run(builder: Any) -> Iterator[Batch]:  # noqa: ANN401 - as above
-    """Yield what comes out of the pipeline on 2 threads."""
+    """Yield the output of the pipeline on 2 threads."""
     pipeline = builder.add_sink(2).build(num_threads=2)
     with pipeline.auto_stop():
         yield from pipeline
@@ -161,10 +161,10 @@ def _pool(num_bytes: int) -> object:
 
 
 class Messages:
-    """What a subprocess iterates over: as many messages as it is told; at the end it tells what they took."""
+    """The iterable of a subprocess: a requested number of messages, then their cost."""
 
     def __init__(self, commands: Connection, num_bytes: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this is called in the subprocess; Ctrl-C is the parent's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this is called in the subprocess; only the parent handles Ctrl-C
         self._commands = commands
         self._message = first_message(num_bytes)
 
@@ -179,8 +179,8 @@ class Messages:
 class ArenaCarrier:
     """Owns a subprocess that sends messages through an arena.
 
-    As the arena is freed, Python's resource tracker prints a KeyError for each of its segments: the subprocess, which
-    shares that tracker, took them off its list when it attached them (SPDL 0.8).
+    When the arena is freed, Python's resource tracker prints a KeyError for each of its segments: the subprocess, which
+    shares that tracker, removed them from its list when it attached them (SPDL 0.8).
     """
 
     def __init__(self, arena: object, num_bytes: int) -> None:
@@ -192,18 +192,18 @@ class ArenaCarrier:
         theirs.close()
 
     def messages(self, count: int) -> Iterator[Message]:
-        """Have `count` messages sent and yield them; each must be dropped before the next is asked for."""
-        assert self._messages is not None, "a carrier that was closed carries nothing"
+        """Make the subprocess send `count` messages, and yield them; drop each before you take the next."""
+        assert self._messages is not None, "the carrier is closed"
         self._commands.send(count)
         yield from self._messages
         self._usage = self._commands.recv()
 
     def sender_usage(self) -> Usage:
-        """Return what the subprocess used in the last round."""
+        """Return the resources that the subprocess used in the last round."""
         return self._usage
 
     def close(self) -> None:
-        """End the subprocess, which is done when the iterable is dropped."""
+        """End the subprocess, which ends when the iterable is dropped."""
         self._messages = None
         self._commands.close()
 

@@ -1,6 +1,6 @@
 """The standard library's ways between processes: a new SharedMemory for every array, and pickles through a Pipe."""
 
-# The type of what `Pipe` returns differs between platforms.
+# The return type of `Pipe` differs between platforms.
 # pyright: reportArgumentType=false
 
 import os
@@ -23,7 +23,7 @@ BYTE = b"\0"
 
 
 class SharedArrays:
-    """The receiving end of messages whose arrays lie in new shared memory each; what is under way is its own."""
+    """The receiving end of messages whose arrays are each in new shared memory; it owns messages in transit."""
 
     def __init__(self, signals: Connection, prefix: str) -> None:
         self._signals = signals
@@ -42,12 +42,12 @@ class SharedArrays:
         )
 
     def release(self) -> None:
-        """Free the memory of the message received last, and let another be sent."""
+        """Free the memory of the last received message, and let the sender send another."""
         self._free()
         self._signals.send_bytes(BYTE)
 
     def close(self) -> None:
-        """Free what was received, and what was sent but not received."""
+        """Free messages that were received, and those that were sent but not received."""
         self._free()
         for number in range(self._received, self._received + IN_FLIGHT + 1):
             for leaf in range(3):
@@ -59,17 +59,17 @@ class SharedArrays:
         while self._held:
             memory = self._held.pop()
             memory.unlink()
-            with suppress(BufferError):  # a round was broken off, and its message is still held
+            with suppress(BufferError):  # the round was interrupted, and its message is still held
                 memory.close()
 
 
 def array_name(prefix: str, number: int, leaf: int) -> str:
-    """Return the name of the shared memory in which a leaf of the message `number` is sent."""
+    """Return the name of the shared memory of a leaf of the message `number`."""
     return f"{prefix}-{number}-{leaf}"
 
 
 def open_shared_arrays(scope: ExitStack, num_bytes: int) -> Ends:
-    """Return the ends of a pipe that carries names, while arrays lie in shared memory made for them."""
+    """Return the ends of a pipe that carries names; the arrays are in shared memory made for them."""
     ours, theirs = Pipe()
     scope.enter_context(ours)
     scope.enter_context(theirs)
@@ -101,7 +101,7 @@ def _sending_arrays(signals: Connection, prefix: str) -> Generator[Send]:
 
 
 def open_pickles(scope: ExitStack, _: int) -> Ends:
-    """Return the ends of a pipe through which whole messages are pickled; the pipe itself holds the sender back."""
+    """Return the ends of a pipe for pickled messages; the pipe's own capacity holds the sender back."""
     ours, theirs = Pipe(duplex=False)
     scope.enter_context(ours)
     scope.enter_context(theirs)
@@ -115,7 +115,7 @@ def _sending_pickles(pipe: Connection) -> Generator[Send]:
 
 
 def _nothing() -> None:
-    """Release a message that is the receiver's own."""
+    """Release a message: do nothing, since the receiver owns it."""
 
 
 def _transport(work: transport.Work, scope: ExitStack) -> tuple[Contestant, ...]:

@@ -155,7 +155,7 @@ def _sending_tensors(queue: Any) -> Generator[Send]:  # noqa: ANN401 - its type 
 
 
 def _nothing() -> None:
-    """Release a message whose tensors free their memory themselves."""
+    """Release a message: do nothing, since its tensors free their memory themselves."""
 
 
 CONTESTANTS: dict[str, Contestants] = {

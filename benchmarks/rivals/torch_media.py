@@ -1,4 +1,4 @@
-"""torch's DataLoader, and ours that takes its place, on recordings in buckets and on clips of videos."""
+"""torch's DataLoader, and Penstock's replacement, on recordings in buckets and on clips of videos."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -46,7 +46,7 @@ class Clips:
         return len(self.clips)
 
     def __getitem__(self, position: int) -> NDArray[np.uint8]:
-        if self.mapped is None:  # in each worker, as a map can't be sent
+        if self.mapped is None:  # opened in each worker, since a memory map can't be pickled
             self.mapped = [np.load(path, mmap_mode="r") for path in self.paths]
         key, start = self.clips[position]
         return np.array(self.mapped[key][start : start + video.FRAMES])

@@ -1,4 +1,4 @@
-"""torch's DataLoader with worker processes, and ours that takes its place, on the work of the scenarios about these."""
+"""torch's DataLoader with worker processes, and Penstock's replacement, in the scenarios about worker processes."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -18,19 +18,19 @@ from benchmarks.macro import images
 from benchmarks.processes import big_batches, busy_trainer, memory, start_stop
 from benchmarks.scenario import Batch, Contestant, Goal, Role
 
-MANY_WORKERS = 8  # that are started anew
+MANY_WORKERS = 8  # started for each measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of loaders: its name in reports, whose it is, and what makes one."""
+    """A class of loaders: its name in reports, its role, and the class."""
 
     name: str
     role: Role
     made: type[DataLoader[Any]]
 
     def beside(self, contestant: Contestant) -> Contestant:
-        """Return a contestant of this kind; ours should be no slower than torch's that is named like it."""
+        """Return a contestant of this kind; Penstock's should be no slower than torch's of the same name."""
         if self.role == "rival":
             return contestant
         return replace(contestant, against=(contestant.name.replace(self.name, TORCH.name),), goal=Goal("share", 1))
@@ -62,8 +62,8 @@ def open_loader(
     num_workers: int,
     **options: Any,  # noqa: ANN401 - torch's own
 ) -> Generator[DataLoader[Any]]:
-    """Open a loader that keeps its workers from pass to pass, and ends them with the context."""
-    dataset: Any = items  # torch needs no base class, though its types say so
+    """Open a loader that keeps its workers from pass to pass, and end them with the context."""
+    dataset: Any = items  # torch needs no base class, though its types require one
     loader = kind.made(
         dataset, batch_size=batch_size, num_workers=num_workers, persistent_workers=num_workers > 0, **options
     )
@@ -98,7 +98,7 @@ def open_memory(kind: Kind, work: memory.Work, workers: int) -> Generator[Iterab
 
 
 def big(work: big_batches.Work, scope: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestants of `big-batches`: two workers, and what receiving from them costs."""
+    """Return the contestants of `big-batches`: two workers, and the cost of receiving from them."""
     items = Items(work.num_batches * work.batch_size, work.item)
     made: list[Contestant] = []
     for kind in KINDS:
@@ -116,8 +116,9 @@ def _entered(scope: ExitStack, opened: Callable[[], AbstractContextManager[DataL
 def started(given: tuple[Bench, start_stop.Work], _: ExitStack) -> tuple[Contestant, ...]:
     """Return the contestants of `start-stop`.
 
-    By fork, the default on Linux until Python 3.14, by a fork server, and by spawn, which is the default elsewhere;
-    ours forks a clean process. With many workers the first batch of a program alone: torch's by spawn takes seconds.
+    torch's workers start by fork, the default on Linux until Python 3.14, by a fork server, and by spawn, which is the
+    default elsewhere; Penstock's are forked from a clean process. With many workers only the first batch of a program
+    is measured, since torch's spawn takes seconds.
     """
     bench, work = given
     torch, ours = KINDS
@@ -141,7 +142,7 @@ def started(given: tuple[Bench, start_stop.Work], _: ExitStack) -> tuple[Contest
 
 @contextmanager
 def open_started(kind: Kind, work: start_stop.Work, workers: int, method: str | None) -> Generator[Iterable[Batch]]:
-    """Make a loader whose workers are started in some way."""
+    """Make a loader whose workers are started by a method."""
     items = Items(work.count, work.item)
     with open_loader(kind, items, work.batch_size, workers, multiprocessing_context=method) as loader:
         yield loader

@@ -17,7 +17,7 @@ THREADS = (1, 2)  # a worker process of a DataLoader has 1; without workers torc
 
 
 def contestants(work: stack.Work, _: ExitStack) -> tuple[Contestant, ...]:
-    """Return the contestants of `stack`: into given and new tensors, by one thread and by two."""
+    """Return the contestants of `stack`: into existing and new tensors, by one thread and by two."""
     made: list[Contestant] = []
     for num_threads in THREADS:
         threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
@@ -34,7 +34,7 @@ def contestants(work: stack.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _normalize(work: stack.Work) -> Any:  # noqa: ANN401 - a tensor of a package that may be absent
-    """Fill the planes by the fewest operations: a converting copy, and one product and one sum in place."""
+    """Fill the planes with the fewest operations: a converting copy, and one product and one sum in place."""
     scale, shift = (torch.from_numpy(numbers)[:, None, None] for numbers in (work.scale, work.shift))
     images, planes = torch.from_numpy(work.images), torch.from_numpy(work.planes)
     for image, out in zip(images, planes, strict=True):

@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader: its state, and how long it takes to go on from it."""
+"""torchdata's StatefulDataLoader: its state, and the time to resume from it."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -30,7 +30,7 @@ class Numbers:
 
 
 def _make(work: resume.Work) -> StatefulDataLoader[int]:
-    numbers: Any = Numbers(work.rival_count)  # torch needs no base class, though its types say so
+    numbers: Any = Numbers(work.rival_count)  # torch needs no base class, though its types require one
     return StatefulDataLoader(numbers, batch_size=work.batch_size, shuffle=True)
 
 
@@ -53,7 +53,7 @@ def _resume(work: resume.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _seconds(work: resume.Work, state: dict[str, object], *, first_batch: bool) -> float:
-    """Return the seconds from a state to a loader's iterator that has it, or to its first batch."""
+    """Return the seconds from a state to a loader's iterator at that state, or to its first batch."""
     started = time.perf_counter()
     loader = _make(work)
     loader.load_state_dict(state)

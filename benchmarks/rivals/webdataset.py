@@ -1,4 +1,4 @@
-"""WebDataset: images from tar files, one of them for each worker of a DataLoader, as many workers as cores."""
+"""WebDataset: images from tar files, one for each worker of a DataLoader, with as many workers as cores."""
 
 # The rival's package carries few types and may be absent, so pyright is asked for less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
@@ -28,7 +28,7 @@ def _images(work: images.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 
 class Decode:
-    """Makes an image of what is in a tar file."""
+    """Makes an image from an entry of a tar file."""
 
     def __init__(self, work: images.Work) -> None:
         self.work = work

@@ -1,10 +1,10 @@
-"""Parse what lies in one received block without taking it apart: a JPEG, JSON and compressed text.
+"""Parses a JPEG, JSON and compressed text from one received block, without a copy.
 
     python examples/byte_handles/decode.py
 
-One block holds the three, one behind the other, as a message from a socket or a record of an archive would. Slices of a
-handle over it are given to the parsers; no byte is copied before they read it. Needs Pillow (the `demo` extra) to make
-the JPEG; simplejpeg decodes it where it is installed, else Pillow.
+One block holds the three, one after the other, like a message from a socket or a record of an archive. The parsers get
+slices of a handle over it, and read them in place. Needs Pillow (the `demo` extra) to make the JPEG; simplejpeg decodes
+it if it is installed, otherwise Pillow.
 """
 
 import io
@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 
 
 def received() -> tuple[bytearray, list[int]]:
-    """Return a block of memory with three parts in it, and where each part ends."""
+    """Return a block of memory with three parts, and the end of each part."""
     rows, columns = np.indices((120, 160), dtype=np.uint8)
     picture = io.BytesIO()
     Image.fromarray(np.stack([rows, columns, rows ^ columns], axis=-1)).save(picture, "JPEG")
@@ -34,10 +34,10 @@ def received() -> tuple[bytearray, list[int]]:
 
 
 def decode(data: Bytes) -> np.ndarray:
-    """Return the picture of a JPEG."""
+    """Return the image of a JPEG."""
     if simplejpeg is not None:
         return simplejpeg.decode_jpeg(data)
-    print("simplejpeg is not installed; Pillow decodes, from a copy")
+    print("simplejpeg is not installed; Pillow decodes a copy")
     return np.asarray(Image.open(io.BytesIO(data)))
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     print(f"label:   {json.loads(label)} from {label}")
     print(f"text:    {len(zlib.decompress(text))} characters from {text}")
     shared = all(np.shares_memory(np.frombuffer(part, "u1"), np.frombuffer(block, "u1")) for part in (picture, text))
-    print(f"the parts are the block's own memory: {shared}")
+    print(f"the parts share the block's memory: {shared}")
 
 
 if __name__ == "__main__":

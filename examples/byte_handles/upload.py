@@ -1,10 +1,10 @@
-"""Upload a received array by HTTP without a copy, download it again, and compare.
+"""Uploads a received array by HTTP without a copy, downloads it again, and compares the two.
 
     python examples/byte_handles/upload.py
 
-The array stands for a batch that came from a loader, a pipe or C++. `Bytes` holds its memory; the HTTP client sends
-from there. A server in this script keeps what it gets and gives it back. With aiohttp installed the client is aiohttp,
-else Python's own http.client.
+The array represents a batch from a loader, a pipe or C++. `Bytes` holds its memory, and the HTTP client sends straight
+from there. A server in this script stores the upload and returns it. The client is aiohttp if it is installed,
+otherwise Python's own http.client.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ except ModuleNotFoundError:
 
 
 class Storage(http.server.BaseHTTPRequestHandler):
-    """Keeps the body of a PUT, and gives it to each GET."""
+    """Stores the body of a PUT, and returns it to each GET."""
 
     kept: dict[str, Bytes] = {}  # noqa: RUF012 - one storage for all requests
 
     def do_PUT(self) -> None:
-        """Read the body into memory of its own, and keep a handle over it."""
+        """Read the body into new memory, and store a handle over it."""
         body = bytearray(int(self.headers["Content-Length"]))
         self.rfile.readinto(memoryview(body))
         self.kept[self.path] = Bytes(body)
         self.answer(201, Bytes(b""))
 
     def do_GET(self) -> None:
-        """Send what is kept, from where it is."""
+        """Send the stored body from its own memory."""
         self.answer(200, self.kept[self.path])
 
     def answer(self, status: int, body: Bytes) -> None:
@@ -51,7 +51,7 @@ class Storage(http.server.BaseHTTPRequestHandler):
 
 
 async def send_and_fetch(url: str, body: Bytes) -> Bytes:
-    """Return what is downloaded after an upload, by aiohttp, which takes a handle wherever it takes bytes."""
+    """Return the download after an upload, by aiohttp, which accepts a handle wherever it accepts bytes."""
     async with aiohttp.ClientSession() as session:
         async with session.put(url, data=body) as response:
             response.raise_for_status()
@@ -60,7 +60,7 @@ async def send_and_fetch(url: str, body: Bytes) -> Bytes:
 
 
 def send_and_fetch_plainly(url: str, body: Bytes) -> Bytes:
-    """Return what is downloaded after an upload, by http.client."""
+    """Return the download after an upload, by http.client."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port)
     try:
@@ -75,21 +75,21 @@ def send_and_fetch_plainly(url: str, body: Bytes) -> Bytes:
 def main() -> None:
     """Serve, upload, download, compare."""
     images = np.arange(16 * 96 * 96 * 3, dtype=np.uint32).astype(np.uint8).reshape(16, 96, 96, 3)
-    body = Bytes(images)  # the array's own memory, whatever its shape
+    body = Bytes(images)  # the array's own memory, for any shape
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}/images"
             if aiohttp is None:
-                print("aiohttp is not installed; http.client sends instead")
+                print("aiohttp is not installed; http.client uploads instead")
                 fetched = send_and_fetch_plainly(url, body)
             else:
                 fetched = asyncio.run(send_and_fetch(url, body))
         finally:
             server.shutdown()
             thread.join()
-    restored = np.frombuffer(fetched, np.uint8).reshape(images.shape)  # without a copy too
+    restored = np.frombuffer(fetched, np.uint8).reshape(images.shape)  # also without a copy
     print(f"sent     {body}")
     print(f"fetched  {fetched}")
     print(

@@ -42,4 +42,4 @@ def test_parts_of_a_block_are_parsed_where_they_are(hidden: str) -> None:
     assert picture.startswith("picture: (120, 160, 3) from <Bytes: ")
     assert label.startswith("label:   {'label': 'stripes', 'source': 'generated'} from <Bytes: ")
     assert text.startswith("text:    1040 characters from <Bytes: ")
-    assert shared == "the parts are the block's own memory: True"
+    assert shared == "the parts share the block's memory: True"

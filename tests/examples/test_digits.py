@@ -165,4 +165,4 @@ def test_a_finished_run_is_not_trained_again(few: Path, tmp_path: Path) -> None:
     lines, again = run(few, tmp_path, "--epochs", "1")
     assert [sorted(line) for line in lines] == [["resume_seconds", "resumed_at"], ["accuracy", "model"]]
     assert again.splitlines()[-1] == printed.splitlines()[-1]
-    assert "of the held-out digits are told right" in again
+    assert "of the held-out digits are classified correctly" in again

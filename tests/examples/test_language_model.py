@@ -108,7 +108,7 @@ def test_a_stopped_run_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
     first = run(tmp_path / "cut.npz", "--steps", "40", "--stop-after", "27", "--num-workers", "2")
     second = run(tmp_path / "cut.npz", "--steps", "40", "--num-workers", "1")
     assert not first[-1].startswith("the weights")
-    assert second[0] == "going on at step 20"
+    assert second[0] == "resuming at step 20"
     assert straight[-1].startswith("the weights' SHA-256 is ")
     assert second[-3:] == straight[-3:]
     means = [float(line.split()[2]) for line in straight if line.startswith("step ")]
