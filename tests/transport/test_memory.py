@@ -11,9 +11,9 @@ from typing import cast
 import numpy as np
 import pytest
 
+from penstock._os import Bell
 from penstock.errors import UsageError
 from penstock.transport import leased_slots
-from penstock.transport._bell import Bell
 from penstock.transport._memory import ALIGNMENT, Memory, aligned, array_over
 
 
@@ -176,7 +176,7 @@ def test_views_may_live_to_the_end_of_the_interpreter() -> None:
     program = """
         import sys, threading
         import numpy as np
-        from penstock.transport._bell import Bell
+        from penstock._os import Bell
         from penstock.transport._memory import Memory, array_over
 
         bell = Bell()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from penstock._graph._describe import function_name
-from penstock._storage._after_fork import renewed_after_fork
+from penstock._os import renewed_after_fork
 from penstock.errors import UsageError
 
 P = ParamSpec("P")

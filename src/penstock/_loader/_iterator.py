@@ -17,13 +17,12 @@ from typing import Generic, Protocol, Self
 from penstock._caught import raised_by_handler
 from penstock._dataset._verbs import T_co
 from penstock._loader._progress import Progress
+from penstock._os import Closer, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._state import State
 from penstock.errors import ClosedError, UsageError
-from penstock.transport._closer import Closer
-from penstock.transport._interrupts import HeldInterrupts
 
 
 class Stateful(Protocol):

@@ -19,6 +19,7 @@ from penstock._loader._iterator import Clock, LoaderIterator
 from penstock._loader._progress import IndexedProgress, Progress
 from penstock._loader._sharing import SharedWorkers
 from penstock._loader._streaming_progress import StreamingProgress
+from penstock._os import Closer
 from penstock._plan._lower import check_threads, choose_place, lower, parse_memory, share_place
 from penstock._plan._plan import Batches, Limits, Plan, Shard
 from penstock._runtime._autotune._chosen import chosen
@@ -29,7 +30,6 @@ from penstock._state import LoaderState, Shape, State, from_json
 from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.sources._as_source import check_length
-from penstock.transport._closer import Closer
 
 if TYPE_CHECKING:
     from penstock._plan._choose import Workers

@@ -18,10 +18,10 @@ from penstock._caught import Caught
 from penstock._graph._nodes import Element
 from penstock._loader._placed import Place, PlacedLoader, PlacedStream
 from penstock._loader._turns import TurnThread
+from penstock._os import HeldInterrupts
 from penstock._runtime._batches import StepRange
 from penstock._runtime._streams import Stream
 from penstock._state import Token
-from penstock.transport._interrupts import HeldInterrupts
 
 _MAX_PAUSE: Final = 15  # batches: waking a thread costs a tenth of placing one
 

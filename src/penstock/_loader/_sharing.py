@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from penstock._os import Closer
 from penstock._plan._plan import Plan
 from penstock._runtime._runtime import Runtime
 from penstock.errors import ClosedError
-from penstock.transport._closer import Closer
 
 
 class SharedWorkers(NamedTuple):

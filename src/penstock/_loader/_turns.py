@@ -19,11 +19,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from penstock._os import Bell, Closer, DaemonThread, HeldInterrupts
 from penstock.errors import ClosedError
-from penstock.transport._bell import Bell
-from penstock.transport._closer import Closer
-from penstock.transport._daemon_thread import DaemonThread
-from penstock.transport._interrupts import HeldInterrupts
 
 _BEGIN: Final = "begin"
 _END: Final = "end"

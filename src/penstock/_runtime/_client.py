@@ -18,8 +18,8 @@ from penstock._runtime._region_pool import Lender, RegionPool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock._os import Listener
     from penstock._runtime._stalls import Stall
-    from penstock.transport._listener import Listener
 
 _logger = logging.getLogger("penstock")
 

@@ -24,6 +24,7 @@ from penstock._graph._nodes import Element, Node
 from penstock._graph._streaming._build import reads_streams
 from penstock._graph._streaming._chunk import Provenance, Token, no_provenance
 from penstock._graph._streaming._collate import Collate
+from penstock._os import Bell, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._scheduler import Scheduler
@@ -36,8 +37,6 @@ from penstock.pipeline._config import PipelineConfig, Source
 from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._stages import Sink
-from penstock.transport._bell import Bell
-from penstock.transport._interrupts import HeldInterrupts
 
 _CHUNK_SECONDS: Final = 0.002
 _ENDLESS: Final = 1 << 62

@@ -31,6 +31,7 @@ from typing import Final, cast
 from penstock._caught import Caught
 from penstock._graph._nodes import Element, walk
 from penstock._graph._streaming._chunk import Token
+from penstock._os import DaemonThread, HeldInterrupts
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
@@ -48,8 +49,6 @@ from penstock.concurrency._children._packed_error import unpack_error
 from penstock.concurrency._children._seeding import observe_seeds
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
-from penstock.transport._daemon_thread import DaemonThread
-from penstock.transport._interrupts import HeldInterrupts
 
 _MAX_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead

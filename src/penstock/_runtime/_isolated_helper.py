@@ -25,6 +25,7 @@ from penstock._caught import Caught
 from penstock._decisions import MESSAGE_JOBS, decide
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
+from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
@@ -41,7 +42,6 @@ from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PenstockError
 from penstock.transport._arena import Arena
 from penstock.transport._arena._table import open_region
-from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._pipe._operations import Steps
 from penstock.transport._pipe._sender import Sender
 

@@ -5,18 +5,18 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from penstock._os import Bell
 from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._main_module import is_imported
 from penstock.concurrency._children._seeding import GlobalSeeds
-from penstock.transport._bell import Bell
 from penstock.transport._memory import Region
 from penstock.transport._pipe import TensorPipeReader
 
 if TYPE_CHECKING:
+    from penstock._os import DaemonThread
     from penstock.errors import WorkerError
-    from penstock.transport._daemon_thread import DaemonThread
 
 _PATIENCE_SECONDS: Final = 2.0  # what it has to end by itself
 

@@ -21,12 +21,12 @@ from typing import Generic, TypeVar
 
 from penstock._caught import Caught
 from penstock._decisions import JOBS_AHEAD, SEEN_NOW, decide
+from penstock._os import HeldInterrupts
 from penstock._runtime._client import Client, nothing
 from penstock._runtime._jobs import Job
 from penstock._runtime._scheduler import SLOTS_EACH, Scheduler
 from penstock._runtime._stalls import Stall
 from penstock.errors import UsageError
-from penstock.transport._interrupts import HeldInterrupts
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 

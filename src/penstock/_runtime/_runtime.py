@@ -5,6 +5,7 @@ from penstock._graph._nodes import Element, Origin
 from penstock._graph._seed_position import indices
 from penstock._graph._streaming._build import worker_collate
 from penstock._graph._streaming._leaf import read_inline
+from penstock._os import HeldInterrupts
 from penstock._plan._plan import Batches, Plan, Streaming
 from penstock._runtime._batches import StepRange, origin, rows_of
 from penstock._runtime._client import Client
@@ -16,7 +17,6 @@ from penstock._runtime._streaming import StreamingBatches, can_read_ahead
 from penstock._runtime._streams import EndOfEpoch, InlineStream, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock.errors import ClosedError, StateError
-from penstock.transport._interrupts import HeldInterrupts
 
 
 class Runtime:

@@ -22,14 +22,13 @@ from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
+from penstock._os import CommonBell, HeldInterrupts, Listener
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import Job
 from penstock._runtime._region_pool import RegionPool
 from penstock._runtime._stalls import Patience, Stall, describe_block
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError, UsageError
-from penstock.transport._interrupts import HeldInterrupts
-from penstock.transport._listener import CommonBell, Listener
 from penstock.transport._memory import Lease, Memory, Region
 from penstock.transport._ring import Claim, SlotRing
 

@@ -17,10 +17,9 @@ from contextlib import suppress
 from typing import Final
 
 from penstock._graph._nodes import Element
+from penstock._os import Bell, DaemonThread
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import ClosedError
-from penstock.transport._bell import Bell
-from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._memory import Lease, Region
 from penstock.transport._pipe._sender import Sender
 

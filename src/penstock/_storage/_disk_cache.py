@@ -29,7 +29,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Final
 
-from penstock._storage._after_fork import renewed_after_fork
+from penstock._os import renewed_after_fork
 from penstock._storage._cache import FULL_SHARE, MISSING, Key, Missing
 from penstock._storage._encode import decode, encode
 from penstock._storage._segment import (

@@ -15,7 +15,7 @@ Guarantees:
 import threading
 from typing import Final
 
-from penstock._storage._after_fork import renewed_after_fork
+from penstock._os import renewed_after_fork
 from penstock._storage._cache import FULL_SHARE, MISSING, Key, Missing
 from penstock._storage._encode import decode, encode
 from penstock._tree import Element

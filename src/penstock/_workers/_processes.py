@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._os import DaemonThread
 from penstock._workers._stack import STACK_SIGNAL, StackFile
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare, uses_server
 from penstock.concurrency._children._main_module import check_guard, is_imported
 from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import WorkerError
-from penstock.transport._daemon_thread import DaemonThread
 from penstock.transport._ring import SlotRing
 
 if TYPE_CHECKING:

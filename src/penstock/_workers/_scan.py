@@ -22,9 +22,7 @@ from types import TracebackType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock._decisions import RANGE_POSITIONS, decide
-from penstock.transport._bell import Bell
-from penstock.transport._daemon_thread import DaemonThread
-from penstock.transport._interrupts import HeldInterrupts
+from penstock._os import Bell, DaemonThread, HeldInterrupts
 
 _RANGE_SECONDS: Final = 0.02
 _MAX_POSITIONS: Final = 1 << 14

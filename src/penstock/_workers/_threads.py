@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from penstock.transport._daemon_thread import DaemonThread
+from penstock._os import DaemonThread
 from penstock.transport._ring import Claim, SlotRing
 
 _PATIENCE_SECONDS: Final = 2.0

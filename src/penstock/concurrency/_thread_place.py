@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from typing import Generic, ParamSpec, TypeVar
 
 from penstock._caught import Caught
+from penstock._os import DaemonThread
 from penstock.concurrency._worker import Worker, for_a_future
-from penstock.transport._daemon_thread import DaemonThread
 
 Job = ParamSpec("Job")
 Result = TypeVar("Result")

@@ -26,8 +26,8 @@ from penstock._native import lease as _lease
 from penstock._native import living_leases as _living_leases
 from penstock._native import region as _region
 from penstock._native import returned_leases as _returned_leases
+from penstock._os import Bell
 from penstock.errors import UsageError
-from penstock.transport._bell import Bell
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 

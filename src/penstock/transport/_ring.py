@@ -29,8 +29,8 @@ from typing import Final, Self
 
 from penstock._native import Claim as Claim
 from penstock._native import Ring as _Ring
+from penstock._os import Bell
 from penstock.errors import MessageError, UsageError
-from penstock.transport._bell import Bell
 
 MAX_SLOTS: Final = 1024
 MAX_BLOCKS: Final = 1 << 20

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._loader._placement_thread import LoaderInTurns, PlacedInTurns
 from penstock._loader._turns import TurnThread
+from penstock._os import DaemonThread
 from penstock._runtime._streams import EndOfEpoch
-from penstock.transport._daemon_thread import DaemonThread
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import PATIENCE_SECONDS

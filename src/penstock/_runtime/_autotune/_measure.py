@@ -18,12 +18,12 @@ from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
 from penstock._graph._streaming._build import worker_leaves
 from penstock._graph._streaming._leaf import count_positions
+from penstock._os import DaemonThread
 from penstock._plan._choose import Cost
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import StepRange, Unit, rows_of
 from penstock._runtime._inline import InlineBatches
 from penstock.batching import Stack
-from penstock.transport._daemon_thread import DaemonThread
 
 _SECONDS: Final = 0.2
 _PIECE_SECONDS: Final = 0.03  # of what two threads are compared on; the interpreter changes threads every 0.005

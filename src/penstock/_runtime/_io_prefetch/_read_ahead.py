@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from penstock._caught import Caught
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
 from penstock._graph._upcoming import Upcoming
+from penstock._os import HeldInterrupts
 from penstock._runtime._io_prefetch._arrivals import Arrivals, BlockRecords, parts_of
 from penstock.pipeline._config import PipelineConfig, Source
 from penstock.pipeline._items import SKIP, Skip
@@ -25,7 +26,6 @@ from penstock.pipeline._stages import Pipe, Sink
 from penstock.sources._awaited._source import AwaitedSource
 from penstock.sources._reading import RETRY_WAITS_SECONDS, checked, is_transient
 from penstock.sources._source import Keys, Record
-from penstock.transport._interrupts import HeldInterrupts
 
 
 class AwaitingJob(Protocol):

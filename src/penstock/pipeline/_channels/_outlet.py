@@ -27,11 +27,11 @@ from itertools import repeat
 from time import monotonic, perf_counter
 from typing import Final
 
+from penstock._os import Bell
 from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Waiters
 from penstock.pipeline._items import size_of
 from penstock.pipeline._statistics import Probe
-from penstock.transport._bell import Bell
 
 
 class Mark(Enum):

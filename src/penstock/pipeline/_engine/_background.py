@@ -15,10 +15,10 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING
 
 from penstock._caught import Caught
+from penstock._os import DaemonThread
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._engine._resources import Resources
-from penstock.transport._daemon_thread import DaemonThread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

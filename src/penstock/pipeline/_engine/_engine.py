@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from penstock._caught import Caught
+from penstock._os import HeldInterrupts
 from penstock.concurrency._children._seeding import draw_seeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._channels._outlet import Outlet
@@ -19,7 +20,6 @@ from penstock.pipeline._engine._probes import Probes
 from penstock.pipeline._engine._run import run
 from penstock.pipeline._failures import Dropped
 from penstock.pipeline._items import DroppedItem
-from penstock.transport._interrupts import HeldInterrupts
 
 State: TypeAlias = Literal["new", "running", "done", "stopped"]
 """What a pipeline does: it never ran; a run makes items; the run has ended; it was stopped since."""

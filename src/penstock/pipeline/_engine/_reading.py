@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Self
 
+from penstock._os import Closer
 from penstock.errors import AlreadyRunningError, ClosedError
 from penstock.pipeline._channels._outlet import Mark, Outlet
 from penstock.pipeline._engine._engine import REPLACED, STOPPED, Engine
 from penstock.pipeline._ops import Item
-from penstock.transport._closer import Closer
 
 _END: Final = Mark.END
 _END_OF_PASS: Final = Mark.END_OF_PASS

@@ -17,9 +17,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock._caught import Caught
+from penstock._os import DaemonThread
 from penstock.errors import WorkerError
 from penstock.pipeline._failures import FatalError
-from penstock.transport._daemon_thread import DaemonThread
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future

@@ -22,11 +22,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._storage._after_fork import renewed_after_fork
+from penstock._os import Bell, DaemonThread, HeldInterrupts, renewed_after_fork
 from penstock.errors import ClosedError, UsageError
-from penstock.transport._bell import Bell
-from penstock.transport._daemon_thread import DaemonThread
-from penstock.transport._interrupts import HeldInterrupts
 
 _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for coroutines to end
 

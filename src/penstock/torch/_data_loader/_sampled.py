@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock._caught import Caught
 from penstock._decisions import KNOWN_LAYOUT, decide
+from penstock._os import HeldInterrupts
 from penstock._runtime._client import Client
 from penstock._runtime._cutting import block_rows
 from penstock._runtime._queue import JobQueue, ReadyQueue
@@ -13,7 +14,6 @@ from penstock._runtime._scheduler import Scheduler
 from penstock._seeds import derive
 from penstock.torch._data_loader._pickling import pickled
 from penstock.torch._data_loader._work._job import BatchJob, BatchTask, Given, RowsLearned, Way
-from penstock.transport._interrupts import HeldInterrupts
 
 _NOTHING = object()  # in the place of what a sampler gives, after its last
 _SMALL_BATCHES_BYTES = 16_000_000  # of all that are ahead: as long as they take no more, there are more of them

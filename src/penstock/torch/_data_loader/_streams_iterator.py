@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from itertools import chain, repeat
 from typing import Any, NoReturn, cast
 
+from penstock._os import HeldInterrupts
 from penstock.errors import WorkerError
 from penstock.torch._data_loader._epoch import drawing_nothing
 from penstock.torch._data_loader._places import Place, Places
@@ -22,7 +23,6 @@ from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._stream import LostError, Streamed, Wanted, is_stateful
 from penstock.torch._data_loader._work._worker import Start, Work
 from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, sealed
-from penstock.transport._interrupts import HeldInterrupts
 
 
 class StreamsIterator(InterruptibleIterator[Places]):

@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, Self, TypeVar
 import torch
 
 from penstock._caught import Caught
-from penstock.transport._interrupts import HeldInterrupts
+from penstock._os import HeldInterrupts
 
 At = TypeVar("At")
 

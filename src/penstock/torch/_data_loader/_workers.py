@@ -4,6 +4,7 @@ from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._graph._nodes import Read
+from penstock._os import Closer, HeldInterrupts, Waiter
 from penstock._plan._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._runtime._client import Client
 from penstock._runtime._pickle_buffers import LARGE_BYTES
@@ -14,9 +15,6 @@ from penstock.torch._data_loader._pickling import Sealed
 from penstock.torch._data_loader._sampled import AsReady, InOrder, Making, Sampled
 from penstock.torch._data_loader._work._job import BatchJob
 from penstock.torch._data_loader._work._worker import Start, Work, told_error
-from penstock.transport._bell import Waiter
-from penstock.transport._closer import Closer
-from penstock.transport._interrupts import HeldInterrupts
 
 Queue: TypeAlias = InOrder | AsReady
 

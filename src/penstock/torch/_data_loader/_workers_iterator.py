@@ -10,6 +10,7 @@ Guarantees:
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
+from penstock._os import HeldInterrupts
 from penstock._seeds import derive
 from penstock.torch._data_loader._epoch import Epoch, Saved, drawing_nothing, parts
 from penstock.torch._data_loader._sampled import Making, Sampled
@@ -18,7 +19,6 @@ from penstock.torch._data_loader._undelivered import InterruptibleIterator
 from penstock.torch._data_loader._work._job import BatchJob, RowsLearned
 from penstock.torch._data_loader._work._worker import Start, Work
 from penstock.torch._data_loader._workers import Queue, TimedOutError, Workers, sealed
-from penstock.transport._interrupts import HeldInterrupts
 
 
 class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):

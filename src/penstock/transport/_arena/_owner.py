@@ -24,13 +24,13 @@ from typing import Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._os import Bell
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena._guests import Guests
 from penstock.transport._arena._region_pool import Stock
 from penstock.transport._arena._room import wait_for_room
 from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
-from penstock.transport._bell import Bell
 from penstock.transport._memory import Lease, Region, array_over
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)

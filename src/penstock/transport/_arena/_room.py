@@ -5,9 +5,9 @@ import select
 import time
 from typing import Protocol
 
+from penstock._os import Bell, Waiter
 from penstock.errors import UsageError
 from penstock.transport._arena._table import ArenaTable
-from penstock.transport._bell import Bell, Waiter
 from penstock.transport._memory import Lease
 
 

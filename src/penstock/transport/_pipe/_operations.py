@@ -23,9 +23,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+from penstock._os import Bell, HeldInterrupts, Waiter
 from penstock.errors import ClosedError
-from penstock.transport._bell import Bell, Waiter
-from penstock.transport._interrupts import HeldInterrupts
 
 ResultT = TypeVar("ResultT")
 Steps: TypeAlias = Generator[None, None, ResultT]

@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from penstock._os import Bell
 from penstock._tree import Element
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
-from penstock.transport._bell import Bell
 from penstock.transport._encoding import Encoded, Encoder, OnDevice
 from penstock.transport._memory import Lease, array_over
 from penstock.transport._pipe._blank import Blank

@@ -15,11 +15,11 @@ from contextlib import suppress
 from multiprocessing import connection, resource_tracker, spawn, util
 from typing import Any, Final
 
+from penstock._os import HeldInterrupts
 from penstock.concurrency._child_ends import interrupts_blocked
 from penstock.concurrency._children._forking._preparation import current_path
 from penstock.concurrency._children._forking._server import NO_SPARE, SPARE, Begun
 from penstock.concurrency._children._threads import thread_variables
-from penstock.transport._interrupts import HeldInterrupts
 from penstock.transport._process import watch_process
 
 _ENDING_SECONDS: Final = 1.0

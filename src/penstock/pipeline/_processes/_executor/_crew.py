@@ -25,14 +25,13 @@ from functools import partial
 from typing import Final, cast
 
 from penstock._caught import Caught
+from penstock._os import DaemonThread, HeldInterrupts
 from penstock.concurrency._children._child_process import ChildProcess, StartMethod
 from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, dump
 from penstock.pipeline._processes._executor._serve import keep
 from penstock.pipeline._processes._executor._worker import DiedError, Worker
-from penstock.transport._daemon_thread import DaemonThread
-from penstock.transport._interrupts import HeldInterrupts
 
 _MAX_ATTEMPTS: Final = 3
 _PATIENCE_SECONDS: Final = 2.0  # what a process has to end by itself

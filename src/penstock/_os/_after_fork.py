@@ -1,4 +1,4 @@
-"""What a forked child renews: locks that another thread held at the fork, and whatever belongs to the parent alone."""
+"""Renewal in a forked child of locks that another thread held at the fork, and of resources of the parent alone."""
 
 import os
 import weakref
@@ -13,12 +13,12 @@ class Renewable(Protocol):
         ...
 
 
-# By identity: things that are equal, such as two caches of one description, each have to be renewed.
+# Keyed by identity: two equal things, such as two caches of one description, must each be renewed.
 _living: Final[weakref.WeakValueDictionary[int, Renewable]] = weakref.WeakValueDictionary()
 
 
 def renewed_after_fork(thing: Renewable) -> None:
-    """Have `renew_after_fork` called in every forked child, for as long as the thing lives."""
+    """Call `thing.renew_after_fork` in every forked child, for as long as the thing lives."""
     _living[id(thing)] = thing
 
 

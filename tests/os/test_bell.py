@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from penstock.transport._bell import Bell
+from penstock._os import Bell
 
 
 def test_a_ring_before_the_wait_ends_it() -> None:
@@ -148,7 +148,7 @@ def test_no_interrupt_is_lost_at_any_point_of_a_wait(send: str) -> None:
     """Each of many Ctrl-C, sent by a thread at arbitrary points, ends exactly one wait; a lost one hangs the run."""
     program = f"""
         import os, signal, threading
-        from penstock.transport._bell import Bell
+        from penstock._os import Bell
 
         ROUNDS = 1500
         go = threading.Semaphore(0)

@@ -1,9 +1,9 @@
-"""A thread that the end of the program doesn't wait for, and over which no Ctrl-C is lost.
+"""A daemon thread that never loses a Ctrl-C.
 
-Two traps of `threading` are why nobody here holds a `Thread`. When the object is dropped, Python code of `threading`
-runs for it, and a Ctrl-C that arrives there is printed and forgotten; so the last to hold it is the thread itself,
-which is never interrupted. And a `join` that Ctrl-C ends takes the thread for ended (in Python 3.11); so its end is
-told by a bell.
+`DaemonThread` holds no `threading.Thread`, because of two traps of `threading`:
+  - When a `Thread` is dropped, `threading` runs Python code for it. Python prints a Ctrl-C that arrives there, and does
+    not raise it. So the last reference to the `Thread` belongs to the thread itself, which signals never interrupt.
+  - In Python 3.11 a `join` that Ctrl-C ends marks the thread as ended. So a bell reports the end.
 """
 
 import threading
@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from penstock.transport._bell import Bell
-from penstock.transport._interrupts import HeldInterrupts
+from penstock._os._bell import Bell
+from penstock._os._interrupts import HeldInterrupts
 
 
 class DaemonThread:
@@ -29,7 +29,7 @@ class DaemonThread:
         """Start the thread."""
         self.name: Final = name
         ended = Bell()
-        self._ended: Bell | None = ended  # let go of once it has rung
+        self._ended: Bell | None = ended  # None once it has rung
         with HeldInterrupts():
             thread = threading.Thread(target=_run, args=(work, ended), name=name, daemon=True)
             self._thread = weakref.ref(thread)
@@ -39,8 +39,8 @@ class DaemonThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called in the thread."""
-        return threading.get_ident() == self._ident and not self.has_ended  # idents are used again
+        """Whether the caller runs in this thread."""
+        return threading.get_ident() == self._ident and not self.has_ended  # a new thread may get the same ident
 
     @property
     def has_ended(self) -> bool:
@@ -49,7 +49,7 @@ class DaemonThread:
         return ended is None or ended.wait(0.0)
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Wait for the thread's end; Ctrl-C ends the wait, and changes nothing.
+        """Wait until the thread has ended; Ctrl-C ends the wait, and changes nothing.
 
         Returns:
             Whether it has ended; False after the timeout.
@@ -61,7 +61,7 @@ class DaemonThread:
         with HeldInterrupts():
             thread = self._thread()
             if thread is not None:
-                thread.join()  # it has nothing left to do
+                thread.join()  # short: its work is done
             del thread
         return True
 
@@ -71,4 +71,4 @@ def _run(work: Callable[[], None], ended: Bell) -> None:
         work()
     finally:
         ended.ring()
-        del ended, work  # an error of the work's that somebody keeps holds this frame
+        del ended, work  # a traceback that outlives the thread would keep them alive through this frame

@@ -1,26 +1,26 @@
-"""Several waiters for one bell: whoever clears it passes on to the others what it told.
+"""A bell with several waiters: the listener that clears it rings the others.
 
-Guarantees, for each listener as a bell's for its one waiter:
-  - No ring is lost to one who waits as: clear, look at what one waits for, wait.
-  - `wait` ends by Ctrl-C as `Bell.wait` does; an event loop may watch `fileno()` instead.
-  - A ring wakes every listener at most twice, so listeners don't keep each other awake.
+Guarantees, for each listener, as for the one waiter of a bell:
+  - No ring is lost if the waiter clears, then checks its condition, then waits.
+  - Ctrl-C ends `wait`, as it ends `Bell.wait`. An event loop may watch `fileno()` instead.
+  - A ring wakes each listener at most twice, so listeners don't keep each other awake.
 
-Each has a bell of its own beside the common one, and waits for both. All may be called from any thread; a listener has
-one waiter at a time. More than one listener needs Linux.
+Each listener has a bell of its own beside the common one, and waits for both. All methods may be called from any
+thread; a listener has one waiter at a time. More than one listener requires Linux.
 """
 
 import select
 import sys
 
+from penstock._os._bell import Bell, Waiter
 from penstock.errors import UsageError
-from penstock.transport._bell import Bell, Waiter
 
 
 class CommonBell:
-    """A bell that several listeners wait for.
+    """A bell that several listeners can wait for.
 
     Args:
-        bell: rung for all of them; it is cleared by listeners alone.
+        bell: the bell to ring for all of them; only listeners clear it.
 
     Example:
         >>> common = CommonBell(Bell())
@@ -33,27 +33,27 @@ class CommonBell:
 
     def __init__(self, bell: Bell) -> None:
         self.bell = bell
-        self.listeners: tuple[Listener, ...] = ()  # replaced as a whole, since other threads read it
+        self.listeners: tuple[Listener, ...] = ()  # immutable, since other threads iterate over it
 
     def listen(self) -> "Listener":
         """Return a new listener.
 
         Raises:
-            UsageError: there is one already, and this is not Linux.
+            UsageError: there is a listener already, and this is not Linux.
         """
         if self.listeners and sys.platform != "linux":
-            raise UsageError(f"several loaders share workers on Linux alone; this is {sys.platform}")
+            raise UsageError(f"several loaders can share workers only on Linux; this is {sys.platform}")
         listener = Listener(self)
         self.listeners = (*self.listeners, listener)
         return listener
 
     def forget(self, listener: "Listener") -> None:
-        """Tell a listener nothing more of what others clear away."""
+        """Stop waking a listener."""
         self.listeners = tuple(other for other in self.listeners if other is not listener)
 
 
 class Listener:
-    """One of those who wait; made by `CommonBell.listen`."""
+    """One waiter of a common bell; made by `CommonBell.listen`."""
 
     def __init__(self, common: CommonBell) -> None:
         self._common = common
@@ -74,24 +74,24 @@ class Listener:
             self._common.bell.ring()
 
     def clear(self) -> None:
-        """Take for heard what was rung. Look for what you wait for after this."""
-        self._own.clear()  # first: what another passes on from now on is heard
+        """Clear the bell, and wake the other listeners if it was rung. Check your condition after this call."""
+        self._own.clear()  # first: a ring of another listener after this counts
         if self._common.bell.clear():
             for other in self._common.listeners:
                 if other is not self:
                     other.ring()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when something was rung; it is not to be read from."""
+        """Return the descriptor, which is readable after a ring; do not read from it."""
         return self._descriptor
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until something is rung, and leave it so.
+        """Wait until the common bell or this listener is rung; it stays rung until `clear`.
 
         Args:
-            timeout_seconds: how long at most; None waits for ever, 0 only looks.
+            timeout_seconds: the longest wait; None has no limit, 0 returns at once.
 
         Returns:
-            True if something is rung, False after the timeout.
+            True if it is rung, False after the timeout.
         """
         return self._waiter.wait(self._descriptor, timeout_seconds)

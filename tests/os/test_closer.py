@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock._native import CallWhenDropped
-from penstock.transport._closer import Closer
+from penstock._os import Closer
 
 
 class Owner:
@@ -140,7 +140,7 @@ def test_an_error_of_a_drop_is_told_and_not_raised(monkeypatch: pytest.MonkeyPat
 def test_closed_at_the_end_of_the_program() -> None:
     """An owner that is still there is closed in good order, while all modules are there."""
     program = (
-        "from penstock.transport._closer import Closer\n"
+        "from penstock._os import Closer\n"
         "kept = [Closer(lambda number=number: print('closed', number)) for number in range(2)]\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -151,7 +151,7 @@ def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None
     """A Ctrl-C may come when it is kept for the program's end, and its maker doesn't know it yet."""
     program = (
         "import weakref\n"
-        "from penstock.transport._closer import Closer\n"
+        "from penstock._os import Closer\n"
         "make = weakref.finalize\n"
         "def make_and_interrupt(*arguments):\n"
         "    make(*arguments)\n"

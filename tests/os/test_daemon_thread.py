@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from penstock.transport._daemon_thread import DaemonThread
+from penstock._os import DaemonThread
 
 PATIENCE_SECONDS = 20.0
 

@@ -1,0 +1,63 @@
+"""A function that closes a resource exactly once: on request, else when its owner is dropped, else at program exit.
+
+Problem: Python code that runs because an object is dropped (`__del__`, a weakref callback) can't raise. Python prints a
+Ctrl-C that arrives there, and loses it. Solution: C++ calls the closer (`CallWhenDropped`); an interrupt that arrives
+meanwhile is raised in the code that runs next.
+"""
+
+import weakref
+from collections.abc import Callable
+
+from penstock._native import CallWhenDropped
+
+
+class Closer:
+    """Calls `close` until one call completes. Only the owner holds the closer, so both are dropped together.
+
+    Args:
+        close: the function; it must allow another call after an interrupt. It must not reference the owner, except
+            through objects that the garbage collector tracks.
+
+    Example:
+        >>> closer = Closer(lambda: print("closed"))
+        >>> del closer
+        closed
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._closing = _Closing(close)
+        self._when_dropped = CallWhenDropped(self._closing)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed yet."""
+        return self._closing.is_open
+
+    def __call__(self) -> None:
+        """Close now, unless that is done. After an interrupt, which is raised, it is not done: a later call closes."""
+        self._closing()
+
+
+class _Closing:
+    """The state of a closer, which outlives the owner until `close` has completed."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.is_open = True
+        self._close = close
+        # Assigned before `finalize` runs: an interrupt may arrive in between, and `__call__` reads it.
+        self._at_exit: weakref.finalize[..., _Closing] | None = None
+        # A weak reference: `finalize` lives until the program ends, and `close` may reference the owner.
+        self._at_exit = weakref.finalize(self, _close_at_exit, weakref.ref(self))
+
+    def __call__(self) -> None:
+        if self.is_open:
+            self._close()
+            self.is_open = False
+            if self._at_exit is not None:
+                self._at_exit.detach()
+
+
+def _close_at_exit(closing: "weakref.ref[_Closing]") -> None:
+    alive = closing()
+    if alive is not None:
+        alive()

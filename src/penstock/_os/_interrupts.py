@@ -1,0 +1,112 @@
+"""A scope that delays signals: their handlers run when the scope allows them, or at its end.
+
+Problem: Python may call a signal's handler between any two instructions of the main thread. The exception that the
+handler raises (Ctrl-C, a timeout, any other) then leaves things half done: a lock that was just taken is never
+released, a packet that was just read is lost. Python interrupts no other thread; there a scope does nothing.
+
+Guarantees:
+  - A handler is called once for a signal, or once for several of the same number, as Python does. Its exception is
+    raised once: by `allow`, by the code after it, or at the end of the scope.
+  - The scope restores all handlers, however it ends.
+  - Scopes may be nested: the inner scope's signals wait for the end of the outer one.
+"""
+
+import importlib
+import inspect
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, Self
+
+from penstock._caught import Handler, python_handlers
+
+_signal = importlib.import_module("_signal")
+_get: Final[Callable[[int], object]] = _signal.getsignal
+_set: Final[Callable[[int, Handler], object]] = _signal.signal
+
+
+class HeldInterrupts:
+    """A scope in which signals are held back, except between `allow` and `hold`.
+
+    At its end the scope calls the handlers of the signals that arrived.
+
+    Attributes:
+        undo: the scope calls it if a handler raises at its end, so that the caller can take back the result that it
+            can no longer return. The scope drops it at its end, since it may hold an exception whose traceback holds
+            the scope.
+        has_raised: whether a handler has raised where the scope allowed it.
+    """
+
+    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
+
+    def __init__(self) -> None:
+        self.undo: Callable[[], object] | None = None
+        self.has_raised = False
+        self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
+        self._allowed = False
+        self._handlers: dict[int, Handler] = {}
+
+    def __enter__(self) -> Self:
+        if threading.get_ident() == threading.main_thread().ident:
+            self._handlers = python_handlers()
+            try:
+                for number in self._handlers:
+                    _set(number, self._on_signal)
+            except BaseException:  # from a handler that was not replaced yet
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        undo, self.undo = self.undo, None
+        if self._handlers:
+            try:
+                try:
+                    self._restore()
+                finally:
+                    self._call_handlers()
+            except BaseException:
+                if undo is not None:
+                    undo()
+                raise
+
+    def allow(self) -> None:
+        """Call the handlers of the signals that arrived; from now on call handlers at once."""
+        self._allowed = True
+        self._call_handlers()
+
+    def hold(self) -> None:
+        """Hold signals back from now on. After a handler has raised, the scope does so by itself."""
+        self._allowed = False
+
+    def _restore(self) -> None:
+        try:
+            for number, handler in self._handlers.items():
+                if _get(number) == self._on_signal:  # if not, a handler of the program has set another one
+                    _set(number, handler)
+        except BaseException:  # from a handler that was just restored
+            self._restore()
+            raise
+
+    def _on_signal(self, number: int, frame: FrameType | None, /) -> None:
+        if number not in self._arrived:
+            self._arrived.append(number)
+        if self._allowed:
+            self._call_handlers(frame)
+
+    def _call_handlers(self, frame: FrameType | None = None) -> None:
+        if not self._arrived:
+            return
+        allowed, self._allowed = (
+            self._allowed,
+            False,
+        )  # stays False if a handler raises, so that one exception is raised
+        number = self._arrived.pop(0)
+        try:
+            self._handlers[number](number, frame or inspect.currentframe())
+        except BaseException:
+            self.has_raised = True
+            raise
+        finally:
+            self._call_handlers()
+        self._allowed = allowed
