@@ -98,3 +98,14 @@ def test_an_error_may_be_a_stop_iteration(place: dict[str, Any]) -> None:
         with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
             next(batches)
     assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("place", PLACES[:2])
+@pytest.mark.parametrize("steps", ["unbatch", "flat_map"])
+def test_a_row_that_is_chosen_twice_is_not_shared(steps: str, place: dict[str, Any]) -> None:
+    """Each choice of a row, of a batch that is taken apart or of a list of `flat_map`, has memory of its own."""
+    arrays = ps.range(8).map(array)
+    rows = arrays.batch(4).unbatch() if steps == "unbatch" else arrays.flat_map(copies, counts=[2] * 8)
+    dataset = rows.select([2, 5, 2, 2, 5, 1]).map(doubled, name="again").batch(6)
+    with ps.Loader(dataset, **place) as loader:
+        assert outcomes(loader) == outcomes(epoch_of(dataset, 0))

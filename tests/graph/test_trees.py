@@ -263,9 +263,12 @@ def test_endless_is_what_has_an_endless_part_where_it_counts() -> None:
     """A mixture is as its rule says, a zip ends with its shortest part."""
     endless = Reindex(read(3), Repeat(3, None), "repeat()")
     rule = WeightedMixture(("a", "b"), (3, 3), schedule=((0, (1, 1)),), stop="never", seed=0)
+    mixed = ("a", "b"), ((0, (1, 1)),)
     expected: dict[str, tuple[Node, bool]] = {
         "mix": (Mix((read(3), read(3)), ("a", "b"), rule, 0, "mix"), True),
         "turns": (Mix((read(3), read(3)), ("a", "b"), Turns((3, 3)), 0, "mix"), False),
+        "until the first ends": (StreamingMix((endless, read(3)), *mixed, "first", 0, "mix"), False),
+        "until all have ended": (StreamingMix((endless, read(3)), *mixed, "all", 0, "mix"), True),
         "zip": (Zip((endless, read(3)), (), 0, as_dict=False), False),
         "both": (Zip((endless, endless), (), 0, as_dict=False), True),
         "chain": (Chain((read(3), endless), ("a", "b"), 0), True),

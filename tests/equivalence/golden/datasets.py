@@ -209,6 +209,14 @@ ELEMENTS: Final[Mapping[str, Make]] = {
     "windows padded": lambda _: (
         _numbers(9).map(episode).windows(3, 2, lengths=_episode_lengths(9), partial="pad", mask="is_data").batch(4)
     ),
+    "windows random": lambda _: (
+        _numbers(9)
+        .map(episode)
+        .windows(2, 2, lengths=_episode_lengths(9), partial="pad")
+        .shuffle()
+        .random_map(with_seed, rng="seed")
+        .batch(4)
+    ),
     "windows of arrays": lambda _: (
         ps.read({"x": np.arange(60).reshape(5, 12)}, seed=4)
         .windows(4, 3, lengths=[12, 9, 4, 12, 7], partial="pad")
@@ -217,6 +225,13 @@ ELEMENTS: Final[Mapping[str, Make]] = {
     ),
     "filter index own fingerprint": lambda folder: (
         _numbers().filter(Keeps(3), name="keeps", index=folder / "keeps.index").shuffle().batch(4)
+    ),
+    "filter index random": lambda folder: (
+        _numbers()
+        .shuffle()
+        .filter(Keeps(4), name="keeps", index=folder / "keeps4.index")
+        .random_map(with_seed, rng="seed")
+        .batch(4)
     ),
     "cache": lambda _: _numbers().map(half).cache().shuffle().batch(4),
     "cache on disk": lambda folder: _numbers().map(Scale(2), name="scale").cache(folder / "cache").shuffle().batch(4),
@@ -227,6 +242,7 @@ BATCHES: Final[Mapping[str, Make]] = {
     "batch merge": lambda _: _numbers().shuffle().batch(4, merge=total, remainder="keep"),
     "batch merge padded": lambda _: _numbers().shuffle().batch(6, merge=total, remainder="pad"),
     "batch of batches": lambda _: _numbers(26).shuffle().batch(3, remainder="drop").batch(2),
+    "batch of padded batches": lambda _: _numbers(26).shuffle().batch(4, remainder="pad").batch(3),
     "padded batch": lambda _: (
         _numbers(14).shuffle().map(tokens_of).padded_batch(4, fill=-1, mask="is_token", remainder="pad")
     ),
@@ -287,6 +303,11 @@ JOINTS: Final[Mapping[str, Make]] = {
         .random_map(draws)
         .batch(6)
     ),
+    "mix in order scheduled": lambda _: (
+        ps.mix(_two(_kept(60), _kept(50)), {0: {"web": 1}, 9: {"web": 1, "code": 3}, 30: {"code": 1}}, seed=8)
+        .map_with_origin(with_origin)
+        .batch(4)
+    ),
     "mix by tokens": lambda _: (
         ps.mix(_two(_numbers(30).map(tokens_of), _numbers(30).shuffle().map(tokens_of)), measure="tokens", seed=8)
         .pack(9)
@@ -308,6 +329,7 @@ JOINTS: Final[Mapping[str, Make]] = {
 STREAMS: Final[Mapping[str, Make]] = {
     "stream": lambda _: ps.stream(Counter(46), seed=4).map(half).batch(6),
     "stream per epoch": lambda _: ps.stream(PerEpoch(), seed=4).random_map(with_seed, rng="seed").batch(3),
+    "stream per epoch repeated": lambda _: ps.stream(PerEpoch(), seed=4).repeat(2).batch(4),
     "stream without a state": lambda _: ps.stream(numbers_from_20, seed=4).batch(4),
     "stream folded": lambda _: (
         ps.stream(Counter(70), seed=4)
