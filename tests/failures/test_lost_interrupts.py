@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock._processes._exceptions import PackedError, unpack_error
 from penstock.concurrency import WorkerPool
-from penstock.concurrency._children._packed_error import PackedError, unpack_error
 from penstock.pipeline import PipelineBuilder, run_in_subprocess
 from penstock.torch import DataLoader
 

@@ -33,6 +33,8 @@ from penstock._graph._nodes import Element, walk
 from penstock._graph._streaming._chunk import Token
 from penstock._os import DaemonThread, HeldInterrupts
 from penstock._plan._plan import Plan
+from penstock._processes._exceptions import unpack_error
+from penstock._processes._seeding import observe_seeds
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
@@ -45,8 +47,6 @@ from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import SMALL_LEAF_BYTES
 from penstock._tree import flatten
 from penstock.batching._layout import cut
-from penstock.concurrency._children._packed_error import unpack_error
-from penstock.concurrency._children._seeding import observe_seeds
 from penstock.errors import ClosedError, EndOfPipeError, InternalError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
 

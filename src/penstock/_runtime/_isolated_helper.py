@@ -27,6 +27,9 @@ from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
 from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
+from penstock._processes._begin import begin_process
+from penstock._processes._exceptions import pack_error
+from penstock._processes._seeding import GlobalSeeds
 from penstock._runtime._batches import StepRange
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
 from penstock._runtime._pickle_buffers import read
@@ -36,9 +39,6 @@ from penstock._runtime._shared_output import MIN_BYTES, SharedOutput
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
-from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._packed_error import pack_error
-from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PenstockError
 from penstock.transport._arena import Arena
 from penstock.transport._arena._table import open_region

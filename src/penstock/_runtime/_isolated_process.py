@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock._os import Bell
+from penstock._processes._child import ChildProcess, StartMethod
+from penstock._processes._main_module import is_imported
+from penstock._processes._seeding import GlobalSeeds
 from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod
-from penstock.concurrency._children._main_module import is_imported
-from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.transport._memory import Region
 from penstock.transport._pipe import TensorPipeReader
 

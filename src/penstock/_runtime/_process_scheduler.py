@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._plan._plan import Plan
+from penstock._processes._seeding import observe_seeds
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob
 from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
@@ -30,7 +31,6 @@ from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Scheduler
 from penstock._runtime._shared_plan import needs_of, shared, without_streams
 from penstock._runtime._tasks import SharedJob, task_of
 from penstock._workers._processes import Starting, Work, WorkerProcesses
-from penstock.concurrency._children._seeding import observe_seeds
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 from penstock.transport._arena._table import create_region

@@ -10,9 +10,9 @@ from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._rewrite import with_parents
 from penstock._graph._streaming._build import reads_streams
 from penstock._plan._plan import Batches, Plan
+from penstock._processes._fork_server._modules import modules_of, naming
+from penstock._processes._main_module import missing
 from penstock._runtime._pickle_buffers import write
-from penstock.concurrency._children._forking._modules import modules_of, naming
-from penstock.concurrency._children._main_module import missing
 from penstock.errors import UsageError
 from penstock.transport._arena._table import create_region
 from penstock.transport._encoding._pickles import Pickled, dump, pickler, stream_of

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._os import DaemonThread
+from penstock._processes._child import ChildProcess, StartMethod, open_spare, uses_server
+from penstock._processes._exceptions import PackedError, unpack_error
+from penstock._processes._main_module import check_guard, is_imported
+from penstock._processes._seeding import GlobalSeeds
 from penstock._workers._stack import STACK_SIGNAL, StackFile
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod, open_spare, uses_server
-from penstock.concurrency._children._main_module import check_guard, is_imported
-from penstock.concurrency._children._packed_error import PackedError, unpack_error
-from penstock.concurrency._children._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.transport._ring import SlotRing
 

@@ -25,7 +25,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
-from penstock.concurrency._children._seeding import GlobalSeeds, seed_process
+from penstock._processes._seeding import GlobalSeeds, seed_process
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

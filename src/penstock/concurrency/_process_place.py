@@ -22,8 +22,8 @@ from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._child_ends import death_of, interrupts_blocked
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._child_ends import death_of, interrupts_blocked
+from penstock._processes._seeding import GlobalSeeds
 from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Worker

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
 from penstock._caught import Caught
-from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds
+from penstock._processes._seeding import GlobalSeeds, draw_seeds
 from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
 from penstock.concurrency._task_place import TaskPlace
 from penstock.concurrency._thread_place import ThreadPlace

@@ -6,7 +6,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Final, cast
 
-from penstock.concurrency._children._packed_error import error_text
+from penstock._processes._exceptions import error_text
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import DroppedItem
 

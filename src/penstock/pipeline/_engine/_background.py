@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._engine._resources import Resources
 

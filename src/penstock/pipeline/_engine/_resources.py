@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._seeding import GlobalSeeds
 from penstock.pipeline._operations._executor_stage import Remote
 from penstock.pipeline._operations._threads import Threads
 from penstock.pipeline._processes import Executors

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Final, Generic, Self
 
 from penstock._caught import Caught
-from penstock.concurrency._children._child_process import StartMethod, check_start_method
-from penstock.concurrency._children._packed_error import unpack_error
+from penstock._processes._child import StartMethod, check_start_method
+from penstock._processes._exceptions import unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._engine._engine import State, one_shot

@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._packed_error import PackedError, pack_error
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._begin import begin_process
+from penstock._processes._exceptions import PackedError, pack_error
+from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._engine._probes import Probes

@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Final, Protocol, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod
-from penstock.concurrency._children._packed_error import PackedError, unpack_error
-from penstock.concurrency._children._seeding import draw_seeds
+from penstock._processes._child import ChildProcess, StartMethod
+from penstock._processes._exceptions import PackedError, unpack_error
+from penstock._processes._seeding import draw_seeds
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
 from penstock.pipeline._engine._engine import REPLACED, STOPPED
 from penstock.pipeline._ops import Item

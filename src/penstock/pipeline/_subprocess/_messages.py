@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from penstock._frozen import frozen
-from penstock.concurrency._children._packed_error import PackedError
+from penstock._processes._exceptions import PackedError
 from penstock.pipeline._config import PipelineConfig
 from penstock.pipeline._statistics._report import PipelineReport
 

@@ -9,7 +9,7 @@ from multiprocessing.util import Finalize
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
-from penstock.concurrency._children._packed_error import unpack_error
+from penstock._processes._exceptions import unpack_error
 from penstock.errors import AlreadyRunningError, ClosedError, UsageError
 from penstock.pipeline._engine._engine import REPLACED, STOPPED, State
 from penstock.pipeline._subprocess._link import Link

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final, TypeAlias, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._packed_error import PackedError, pack_error, unpack_raised
+from penstock._processes._exceptions import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._items import size_of
 

@@ -26,8 +26,8 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread, HeldInterrupts
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._child import ChildProcess, StartMethod
+from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, dump
 from penstock.pipeline._processes._executor._serve import keep

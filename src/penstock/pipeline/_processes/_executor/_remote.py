@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock._caught import Caught
-from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds, seed_pool_process
+from penstock._processes._seeding import GlobalSeeds, draw_seeds, seed_pool_process
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import (
     ChunkCall,

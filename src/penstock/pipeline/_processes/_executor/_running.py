@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock._frozen import frozen
-from penstock.concurrency._children._child_process import StartMethod, check_start_method
-from penstock.concurrency._children._seeding import GlobalSeeds, draw_seeds
+from penstock._processes._child import StartMethod, check_start_method
+from penstock._processes._seeding import GlobalSeeds, draw_seeds
 from penstock.errors import UsageError
 from penstock.pipeline._processes._executor._chunks import dump
 from penstock.pipeline._processes._executor._crew import Call, Crew

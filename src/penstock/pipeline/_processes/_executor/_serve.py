@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._packed_error import PackedError, pack_error
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._begin import begin_process
+from penstock._processes._exceptions import PackedError, pack_error
+from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, load
 

@@ -7,9 +7,9 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.concurrency._children._child_process import ChildProcess, StartMethod
-from penstock.concurrency._children._packed_error import unpack_error
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._child import ChildProcess, StartMethod
+from penstock._processes._exceptions import unpack_error
+from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import WorkerError
 from penstock.pipeline._processes._executor._chunks import PackedOutcomes, load
 from penstock.pipeline._processes._executor._serve import Answer, Request, keep, serve

@@ -16,17 +16,17 @@ from multiprocessing import connection, resource_tracker, spawn, util
 from typing import Any, Final
 
 from penstock._os import HeldInterrupts
-from penstock.concurrency._child_ends import interrupts_blocked
-from penstock.concurrency._children._forking._preparation import current_path
-from penstock.concurrency._children._forking._server import NO_SPARE, SPARE, Begun
-from penstock.concurrency._children._threads import thread_variables
+from penstock._processes._child_ends import interrupts_blocked
+from penstock._processes._fork_server._preparation import current_path
+from penstock._processes._fork_server._server import NO_SPARE, SPARE, Begun
+from penstock._processes._thread_limits import thread_variables
 from penstock.transport._process import watch_process
 
 _ENDING_SECONDS: Final = 1.0
 # The variables have to be set before NumPy is loaded, and where Penstock is must be known before it is.
 _PROGRAM: Final = (
     "import json, os, sys; begun = json.loads(sys.argv[1]); os.environ.update(begun['environment']); "
-    "sys.path[:] = begun['path']; from penstock.concurrency._children._forking._server import main; main(begun)"
+    "sys.path[:] = begun['path']; from penstock._processes._fork_server._server import main; main(begun)"
 )
 
 

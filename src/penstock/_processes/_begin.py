@@ -19,8 +19,8 @@ from typing import Final
 from penstock._caught import keep_all
 from penstock._decisions import follow_environment
 from penstock._native import end_when_readable
-from penstock.concurrency._children._freed_memory import keep_freed_memory
-from penstock.concurrency._children._seeding import GlobalSeeds, seed_process
+from penstock._processes._freed_memory import keep_freed_memory
+from penstock._processes._seeding import GlobalSeeds, seed_process
 
 _watching: Final[set[int]] = set()  # by process: what is forked has another number
 

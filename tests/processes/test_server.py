@@ -13,16 +13,16 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from penstock.concurrency._children._child_process import open_spare
-from tests.concurrency.children import functions
-from tests.concurrency.children.helping import SECONDS, received, started, watched
+from penstock._processes._child import open_spare
+from tests.processes import functions
+from tests.processes.helping import SECONDS, received, started, watched
 
 MakeFunction = Callable[[str, str], Callable[..., None]]
 
 MODULE = """
 import os, pathlib
-from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._seeding import GlobalSeeds
+from penstock._processes._begin import begin_process
+from penstock._processes._seeding import GlobalSeeds
 
 with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
     counting.write("x")

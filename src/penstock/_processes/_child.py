@@ -13,12 +13,12 @@ from multiprocessing import connection
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock.concurrency._child_ends import death_of
-from penstock.concurrency._children._forking._forked import ForkedProcess
-from penstock.concurrency._children._forking._link import Spare, can_fork
-from penstock.concurrency._children._main_module import check_guard
-from penstock.concurrency._children._spawned import SpawnedProcess
-from penstock.concurrency._children._threads import limit_threads, thread_variables
+from penstock._processes._child_ends import death_of
+from penstock._processes._fork_server._client import Spare, can_fork
+from penstock._processes._fork_server._forked import ForkedProcess
+from penstock._processes._main_module import check_guard
+from penstock._processes._spawned import SpawnedProcess
+from penstock._processes._thread_limits import limit_threads, thread_variables
 from penstock.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.children.helping import program
+from tests.processes.helping import program
 
 SECONDS = 55.0
 
@@ -225,7 +225,7 @@ def test_importing_torch_fails_and_succeeds_later(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = """
 import importlib, sys
-from penstock.concurrency._children._seeding import observe_seeds, seed_process
+from penstock._processes._seeding import observe_seeds, seed_process
 seeds = observe_seeds()
 seed_process(seeds)
 sys.modules["ctypes"] = None  # which torch needs

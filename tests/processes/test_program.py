@@ -7,13 +7,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.concurrency.children.helping import SECONDS, program, watched
+from tests.processes.helping import SECONDS, program, watched
 
 BEGINNING = """
 import os, sys, threading
-from penstock.concurrency._children._begin import begin_process
-from penstock.concurrency._children._seeding import GlobalSeeds
-from penstock.concurrency._children._child_process import ChildProcess, open_spare
+from penstock._processes._begin import begin_process
+from penstock._processes._seeding import GlobalSeeds
+from penstock._processes._child import ChildProcess, open_spare
 
 def answer(pipe, *_):
     begin_process(GlobalSeeds(1, 2, 3))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.concurrency._children._child_process import StartMethod
-from penstock.concurrency._children._threads import limit_threads, thread_variables
-from tests.concurrency.children import functions
-from tests.concurrency.children.helping import received, started
+from penstock._processes._child import StartMethod
+from penstock._processes._thread_limits import limit_threads, thread_variables
+from tests.processes import functions
+from tests.processes.helping import received, started
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from multiprocessing import connection, resource_tracker
 from typing import Any, Final, NoReturn, TypedDict
 
 from penstock._caught import Caught
-from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
-from penstock.concurrency._children._forking._worker import MAX_DESCRIPTORS, START, name_process, serve_blank
+from penstock._processes._fork_server._blank import MAX_DESCRIPTORS, START, name_process, serve_blank
+from penstock._processes._fork_server._preparation import Preparation, adopt, inheriting
 
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"

@@ -15,8 +15,8 @@ from multiprocessing.process import BaseProcess
 from typing import Final, NoReturn
 
 from penstock._caught import Caught
-from penstock.concurrency._children._begin import watch_parent
-from penstock.concurrency._children._forking._preparation import Preparation, adopt, inheriting
+from penstock._processes._begin import watch_parent
+from penstock._processes._fork_server._preparation import Preparation, adopt, inheriting
 
 START: Final = b"start"
 MAX_DESCRIPTORS: Final = 250  # that go along with a message; the system takes 253

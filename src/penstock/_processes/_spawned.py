@@ -7,7 +7,7 @@ from contextlib import suppress
 from multiprocessing import process as process_module
 from typing import TYPE_CHECKING
 
-from penstock.concurrency._child_ends import interrupts_blocked
+from penstock._processes._child_ends import interrupts_blocked
 from penstock.transport._process import watch_process
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from contextlib import ExitStack, suppress
 from multiprocessing import connection, reduction
 from typing import Any, Final, NotRequired, TypedDict
 
-from penstock.concurrency._children._forking._link import servers
-from penstock.concurrency._children._forking._modules import modules_of
-from penstock.concurrency._children._forking._preparation import preparation
-from penstock.concurrency._children._forking._worker import MAX_DESCRIPTORS, START, ForkedDescriptor, ForkedProgram
-from penstock.concurrency._children._threads import thread_variables
+from penstock._processes._fork_server._blank import MAX_DESCRIPTORS, START, ForkedDescriptor, ForkedProgram
+from penstock._processes._fork_server._client import servers
+from penstock._processes._fork_server._modules import modules_of
+from penstock._processes._fork_server._preparation import preparation
+from penstock._processes._thread_limits import thread_variables
 from penstock.errors import InternalError
 
 _NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and all of our processes seed it

@@ -5,9 +5,9 @@ import platform
 
 import pytest
 
-from penstock.concurrency._children._child_process import StartMethod
-from tests.concurrency.children import functions
-from tests.concurrency.children.helping import received, started
+from penstock._processes._child import StartMethod
+from tests.processes import functions
+from tests.processes.helping import received, started
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or "san" in os.environ.get("LD_PRELOAD", ""), reason="this is glibc's malloc"

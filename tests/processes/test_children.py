@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.concurrency._children._child_process import StartMethod, check_start_method
+from penstock._processes._child import StartMethod, check_start_method
 from penstock.errors import UsageError
-from tests.concurrency.children import functions
-from tests.concurrency.children.helping import SECONDS, received, started
+from tests.processes import functions
+from tests.processes.helping import SECONDS, received, started
 
 METHODS: list[StartMethod] = ["forkserver", "spawn"]
 
