@@ -39,5 +39,5 @@ def test_lines_are_where_values_are() -> None:
 
 def test_a_missing_line_is_said() -> None:
     """Results without the other loader make no picture."""
-    with pytest.raises(ValueError, match=r"two widths or more; torch has fewer\. Run memory with --rivals"):
+    with pytest.raises(ValueError, match=r"at least two widths; torch has fewer\. Run memory with --rivals"):
         lines_of(results(penstock_torch={2: 231.0, 8: 231.0}))
