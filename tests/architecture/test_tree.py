@@ -8,7 +8,9 @@ from tests.architecture.tree import files, name_of
 MAX_LINES = 800
 
 # Name of the file, and why it may be larger.
-LARGE_FILES: dict[str, str] = {}
+LARGE_FILES: dict[str, str] = {
+    "src/penstock/_dataset/_dataset.py": "one class is one file; half of it are the docstrings of its public verbs",
+}
 
 # How many waivers src and native hold. It may only fall; who removes one lowers it.
 WAIVERS = 20

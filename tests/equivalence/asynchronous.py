@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock._dataset._dataset import Dataset
+from penstock._dataset import Dataset
 from penstock._graph._nodes import Node, Read, parents_of
 from penstock._graph._rewrite import with_parents
 

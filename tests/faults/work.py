@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock as ps
-from penstock._dataset._dataset import Dataset
+from penstock._dataset import Dataset
 from penstock._graph._length import length
 from penstock._graph._nodes import Batch, Filter, FlatMap, Group, Limit, Map, Node, Read, parents_of, walk
 from penstock._graph._rewrite import with_parents

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
-from penstock._dataset._dataset import Dataset
+from penstock._dataset._dataset import Dataset, T_co
 from penstock._dataset._mixing import concatenate, interleave, mix, zip_datasets
 from penstock._dataset._read import integers, read, stream
 
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 else:
     __getattr__ = _lazy.from_modules(__name__, filter_bits="penstock._dataset._filter_index")
 
-__all__ = ["Dataset", "concatenate", "integers", "interleave", "mix", "read", "stream", "zip_datasets"]
+__all__ = ["Dataset", "T_co", "concatenate", "integers", "interleave", "mix", "read", "stream", "zip_datasets"]

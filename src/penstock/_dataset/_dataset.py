@@ -1,28 +1,110 @@
-"""The dataset: all verbs together, what Python asks of a sequence, and how a dataset is looked at."""
+"""The dataset: a chainable description of data, with all its verbs.
 
+A verb checks its arguments, wraps the node of this dataset in one more node, and returns the dataset of that. Nothing
+is read until an element is needed. Arguments that take long to check are checked in `_packing.py`; an indexed filter is
+computed in `_filter_index.py`.
+"""
+
+import itertools
 import operator
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, SupportsIndex, TypeVar, cast, overload
 
-from penstock import _graph, _plan
-from penstock._dataset._batches import BatchVerbs
-from penstock._dataset._elements import ElementVerbs
-from penstock._dataset._order import OrderVerbs, chosen
-from penstock._dataset._packing import PackingVerbs
-from penstock._dataset._verbs import T_co
-from penstock._graph._describe import html_text, tree_text, verb_text
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import _dataset, _graph, _plan, _storage
+from penstock._dataset._packing import (
+    Lengths,
+    bucket_limits,
+    bucket_rows,
+    keeps_remainder,
+    make_bucketing,
+    make_packing,
+    planned_buckets,
+    planned_packing,
+)
+from penstock._graph._cache_identity import cache_identity
+from penstock._graph._describe import function_name, html_text, tree_text, verb_text
 from penstock._graph._fingerprint import fingerprint
-from penstock._graph._length import length
-from penstock._graph._nodes import Element, chain
-from penstock._graph._verify import finite_length, need_count, need_end, need_indexable
+from penstock._graph._jax_keys import need_jax
+from penstock._graph._length import is_indexable, length
+from penstock._graph._nodes import (
+    Batch,
+    Bucket,
+    Cache,
+    Element,
+    Filter,
+    FlatMap,
+    Limit,
+    Map,
+    Merge,
+    Node,
+    OnError,
+    Origin,
+    Pack,
+    RandomForm,
+    Reindex,
+    Remainder,
+    Unbatch,
+    Windows,
+    WindowShuffle,
+    chain,
+    root,
+)
+from penstock._graph._rewrite import choose, repeated
+from penstock._graph._verify import (
+    finite_length,
+    need_count,
+    need_end,
+    need_finite,
+    need_fixed_order,
+    need_function,
+    need_indexable,
+    need_integer,
+    need_name,
+    parse_bytes,
+    refuse,
+    verify_cached,
+    verify_step,
+)
+from penstock._seeds import derive
+from penstock.batching import Pad, Stack
 from penstock.batching._leaf import element_spec
-from penstock.sampling import Slice
+from penstock.errors import UsageError
+from penstock.sampling import (
+    Balance,
+    CheckedSampler,
+    FixedEpoch,
+    FixedOrder,
+    Ragged,
+    Repeat,
+    ScalarSampler,
+    Select,
+    Shuffle,
+    Slice,
+    WeightedDraws,
+    WindowTable,
+    balanced_length,
+    split_counts,
+)
+from penstock.sampling._sampler import check_sampler
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from penstock._plan import Explanation
 
+    T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)  # `Dataset` alone means `Dataset[Any]`
+else:
+    T_co = TypeVar("T_co", covariant=True)
 
-class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVerbs[T_co]):
+U = TypeVar("U")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class Dataset(Generic[T_co]):
     """A lazy description of data: what the model sees at step N is a pure function of it and N.
 
     Made by `read` and `range`; every verb returns a new dataset. Datasets are values: immutable, comparable with `==`,
@@ -40,7 +122,61 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
         (True, [0.0, 1.0, 2.0])
     """
 
-    __slots__ = ()
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __len__(self) -> int:
+        return finite_length(self._node)
+
+    def __bool__(self) -> bool:
+        return True  # an ordered dataset has no length, and `if dataset:` must not ask for it
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Dataset[T_co]": ...
+    def __getitem__(self, index: SupportsIndex | slice) -> "T_co | Dataset[T_co]":
+        """Return the element at a position of epoch 0, or a dataset of a slice of them.
+
+        Raises:
+            IndexError: if there is no such position.
+        """
+        total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
+        if isinstance(index, slice):
+            need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
+            return self._new(choose(self._node, Slice.from_slice(index, total), _slice_text(index)))
+        position = operator.index(index)
+        need_end(self._node, f"[{position}]", counts_from_end=position < 0)
+        if not -total <= position < total:
+            raise IndexError(f"position must be in [{-total}, {total}); got {position}")
+        element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
+        return element
+
+    def __iter__(self) -> Iterator[T_co]:
+        return _graph.elements(self._node, 0, 0, _graph.Context())
+
+    def __eq__(self, other: object) -> bool:
+        return self._node == other.node if isinstance(other, Dataset) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Without the source: it may be unhashable, and its repr may differ between equal ones.
+        read, *steps = chain(self._node)
+        return hash((length(read), tuple(map(verb_text, steps))))
+
+    def __repr__(self) -> str:
+        return tree_text(self._node)
+
+    def _repr_html_(self) -> str:
+        first: list[Element] = []
+        for element in self:
+            first.append(element)
+            if len(first) == 8:
+                break
+        return html_text(self._node, first)
+
+    # Looking at a dataset
 
     def check(self, count: int = 8) -> None:
         """Evaluate elements twice, and raise a GraphError that names a step which isn't a function of its input.
@@ -92,54 +228,853 @@ class Dataset(OrderVerbs[T_co], ElementVerbs[T_co], BatchVerbs[T_co], PackingVer
         parts = fingerprint(self._node)
         return {"source": parts.source, "order": parts.order, "functions": parts.functions}
 
-    def __len__(self) -> int:
-        return finite_length(self._node)
+    @property
+    def node(self) -> Node:
+        """The description itself: a tree of frozen nodes. Internal; its form may change."""
+        return self._node
 
-    def __bool__(self) -> bool:
-        return True  # an ordered dataset has no length, and `if dataset:` must not ask for it
+    # Order: which elements there are, and in what order. Most are a sampler over the dataset below.
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> T_co: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Dataset[T_co]": ...
-    def __getitem__(self, index: SupportsIndex | slice) -> "T_co | Dataset[T_co]":
-        """Return the element at a position of epoch 0, or a dataset of a slice of them.
+    def shuffle(self) -> "Dataset[T_co]":
+        """Return the elements in a random order: a true permutation, new in every epoch, in no memory.
+
+        Errors: a GraphError if the dataset has no positions (after `filter`) or no end.
+
+        Example:
+            >>> import penstock as ps
+            >>> sorted(ps.range(5, seed=7).shuffle())
+            [0, 1, 2, 3, 4]
+        """
+        count = need_finite(self._node, "shuffle()")
+        return self._new(self._permuted(count, "shuffle", "shuffle()"))
+
+    def reindex(self, sampler: ScalarSampler) -> "Dataset[T_co]":
+        """Return the elements in the order that a sampler gives: any pure map from (epoch, position) to them.
+
+        Args:
+            sampler: has `len()` and `sampler(epoch, position) -> (epoch, position of this dataset)`, and, for speed,
+                `block` over int64 arrays.
 
         Raises:
-            IndexError: if there is no such position.
+            UsageError: if it has not.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(4).reindex(ps.sampling.Slice(start=3, step=-1, length=4)))
+            [3, 2, 1, 0]
         """
-        total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
-        if isinstance(index, slice):
-            need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
-            return self._new(chosen(self._node, Slice.from_slice(index, total), _slice_text(index)))
-        position = operator.index(index)
-        need_end(self._node, f"[{position}]", counts_from_end=position < 0)
-        if not -total <= position < total:
-            raise IndexError(f"position must be in [{-total}, {total}); got {position}")
-        element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
-        return element
+        total = need_indexable(self._node, "reindex()", "Use reindex before it.")
+        check_sampler(sampler)
+        is_own = type(sampler).__module__.startswith("penstock.")
+        checked = sampler if is_own else CheckedSampler(sampler, total)
+        return self._new(Reindex(self._node, checked, f"reindex({type(sampler).__name__})"))
 
-    def __iter__(self) -> Iterator[T_co]:
-        return _graph.elements(self._node, 0, 0, _graph.Context())
+    def shard(self, index: int, count: int) -> "Dataset[T_co]":
+        """Return every `count`-th element from `index` on: a fixed split, the same in every epoch.
 
-    def __eq__(self, other: object) -> bool:
-        return self._node == other.node if isinstance(other, Dataset) else NotImplemented
+        For the ranks of a training job give the loader `shard=` instead, which cuts each global batch.
 
-    def __hash__(self) -> int:
-        # Without the source: it may be unhashable, and its repr may differ between equal ones.
-        read, *steps = chain(self._node)
-        return hash((length(read), tuple(map(verb_text, steps))))
+        Args:
+            index: which shard, in [0, count).
+            count: how many shards there are, at least 1.
 
-    def __repr__(self) -> str:
-        return tree_text(self._node)
+        Raises:
+            UsageError: if one is out of its range.
 
-    def _repr_html_(self) -> str:
-        first: list[Element] = []
-        for element in self:
-            first.append(element)
-            if len(first) == 8:
-                break
-        return html_text(self._node, first)
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(10).shard(1, 4))
+            [1, 5, 9]
+        """
+        count, index = need_count("count", count, 1), need_count("index", index)
+        if index >= count:
+            raise UsageError(f"index must be in [0, count); got index={index}, count={count}")
+        total = need_finite(self._node, "shard()")
+        return self._new(
+            choose(self._node, Slice(index, count, len(range(index, total, count))), f"shard({index}, {count})")
+        )
+
+    def take(self, count: int) -> "Dataset[T_co]":
+        """Return the first `count` elements, or all if there are fewer.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(10).take(3))
+            [0, 1, 2]
+        """
+        total = need_indexable(self._node, "take()", "Use take before it.")
+        count = need_count("count", count)
+        return self._new(choose(self._node, Slice(0, 1, min(count, total)), f"take({count})"))
+
+    def skip(self, count: int) -> "Dataset[T_co]":
+        """Return all but the first `count` elements.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(5).skip(3))
+            [3, 4]
+        """
+        total = need_finite(self._node, "skip()")
+        count = need_count("count", count)
+        start = min(count, total)
+        return self._new(choose(self._node, Slice(start, 1, total - start), f"skip({count})"))
+
+    def select(self, positions: Sequence[int] | Sequence[bool] | NDArray[np.integer | np.bool_]) -> "Dataset[T_co]":
+        """Return the elements at the given positions, in that order; a position may come more than once.
+
+        Args:
+            positions: whole numbers, negative ones counted from the end, or one bool for every element.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(10).select([7, 2, -1]))
+            [7, 2, 9]
+        """
+        total = need_finite(self._node, "select()")
+        sampler = Select.from_positions(positions, total)
+        return self._new(choose(self._node, sampler, f"select({len(sampler)} positions)"))
+
+    def split(self, fractions: Mapping[str, float], *, seed: int = 0) -> "dict[str, Dataset[T_co]]":
+        """Return disjoint random parts, such as train and validation; each keeps its records in every epoch.
+
+        Args:
+            fractions: a name and a share for each part; the shares are positive and sum to at most 1.
+            seed: another seed gives other parts. It is independent of the dataset's own.
+
+        Example:
+            >>> import penstock as ps
+            >>> parts = ps.range(10).split({"train": 0.8, "val": 0.2})
+            >>> len(parts["train"]), sorted([*parts["train"], *parts["val"]])
+            (8, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+        """
+        total = need_finite(self._node, "split()")
+        dealt = Reindex(self._node, FixedOrder(Shuffle(total, derive(need_integer("seed", seed), "split"))), "")
+        parts: dict[str, Dataset[T_co]] = {}
+        start = 0
+        for name, count in split_counts(total, fractions).items():
+            parts[name] = self._new(choose(dealt, Slice(start, 1, count), f"split()[{name!r}]"))
+            start += count
+        return parts
+
+    def subset(self, count: int) -> "Dataset[T_co]":
+        """Return `count` random elements, others in each epoch; over many epochs each comes equally often.
+
+        Raises:
+            UsageError: if there are fewer than `count`.
+
+        Example:
+            >>> import penstock as ps
+            >>> len(set(ps.range(100).subset(10)))
+            10
+        """
+        total = need_finite(self._node, "subset()")
+        count = need_count("count", count)
+        if count > total:
+            raise UsageError(f"count must be at most the dataset's length; got count={count}, length={total}")
+        shuffled = self._permuted(total, "subset", "")
+        return self._new(Reindex(shuffled, Slice(0, 1, count), f"subset({count})"))
+
+    def sample(
+        self, weights: Sequence[float] | NDArray[np.integer | np.floating], count: int | None = None
+    ) -> "Dataset[T_co]":
+        """Return elements drawn with replacement, each as often as its weight says, others in each epoch.
+
+        Every draw is a hash of its position over an alias table (Walker, 1977): any can be made on its own.
+
+        Args:
+            weights: one for each element, at least 0 and not all 0; they need not sum to 1.
+            count: how many draws make an epoch; by default as many as there are elements.
+
+        Raises:
+            UsageError: if the weights are none.
+
+        Example:
+            >>> import penstock as ps
+            >>> sorted(set(ps.range(3).sample([0, 1, 1], 20)))
+            [1, 2]
+        """
+        total = need_finite(self._node, "sample()")
+        count = total if count is None else need_count("count", count)
+        drawn = _one_each("weights", weights, total)
+        name, seed = self._random_step("sample")
+        return self._new(Reindex(self._node, WeightedDraws(drawn, count, seed), f"sample({count})", name))
+
+    def balance(
+        self, labels: Sequence[int] | Sequence[str] | NDArray[Any], count: int | None = None
+    ) -> "Dataset[T_co]":
+        """Return elements of which every class has an equal share, in an order that changes with the epoch.
+
+        As many consecutive elements as there are classes hold one of each. Every class goes through a permutation of
+        its own, and then through another: within a pass no element comes twice.
+
+        Args:
+            labels: the class of each element, integers or strings.
+            count: how many elements make an epoch; by default as many as give the largest class one pass.
+
+        Raises:
+            UsageError: if there isn't a label for each element.
+
+        Example:
+            >>> import penstock as ps
+            >>> labels = ["cat"] * 6 + ["dog"] * 2
+            >>> drawn = list(ps.range(8).balance(labels))
+            >>> len(drawn), sum(number >= 6 for number in drawn)
+            (12, 6)
+        """
+        total = need_finite(self._node, "balance()")
+        classes = _one_each("labels", labels, total)
+        count = balanced_length(classes) if count is None else need_count("count", count)
+        name, seed = self._random_step("balance")
+        return self._new(Reindex(self._node, Balance(classes, count, seed), f"balance({count})", name))
+
+    def window_shuffle(self, size: int, *, name: str | None = None) -> "Dataset[T_co]":
+        """Return the elements in windows of `size` consecutive ones, each window in a random order of its own.
+
+        For what can only be read in order, as after `filter` or from a stream; `shuffle` is better where it can be. A
+        loader's state holds a position in the window, and a restore computes that one window again.
+
+        Args:
+            size: elements of a window; the last may have fewer. No element is lost or comes twice.
+            name: names the random stream; by default "window_shuffle".
+
+        Example:
+            >>> import penstock as ps
+            >>> numbers = list(ps.range(25, seed=7).filter(lambda number: True).window_shuffle(10))
+            >>> sorted(numbers) == list(range(25)), sorted(numbers[:10]) == list(range(10))
+            (True, True)
+        """
+        size = need_count("size", size, 1)
+        step_name, seed = self._random_step("window_shuffle", name)
+        return self._new(WindowShuffle(self._node, size, step_name, seed))
+
+    def limit(self, count: int) -> "Dataset[T_co]":
+        """Return the first `count` elements; above a batch, that is how many steps an epoch has, on every rank.
+
+        Where the dataset can only be read in order this is what makes all ranks end together. One of several ranks that
+        runs out of data before is then an error, that says so; a single rank ends with its data.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(10).filter(lambda number: number % 2).limit(3))
+            [1, 3, 5]
+        """
+        count = need_count("count", count)
+        if is_indexable(self._node):
+            return self.take(count)
+        return self._new(Limit(self._node, count))
+
+    def repeat(self, times: int | None = None, *, reshuffle: bool = True) -> "Dataset[T_co]":
+        """Return the elements over and over: each pass is another epoch of what is below.
+
+        What can only be read in order goes on over the passes' ends: batches and packed sequences are filled up with
+        the next pass's elements.
+
+        Args:
+            times: how many passes make one epoch of the result; None repeats without end.
+            reshuffle: False gives every pass the order and the random maps of the first.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(3).repeat(2))
+            [0, 1, 2, 0, 1, 2]
+        """
+        if times is not None:
+            times = need_count("times", times, 1)
+        if not is_indexable(self._node):
+            if not reshuffle:
+                refuse(self._node, "reshuffle=False needs positions. Use repeat before the step that has none.")
+            return self._new(repeated(self._node, times))
+        total = need_finite(self._node, "repeat()")
+        verb = f"repeat({'' if times is None else times})"
+        return self._new(Reindex(self._node, Repeat(total, times, reshuffle=reshuffle), verb))
+
+    def epoch(self, number: int) -> "Dataset[T_co]":
+        """Return the dataset fixed at an epoch: the same order and random maps at every pass, as for validation.
+
+        Example:
+            >>> import penstock as ps
+            >>> fixed = ps.range(100).shuffle().epoch(3)
+            >>> list(fixed) == list(fixed.repeat(2))[100:]
+            True
+        """
+        total = need_indexable(self._node, "epoch()", "Use epoch before it.")
+        number = need_count("number", number)
+        return self._new(Reindex(self._node, FixedEpoch(total, number), f"epoch({number})"))
+
+    # Elements: functions of each element alone
+
+    def map(
+        self, function: Callable[[T_co], U], *, name: str | None = None, on_error: OnError = "raise"
+    ) -> "Dataset[U]":
+        """Return `function(element)` of every element.
+
+        Args:
+            function: a function of the element alone. Called in blocks, on any worker, twice if need be. With
+                `ps.PerWorker(make)` each worker makes its own, as for a decoder, a tokenizer or a connection.
+            name: for messages; by default the function's own.
+            on_error: what an exception does: "raise" it; "skip" the element, which makes the dataset ordered; or
+                `ps.Substitute()` another position's element.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(3).map(lambda number: number * 10))
+            [0, 10, 20]
+        """
+        need_function("map", function)
+        return self._map(function, name, "none", on_error)
+
+    @overload
+    def random_map(
+        self,
+        function: "Callable[[T_co, np.random.Generator], U]",
+        *,
+        rng: Literal["generator"] = "generator",
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co, int], U],
+        *,
+        rng: Literal["seed"],
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co, Any], U],
+        *,
+        rng: Literal["jax"],
+        globals: Literal[False] = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    @overload
+    def random_map(
+        self,
+        function: Callable[[T_co], U],
+        *,
+        rng: Literal["generator"] = "generator",
+        globals: Literal[True],
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[U]": ...
+    def random_map(
+        self,
+        function: Callable[..., Any],
+        *,
+        rng: Literal["generator", "seed", "jax"] = "generator",
+        globals: bool = False,
+        name: str | None = None,
+        on_error: OnError = "raise",
+    ) -> "Dataset[Any]":
+        """Return `function(element, rng)` of every element: random, and the same for any number of workers.
+
+        The randomness is derived from (the dataset's seed, the step's name, epoch, position). Adding other steps does
+        not change it; renaming this one does.
+
+        Args:
+            function: takes the element and a `numpy.random.Generator` that is valid only during the call.
+            rng: "seed" hands over a 64-bit integer instead of a generator; "jax" a key for `jax.random`, on the host,
+                where what is computed from it is computed too. Workers that are processes see no accelerator there.
+            globals: call `function(element)` with `random`, NumPy's global generator and (if loaded) torch's seeded
+                around the call, for augmentations that draw from these. Such a step never runs on threads.
+            name: names the random stream; by default the function's own, with `#2` for its second use.
+            on_error: as in `map`.
+
+        Raises:
+            UsageError: if an argument is none of these.
+            MissingDependencyError: rng="jax" where JAX isn't installed.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.range(3, seed=1).random_map(lambda number, rng: number + rng.random())
+            >>> list(dataset) == list(dataset)
+            True
+        """
+        need_function("random_map", function)
+        if rng not in ("generator", "seed", "jax"):
+            raise UsageError(f'rng must be "generator", "seed" or "jax"; got rng={rng!r}')
+        if globals and rng != "generator":
+            raise UsageError(
+                f"globals=True hands nothing to the function, so rng={rng!r} has no use. Leave one of them out."
+            )
+        if rng == "jax":
+            need_jax()
+            return self._map(function, name, "key", on_error)
+        return self._map(function, name, "globals" if globals else rng, on_error)
+
+    def map_with_origin(
+        self, function: Callable[[T_co, Origin], U], *, name: str | None = None, on_error: OnError = "raise"
+    ) -> "Dataset[U]":
+        """Return `function(element, origin)`; the origin tells the element's position, key, epoch and seed.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(2).map_with_origin(lambda number, origin: (number, origin.epoch, origin.key)))
+            [(0, 0, 0), (1, 0, 1)]
+        """
+        need_function("map_with_origin", function)
+        return self._map(function, name, "origin", on_error)
+
+    def filter(
+        self,
+        predicate: Callable[[T_co], object],
+        *,
+        name: str | None = None,
+        index: "str | os.PathLike[str] | None" = None,
+    ) -> "Dataset[T_co]":
+        """Return the elements for which `predicate(element)` is true; they can only be read in order.
+
+        With `index`, they have positions: the predicate is called for all elements now, on threads, and one bit each is
+        kept in a file. The result has a length, can be shuffled, split and indexed, and reads nothing that is left out.
+        Whoever calls it again, another rank or the next run, loads the file; while one process computes, others wait
+        for it. Above a shuffle the elements are the same in every epoch, and reordered among themselves.
+
+        Args:
+            predicate: a function of the element alone. Called in blocks, on any worker, twice if need be.
+            name: for messages; by default the function's own.
+            index: the path of the file. Made where it is missing; computed again and replaced, with a warning, where it
+                is damaged or the source, the order or the code of a function differs. That doesn't show what a function
+                reads from files or calls in other packages: after such a change remove the file.
+
+        Raises:
+            UsageError: with `index`, if it names a file of another kind, or one that can't be written.
+            GraphError: with `index`, if the dataset has no positions or no end, or if a step below gives other elements
+                in another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(6).filter(lambda number: number % 2))
+            [1, 3, 5]
+
+            >>> import os, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     odd = ps.range(6).filter(lambda number: number % 2, index=os.path.join(folder, "odd"))
+            >>> len(odd), odd[1], sorted(odd.shuffle())
+            (3, 3, [1, 3, 5])
+        """
+        need_function("filter", predicate)
+        step_name = function_name(predicate) if name is None else need_name(name)
+        if index is not None:
+            bits = _dataset.filter_bits(self._node, predicate, step_name, index)
+            return self._new(choose(self._node, bits, f"filter({step_name}, indexed)"))
+        return self._new(Filter(self._node, predicate, step_name))
+
+    def flat_map(
+        self,
+        function: Callable[[T_co], Sequence[U]],
+        *,
+        counts: Sequence[int] | NDArray[np.integer] | None = None,
+        name: str | None = None,
+    ) -> "Dataset[U]":
+        """Return the elements of the list that `function(element)` makes of each element, none or many.
+
+        Args:
+            function: returns a list of elements.
+            counts: how many elements it makes of each, where that is known: the result can then be indexed, shuffled
+                and cut into equal parts. Otherwise it is read in order.
+            name: for messages; by default the function's own.
+
+        Raises:
+            UsageError: if there isn't a count for each element.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.range(4).flat_map(lambda number: [number] * number))
+            [1, 2, 2, 3, 3, 3]
+            >>> ps.range(4).flat_map(lambda number: [number] * number, counts=[0, 1, 2, 3])[-1]
+            3
+        """
+        need_function("flat_map", function)
+        step_name = self._step_name(function_name(function), name)
+        if counts is None:
+            return self._new(FlatMap(self._node, function, step_name))
+        total = need_finite(self._node, "flat_map(…, counts=…)")
+        need_fixed_order(self._node, "flat_map(…, counts=…)")
+        known = Ragged(_one_each("counts", counts, total))
+        return self._new(FlatMap(self._node, function, step_name, known))
+
+    def windows(
+        self,
+        length: int,
+        stride: int = 1,
+        *,
+        lengths: Sequence[int] | NDArray[np.integer],
+        partial: Literal["drop", "pad"] = "drop",
+        mask: str | None = None,
+    ) -> "Dataset[T_co]":
+        """Return windows of `length` consecutive frames of each element, an episode with a leading axis of frames.
+
+        Any window is found by its position; of a source with `read_spans` only the window's frames are read.
+
+        Args:
+            length: frames of a window.
+            stride: frames between the starts of two windows of an episode.
+            lengths: how many frames each element has, in order.
+            partial: what becomes of a last window that runs past its episode: "drop" it, or "pad" it by repeating the
+                last frame. With "pad" and a stride of at most `length` no frame is lost.
+            mask: names a bool leaf of shape (length,) that is true for frames of data; for elements that are dicts.
+
+        Raises:
+            UsageError: if there isn't a length for each element.
+            GraphError: if the order of the episodes changes from epoch to epoch; shuffle the windows instead.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> episodes = [{"state": np.arange(5)}, {"state": np.arange(10, 12)}]
+            >>> windows = ps.read(episodes).windows(3, 2, lengths=[5, 2], partial="pad")
+            >>> [window["state"].tolist() for window in windows]
+            [[0, 1, 2], [2, 3, 4], [10, 11, 11]]
+        """
+        total = need_finite(self._node, "windows()")
+        need_fixed_order(self._node, "windows()")
+        known = _one_each("lengths", lengths, total)
+        if mask is not None:
+            need_name(mask)
+        return self._new(Windows(self._node, WindowTable(known, length, stride=stride, partial=partial), mask))
+
+    def cache(
+        self,
+        where: "str | os.PathLike[str] | None" = None,
+        *,
+        size: int | str = "1GiB",
+        version: str | None = None,
+    ) -> "Dataset[T_co]":
+        """Return the same elements, each kept once it was computed: in memory, or in a directory.
+
+        When the cache is full it keeps what it has: elements come once an epoch, so replacing would only thrash.
+
+        Args:
+            where: a directory, shared by all processes that use it; None keeps elements in this process's memory. The
+                directory is trusted like code. It is keyed by the source, the order and the functions' code: a change
+                of any computes anew.
+            size: bytes, or text such as "20GB".
+            version: stands for the code of functions that can't be told apart, such as lambdas; change it when they do.
+
+        Raises:
+            GraphError: above a random step or an order that changes with the epoch, since every epoch would get the
+                first one's; or a directory and a lambda without a version.
+
+        Example:
+            >>> import penstock as ps
+            >>> calls = []
+            >>> dataset = ps.range(3).map(lambda number: calls.append(number) or number).cache()
+            >>> list(dataset), list(dataset), len(calls)
+            ([0, 1, 2], [0, 1, 2], 3)
+        """
+        need_finite(self._node, "cache()")
+        need_fixed_order(self._node, "cache()")
+        verify_cached(self._node, on_disk=where is not None, version=version)
+        limit = parse_bytes("size", size)
+        identity = cache_identity(self._node, version)
+        if where is None:
+            return self._new(Cache(self._node, _storage.MemoryCache(limit, identity), "cache()"))
+        store = _storage.DiskCache(os.fspath(where), identity, limit)
+        store.open()
+        return self._new(Cache(self._node, store, f"cache({os.fspath(where)!r})"))
+
+    # Batches: consecutive elements merged into one, and taken apart again
+
+    # First what matches where the elements' type isn't known: nothing else is a Dataset[Never].
+    @overload
+    def batch(
+        self: "Dataset[Never]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+    ) -> "Dataset[Any]": ...
+    @overload
+    def batch(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload] - a bool is an int too
+        self: "Dataset[bool]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.bool_]]": ...
+    @overload
+    def batch(
+        self: "Dataset[int]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.int64]]": ...
+    @overload
+    def batch(
+        self: "Dataset[float]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[np.float64]]": ...
+    @overload
+    def batch(
+        self: "Dataset[NDArray[Scalar]]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[NDArray[Scalar]]": ...
+    @overload
+    def batch(
+        self: "Dataset[str]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[list[str]]": ...
+    @overload
+    def batch(
+        self: "Dataset[bytes]", size: int, *, remainder: Remainder = "keep", mask: None = None
+    ) -> "Dataset[list[bytes]]": ...
+    @overload
+    def batch(
+        self: "Dataset[dict[str, Any]]", size: int, *, remainder: Remainder = "keep", mask: str | None = None
+    ) -> "Dataset[dict[str, Any]]": ...
+    @overload
+    def batch(
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        mask: None = None,
+        merge: Callable[[list[T_co]], U],
+    ) -> "Dataset[U]": ...
+    @overload
+    def batch(
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        mask: str,
+        merge: Callable[[list[T_co]], object],
+    ) -> "Dataset[Any]": ...
+    @overload
+    def batch(
+        self, size: int, *, remainder: Remainder = "keep", mask: str | None = None, merge: None = None
+    ) -> "Dataset[Any]": ...
+    def batch(
+        self,
+        size: int,
+        *,
+        remainder: Remainder = "keep",
+        mask: str | None = None,
+        merge: Merge | None = None,
+    ) -> "Dataset[Any]":
+        """Return batches of `size` elements, stacked leaf by leaf.
+
+        Arrays and scalars get a leading axis of `size` rows; int, float and bool become int64, float64 and bool;
+        str and bytes become a list. A differing dtype or shape is an error, never promoted.
+
+        Args:
+            size: rows of the *global* batch, over all ranks; at least 1.
+            remainder: what becomes of a last batch that isn't full: "keep" it short, "drop" it, or "pad" it with its
+                last element.
+            mask: names a bool leaf, in every batch, that is true for rows of data and false for padding.
+            merge: a function from a list of elements to a batch, instead of stacking.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+        """
+        if merge is not None:
+            need_function("merge", merge)
+        return self._batch(size, merge or Stack(), remainder, mask)
+
+    def padded_batch(
+        self,
+        size: int,
+        *,
+        length: int | None = None,
+        fill: float = 0,
+        mask: str | None = None,
+        remainder: Remainder = "keep",
+    ) -> "Dataset[Any]":
+        """Return batches of elements whose arrays differ in length, padded along their first axis.
+
+        Args:
+            size: as in `batch`.
+            length: pad to this many; None pads to the longest of each batch.
+            fill: the value of padding.
+            mask: names a bool leaf of shape (rows, length): true where there is data.
+            remainder: as in `batch`.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> batches = ps.range(1, 4).map(lambda number: np.full(number, number)).padded_batch(3)
+            >>> batches[0].tolist()
+            [[1, 0, 0], [2, 2, 0], [3, 3, 3]]
+        """
+        if length is not None:
+            length = need_count("length", length, 1)
+        return self._batch(size, Pad(length, fill, mask), remainder, None)
+
+    def unbatch(self) -> "Dataset[Any]":
+        """Return the rows of each batch as elements again.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(row) for row in ps.range(5).batch(2).map(lambda batch: batch * 10).unbatch()]
+            [0, 10, 20, 30, 40]
+        """
+        return self._new(Unbatch(self._node))
+
+    def rebatch(self, size: int, *, remainder: Remainder = "keep") -> "Dataset[T_co]":
+        """Return batches of another size, of the same rows in the same order.
+
+        Args:
+            size: as in `batch`.
+            remainder: as in `batch`.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.range(5).batch(2).rebatch(3)]
+            [[0, 1, 2], [3, 4]]
+        """
+        unbatched = Unbatch(self._node)
+        return self._new(Batch(unbatched, need_count("size", size, 1), Stack(), _need_remainder(remainder), None))
+
+    # Lengths: elements grouped by how long they are
+
+    def pack(
+        self,
+        length: int | Mapping[str, int],
+        *,
+        lengths: Lengths | Mapping[str, Lengths] | None = None,
+        how: Literal["best_fit", "split"] = "best_fit",
+        fill: float | Mapping[str, float] = 0,
+        meta: Sequence[str] = (),
+        long: Literal["split", "drop"] = "split",
+    ) -> "Dataset[dict[str, Any]]":
+        """Return sequences of `length` tokens, each made of several documents that lie one behind the other.
+
+        A document is an array with one axis, or a dict of such arrays, as of tokens and of labels. A sequence is a dict
+        of arrays of shape (length,) with the documents' dtypes, under the documents' names, or "tokens" for bare
+        arrays; and two of int32, as Grain names them: "segment_ids" has the number of each token's document within the
+        sequence, from 1, and 0 for padding; "positions" has each token's place in its document's piece, from 0. Empty
+        documents are left out.
+
+        Without `lengths` documents are packed as they come, and sequences can only be read in order. 64 are open at a
+        time, which fills 99 % and more where documents are of mixed lengths; a state holds the positions of their
+        documents. With `lengths` all is planned beforehand: sequences have positions and a number, a `shuffle()` can
+        follow, they are filled even better, and all ranks get equally many.
+
+        Args:
+            length: tokens of a sequence. A dict of lengths packs the leaves that it names, which may then differ in
+                length within a document, as "inputs" and "targets" do; each has segment ids and positions of its own,
+                such as "inputs_segment_ids".
+            lengths: how many tokens each document has, in the order of this dataset; a dict of such where `length` is
+                one. The dataset must have the same order in every epoch.
+            how: "best_fit" keeps documents whole, each in the sequence that it fills best. "split" lays documents end
+                to end and cuts them every `length` tokens, so that only the last sequence has padding.
+            fill: the value of padding; a dict has one for some of the leaves.
+            meta: leaves that are not packed: a sequence has a list of its documents' values, in their order.
+            long: what "best_fit" does with documents over `length`: "split" cuts them every `length` tokens, where
+                they have one length; "drop" leaves them out.
+
+        Raises:
+            UsageError: an argument isn't as described.
+            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> documents = ps.read([np.full(count, count) for count in (3, 2, 4, 1)])
+            >>> for sequence in documents.pack(5):
+            ...     print(sequence["tokens"], sequence["segment_ids"], sequence["positions"])
+            [3 3 3 2 2] [1 1 1 2 2] [0 1 2 0 1]
+            [4 4 4 4 1] [1 1 1 1 2] [0 1 2 3 0]
+            >>> len(documents.pack(5, lengths=[3, 2, 4, 1]))
+            2
+        """
+        packing = make_packing(length, how, fill, meta, long)
+        if lengths is None:
+            return self._new(Pack(self._node, packing))
+        return self._new(planned_packing(self._node, packing, lengths, length))
+
+    def bucket(  # noqa: PLR0913 - the verb's decisions, of which a call makes two or three
+        self,
+        size: str | Callable[[T_co], int],
+        boundaries: Sequence[int],
+        *,
+        rows: int | Sequence[int] | None = None,
+        budget: int | None = None,
+        multiple_of: int = 1,
+        lengths: Lengths | None = None,
+        remainder: Literal["keep", "drop"] = "keep",
+        pad: Pad | None = None,
+    ) -> "Dataset[Any]":
+        """Return batches of elements of about one size, padded to the boundary of their bucket.
+
+        A bucket holds elements up to its boundary, the boundary included, and above the one before. Its batches have
+        one shape, so that a compiled model meets as many shapes as there are buckets; choose boundaries that suit the
+        hardware, such as multiples of 128. Leaves are merged as by `padded_batch`. An element above the last boundary
+        is an error: leave it out with `filter`, or cut it in `map`.
+
+        Without `lengths` an element waits in its bucket until there are enough, and batches come in the order in which
+        they fill: they can only be read in order. On several ranks each rank has buckets of its own, and batches of its
+        part of the rows; at one step their shapes differ, and one rank may end before another.
+
+        With `lengths` the batches are planned: they have positions, and a number, in an order that derives from the
+        dataset's seed; `shuffle()` gives them another one in every epoch. With one number of rows for all buckets and
+        `remainder="drop"` they are cut by ranks as those of `batch` are: all ranks have rows of the same batch at every
+        step. Otherwise batches differ in their rows, and can't be cut by ranks.
+
+        Args:
+            size: a leaf, whose length counts, or a function that returns an element's size, as `len` does.
+            boundaries: the largest size in each bucket, ascending; at least one.
+            rows: of the *global* batch, over all ranks: one number, or one for each bucket.
+            budget: instead of `rows`, how many tokens a global batch may hold, padding included: a bucket's batches
+                have `budget // boundary` rows, at least one.
+            multiple_of: with `budget`, rows are rounded down to a multiple of this, such as the number of ranks.
+            lengths: the size of each element, in the order of this dataset, which must be the same in every epoch.
+            remainder: whether what is left in the buckets at the end comes as short batches or is dropped.
+            pad: the fill and mask of padding, as `padded_batch` has them. Default: 0, and no mask.
+
+        Raises:
+            UsageError: an argument isn't as described.
+            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
+
+        Example:
+            >>> import numpy as np
+            >>> import penstock as ps
+            >>> words = ps.read([np.full(count, count) for count in (1, 4, 2, 3)])
+            >>> for batch in words.bucket(len, [2, 4], rows=2):
+            ...     print(batch.tolist())
+            [[1, 0], [2, 2]]
+            [[4, 4, 4, 4], [3, 3, 3, 0]]
+            >>> sorted(batch.shape for batch in words.bucket(len, [2, 4], budget=4, lengths=[1, 4, 2, 3]))
+            [(1, 4), (1, 4), (2, 2)]
+        """
+        limits = bucket_limits(boundaries)
+        counts = bucket_rows(limits, rows, budget, need_count("multiple_of", multiple_of, 1))
+        bucketing = make_bucketing(size, limits, counts, pad or Pad(), keep_short=keeps_remainder(remainder))
+        if lengths is None:
+            return self._new(Bucket(self._node, bucketing))
+        return self._new(planned_buckets(self._node, bucketing, lengths))
+
+    # What the verbs share
+
+    def _new(self, node: Node) -> "Dataset[Any]":
+        """Return the dataset that a node describes; the verb's signature says what its elements are."""
+        return cast("Dataset[Any]", type(self)(node))
+
+    def _random_step(self, default: str, explicit: str | None = None) -> tuple[str, int]:
+        """Return the name of a step that draws random numbers, and the seed of its stream."""
+        name = self._step_name(default, explicit)
+        return name, derive(root(self._node).seed, name)
+
+    def _step_name(self, default: str, explicit: str | None) -> str:
+        """Return the step's name: the explicit one, or the default with its ordinal, counted from the source."""
+        taken = {step.name for step in chain(self._node) if isinstance(step, Map | Reindex | FlatMap | WindowShuffle)}
+        if explicit is not None:
+            need_name(explicit)
+            if explicit in taken:
+                refuse(self._node, f"two steps can't share the name {explicit!r}; give one of them another name=")
+            return explicit
+        names = (default if ordinal == 1 else f"{default}#{ordinal}" for ordinal in itertools.count(1))
+        return next(name for name in names if name not in taken)
+
+    def _map(
+        self, function: Callable[..., Any], name: str | None, form: RandomForm, on_error: OnError
+    ) -> "Dataset[Any]":
+        step_name, seed = self._random_step(function_name(function), name)
+        step = Map(self._node, function, step_name, seed, form, on_error)
+        verify_step(step)
+        return self._new(step)
+
+    def _permuted(self, count: int, default_name: str, verb: str) -> Node:
+        name, seed = self._random_step(default_name)
+        return Reindex(self._node, Shuffle(count, seed), verb, name)
+
+    def _batch(self, size: int, merge: Merge, remainder: Remainder, mask: str | None) -> "Dataset[Any]":
+        size = need_count("size", size, 1)
+        return self._new(Batch(self._node, size, merge, _need_remainder(remainder), mask))
 
 
 def _counts_from_end(index: slice) -> bool:
@@ -152,3 +1087,21 @@ def _counts_from_end(index: slice) -> bool:
 def _slice_text(index: slice) -> str:
     bounds = [index.start, index.stop] + ([] if index.step is None else [index.step])
     return f"[{':'.join('' if bound is None else str(bound) for bound in bounds)}]"
+
+
+def _one_each(name: str, values: object, total: int) -> NDArray[Any]:
+    """Return an array with one value for each element.
+
+    Raises:
+        UsageError: if it has another shape.
+    """
+    array = np.asarray(values)
+    if array.shape != (total,):
+        raise UsageError(f"{name} must be one for each of the {total} elements; got shape {array.shape}")
+    return array
+
+
+def _need_remainder(remainder: Remainder) -> Remainder:
+    if remainder not in ("keep", "drop", "pad"):
+        raise UsageError(f'remainder must be "keep", "drop" or "pad"; got remainder={remainder!r}')
+    return remainder

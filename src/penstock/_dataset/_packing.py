@@ -1,15 +1,14 @@
-"""The verbs that group elements by their lengths: documents packed into sequences, elements of one size batched."""
+"""The arguments of `pack` and `bucket`, checked; and the plans of both, made from known lengths."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._dataset._verbs import T_co, Verbs
 from penstock._graph._describe import function_name
-from penstock._graph._nodes import Batch, Bucket, Group, Pack, Reindex, root
+from penstock._graph._nodes import Batch, Group, Node, Reindex, root
 from penstock._graph._verify import need_count, need_finite, need_fixed_order, need_function
 from penstock._seeds import derive
 from penstock.batching import Pad
@@ -21,166 +20,16 @@ from penstock.batching._packing import Packing
 from penstock.errors import UsageError
 from penstock.sampling import Permutation, Select
 
-if TYPE_CHECKING:
-    from penstock._dataset._dataset import Dataset
-
 Lengths: TypeAlias = Sequence[int] | NDArray[np.integer]
 
 
-class PackingVerbs(Verbs[T_co]):
-    """Verbs that group elements by how long they are."""
-
-    __slots__ = ()
-
-    def pack(
-        self,
-        length: int | Mapping[str, int],
-        *,
-        lengths: Lengths | Mapping[str, Lengths] | None = None,
-        how: Literal["best_fit", "split"] = "best_fit",
-        fill: float | Mapping[str, float] = 0,
-        meta: Sequence[str] = (),
-        long: Literal["split", "drop"] = "split",
-    ) -> "Dataset[dict[str, Any]]":
-        """Return sequences of `length` tokens, each made of several documents that lie one behind the other.
-
-        A document is an array with one axis, or a dict of such arrays, as of tokens and of labels. A sequence is a dict
-        of arrays of shape (length,) with the documents' dtypes, under the documents' names, or "tokens" for bare
-        arrays; and two of int32, as Grain names them: "segment_ids" has the number of each token's document within the
-        sequence, from 1, and 0 for padding; "positions" has each token's place in its document's piece, from 0. Empty
-        documents are left out.
-
-        Without `lengths` documents are packed as they come, and sequences can only be read in order. 64 are open at a
-        time, which fills 99 % and more where documents are of mixed lengths; a state holds the positions of their
-        documents. With `lengths` all is planned beforehand: sequences have positions and a number, a `shuffle()` can
-        follow, they are filled even better, and all ranks get equally many.
-
-        Args:
-            length: tokens of a sequence. A dict of lengths packs the leaves that it names, which may then differ in
-                length within a document, as "inputs" and "targets" do; each has segment ids and positions of its own,
-                such as "inputs_segment_ids".
-            lengths: how many tokens each document has, in the order of this dataset; a dict of such where `length` is
-                one. The dataset must have the same order in every epoch.
-            how: "best_fit" keeps documents whole, each in the sequence that it fills best. "split" lays documents end
-                to end and cuts them every `length` tokens, so that only the last sequence has padding.
-            fill: the value of padding; a dict has one for some of the leaves.
-            meta: leaves that are not packed: a sequence has a list of its documents' values, in their order.
-            long: what "best_fit" does with documents over `length`: "split" cuts them every `length` tokens, where
-                they have one length; "drop" leaves them out.
-
-        Raises:
-            UsageError: an argument isn't as described.
-            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
-
-        Example:
-            >>> import numpy as np
-            >>> import penstock as ps
-            >>> documents = ps.read([np.full(count, count) for count in (3, 2, 4, 1)])
-            >>> for sequence in documents.pack(5):
-            ...     print(sequence["tokens"], sequence["segment_ids"], sequence["positions"])
-            [3 3 3 2 2] [1 1 1 2 2] [0 1 2 0 1]
-            [4 4 4 4 1] [1 1 1 1 2] [0 1 2 3 0]
-            >>> len(documents.pack(5, lengths=[3, 2, 4, 1]))
-            2
-        """
-        packing = Packing(_features(length), how, STREAMING_BINS, _fills(fill, length), _names(meta, length), long)
-        _check(packing)
-        if lengths is None:
-            return self._new(Pack(self._node, packing))
-        verb = f"pack({length!r}, lengths=…)" if how == "best_fit" else f"pack({length!r}, lengths=…, how={how!r})"
-        count = need_finite(self._node, "pack(…, lengths=…)")
-        need_fixed_order(self._node, "pack(…, lengths=…)")
-        table = _table(lengths, packing, count)
-        plan = plan_packing(table, packing.capacity, how=how, long=long)
-        return self._new(Group(self._node, PackedDocuments(plan, packing, table), verb))
-
-    def bucket(  # noqa: PLR0913 - the verb's decisions, of which a call makes two or three
-        self,
-        size: str | Callable[[T_co], int],
-        boundaries: Sequence[int],
-        *,
-        rows: int | Sequence[int] | None = None,
-        budget: int | None = None,
-        multiple_of: int = 1,
-        lengths: Lengths | None = None,
-        remainder: Literal["keep", "drop"] = "keep",
-        pad: Pad | None = None,
-    ) -> "Dataset[Any]":
-        """Return batches of elements of about one size, padded to the boundary of their bucket.
-
-        A bucket holds elements up to its boundary, the boundary included, and above the one before. Its batches have
-        one shape, so that a compiled model meets as many shapes as there are buckets; choose boundaries that suit the
-        hardware, such as multiples of 128. Leaves are merged as by `padded_batch`. An element above the last boundary
-        is an error: leave it out with `filter`, or cut it in `map`.
-
-        Without `lengths` an element waits in its bucket until there are enough, and batches come in the order in which
-        they fill: they can only be read in order. On several ranks each rank has buckets of its own, and batches of its
-        part of the rows; at one step their shapes differ, and one rank may end before another.
-
-        With `lengths` the batches are planned: they have positions, and a number, in an order that derives from the
-        dataset's seed; `shuffle()` gives them another one in every epoch. With one number of rows for all buckets and
-        `remainder="drop"` they are cut by ranks as those of `batch` are: all ranks have rows of the same batch at every
-        step. Otherwise batches differ in their rows, and can't be cut by ranks.
-
-        Args:
-            size: a leaf, whose length counts, or a function that returns an element's size, as `len` does.
-            boundaries: the largest size in each bucket, ascending; at least one.
-            rows: of the *global* batch, over all ranks: one number, or one for each bucket.
-            budget: instead of `rows`, how many tokens a global batch may hold, padding included: a bucket's batches
-                have `budget // boundary` rows, at least one.
-            multiple_of: with `budget`, rows are rounded down to a multiple of this, such as the number of ranks.
-            lengths: the size of each element, in the order of this dataset, which must be the same in every epoch.
-            remainder: whether what is left in the buckets at the end comes as short batches or is dropped.
-            pad: the fill and mask of padding, as `padded_batch` has them. Default: 0, and no mask.
-
-        Raises:
-            UsageError: an argument isn't as described.
-            GraphError: `lengths` was given, and this dataset has no positions, no end, or another order in every epoch.
-
-        Example:
-            >>> import numpy as np
-            >>> import penstock as ps
-            >>> words = ps.read([np.full(count, count) for count in (1, 4, 2, 3)])
-            >>> for batch in words.bucket(len, [2, 4], rows=2):
-            ...     print(batch.tolist())
-            [[1, 0], [2, 2]]
-            [[4, 4, 4, 4], [3, 3, 3, 0]]
-            >>> sorted(batch.shape for batch in words.bucket(len, [2, 4], budget=4, lengths=[1, 4, 2, 3]))
-            [(1, 4), (1, 4), (2, 2)]
-        """
-        limits = _limits(boundaries)
-        counts = _rows(limits, rows, budget, need_count("multiple_of", multiple_of, 1))
-        bucketing = _bucketing(size, limits, counts, pad or Pad(), keep_short=_keeps(remainder))
-        if lengths is None:
-            return self._new(Bucket(self._node, bucketing))
-        count = need_finite(self._node, "bucket(…, lengths=…)")
-        need_fixed_order(self._node, "bucket(…, lengths=…)")
-        sizes = _column("lengths", lengths, count)
-        if sizes.size and sizes.max() > bucketing.boundaries[-1]:
-            raise UsageError(
-                f"lengths must not be above the last boundary, {bucketing.boundaries[-1]}; got {sizes.max()} at "
-                f"position {sizes.argmax()}. Raise it, or choose the others with .select."
-            )
-        return self._planned_buckets(bucketing, sizes, f"bucket({_size_text(size)}, {list(boundaries)}, lengths=…)")
-
-    def _planned_buckets(self, bucketing: Bucketing, sizes: NDArray[np.int64], verb: str) -> "Dataset[Any]":
-        plan = plan_buckets(bucketing, sizes)
-        seed = derive(root(self._node).seed, "bucket")
-        order = Permutation(len(plan), seed).block(np.arange(len(plan))) if len(plan) else np.empty(0, np.int64)
-        plan = plan.take(order)
-        if bucketing.keep_short or len(set(bucketing.rows)) > 1:
-            return self._new(Group(self._node, BucketedBatches(plan, bucketing), verb))
-        rows = Reindex(self._node, Select(plan.document), verb)
-        return self._new(Batch(rows, bucketing.rows[0], PadToBucket(bucketing), "drop"))
-
-
-def _keeps(remainder: str) -> bool:
+def keeps_remainder(remainder: str) -> bool:
     if remainder not in ("keep", "drop"):
         raise UsageError(f'remainder must be "keep" or "drop"; got remainder={remainder!r}')
     return remainder == "keep"
 
 
-def _limits(boundaries: Sequence[int]) -> tuple[int, ...]:
+def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
     """Return the boundaries of buckets, checked.
 
     Raises:
@@ -192,7 +41,7 @@ def _limits(boundaries: Sequence[int]) -> tuple[int, ...]:
     return limits
 
 
-def _rows(
+def bucket_rows(
     limits: tuple[int, ...], rows: int | Sequence[int] | None, budget: int | None, multiple_of: int
 ) -> tuple[int, ...]:
     """Return how many rows the batches of each bucket have.
@@ -217,7 +66,7 @@ def _rows(
     return tuple(need_count("rows", count, 1) for count in counts)
 
 
-def _bucketing(
+def make_bucketing(
     size: str | Callable[[Any], int], limits: tuple[int, ...], rows: tuple[int, ...], pad: Pad, *, keep_short: bool
 ) -> Bucketing:
     """Return what the step is told.
@@ -232,8 +81,67 @@ def _bucketing(
     return Bucketing(LengthOf(size) if isinstance(size, str) else size, limits, rows, merges(limits, pad), keep_short)
 
 
-def _size_text(size: str | Callable[[Any], int]) -> str:
-    return repr(size) if isinstance(size, str) else function_name(size)
+def planned_buckets(node: Node, bucketing: Bucketing, lengths: Lengths) -> Node:
+    """Return batches of the elements of a node, planned from the elements' lengths.
+
+    Raises:
+        UsageError: the lengths don't fit.
+        GraphError: the node has no positions, no end, or another order in every epoch.
+    """
+    count = need_finite(node, "bucket(…, lengths=…)")
+    need_fixed_order(node, "bucket(…, lengths=…)")
+    sizes = _column("lengths", lengths, count)
+    limits = bucketing.boundaries
+    if sizes.size and sizes.max() > limits[-1]:
+        raise UsageError(
+            f"lengths must not be above the last boundary, {limits[-1]}; got {sizes.max()} at position "
+            f"{sizes.argmax()}. Raise it, or choose the others with .select."
+        )
+    size = repr(bucketing.size.leaf) if isinstance(bucketing.size, LengthOf) else function_name(bucketing.size)
+    verb = f"bucket({size}, {list(limits)}, lengths=…)"
+    plan = plan_buckets(bucketing, sizes)
+    seed = derive(root(node).seed, "bucket")
+    order = Permutation(len(plan), seed).block(np.arange(len(plan))) if len(plan) else np.empty(0, np.int64)
+    plan = plan.take(order)
+    if bucketing.keep_short or len(set(bucketing.rows)) > 1:
+        return Group(node, BucketedBatches(plan, bucketing), verb)
+    rows = Reindex(node, Select(plan.document), verb)
+    return Batch(rows, bucketing.rows[0], PadToBucket(bucketing), "drop")
+
+
+def make_packing(
+    length: int | Mapping[str, int],
+    how: Literal["best_fit", "split"],
+    fill: float | Mapping[str, float],
+    meta: Sequence[str],
+    long: Literal["split", "drop"],
+) -> Packing:
+    """Return the packing that a verb's arguments describe.
+
+    Raises:
+        UsageError: if one isn't as described there.
+    """
+    packing = Packing(_features(length), how, STREAMING_BINS, _fills(fill, length), _names(meta, length), long)
+    _check(packing)
+    return packing
+
+
+def planned_packing(
+    node: Node, packing: Packing, lengths: Lengths | Mapping[str, Lengths], length: int | Mapping[str, int]
+) -> Node:
+    """Return sequences packed from the documents of a node, planned from the documents' lengths.
+
+    Raises:
+        UsageError: the lengths don't fit.
+        GraphError: the node has no positions, no end, or another order in every epoch.
+    """
+    how = packing.how
+    verb = f"pack({length!r}, lengths=…)" if how == "best_fit" else f"pack({length!r}, lengths=…, how={how!r})"
+    count = need_finite(node, "pack(…, lengths=…)")
+    need_fixed_order(node, "pack(…, lengths=…)")
+    table = _table(lengths, packing, count)
+    plan = plan_packing(table, packing.capacity, how=how, long=packing.long)
+    return Group(node, PackedDocuments(plan, packing, table), verb)
 
 
 def _features(length: int | Mapping[str, int]) -> tuple[tuple[str, int], ...]:

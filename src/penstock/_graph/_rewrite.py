@@ -27,6 +27,7 @@ from penstock._graph._nodes import (
     WindowShuffle,
     Zip,
     parents_of,
+    root,
 )
 from penstock._seeds import derive
 from penstock.errors import GraphError
@@ -112,6 +113,14 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
             return replace(node, parts=tuple(held))
         case _:
             return with_parents(node, tuple(hold_order(parent, cycle) for parent in parents_of(node)))
+
+
+def choose(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
+    """Return the elements that a sampler chooses; above a shuffle their set is fixed, and reordered inside itself."""
+    if not varies_by_epoch(node):
+        return Reindex(node, sampler, verb)
+    fixed = Reindex(hold_order(node), sampler, verb)
+    return Reindex(fixed, Reorder(len(sampler), derive(root(node).seed, "reorder")), "")
 
 
 def repeated(node: Node, times: int | None) -> Node:

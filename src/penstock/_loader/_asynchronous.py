@@ -6,7 +6,7 @@ Imported when it is first asked for: asyncio takes longer to load than the rest 
 import asyncio
 from typing import Generic, Self
 
-from penstock._dataset._verbs import T_co
+from penstock._dataset import T_co
 from penstock._loader._iterator import LoaderIterator
 
 

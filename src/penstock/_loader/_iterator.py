@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Generic, Protocol, Self
 
 from penstock._caught import raised_by_handler
-from penstock._dataset._verbs import T_co
+from penstock._dataset import T_co
 from penstock._loader._progress import Progress
 from penstock._os import Closer, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Self
 import numpy as np
 
 from penstock import _runtime
-from penstock._dataset import Dataset
-from penstock._dataset._verbs import T_co
+from penstock._dataset import Dataset, T_co
 from penstock._graph._fingerprint import Fingerprint, fingerprint, note_held_values, seen_past
 from penstock._graph._nodes import Map, Origin, Read, walk
 from penstock._graph._verify import need_count
