@@ -1,4 +1,25 @@
-"""What becomes of an item that a stage failed on: it ends the pipeline, or is dropped where that is allowed."""
+"""Failures of stages on items: counting them against a limit, and dropping the item or ending the pipeline.
+
+The problem: one broken image in a million should not end a training run, but a bug that fails on every item should, and
+at once. So the user sets a limit, a number or a share of the items (`max_failures`), for the whole pipeline or for one
+stage. A `FailureLimit` counts against it. Each failure either becomes a `DroppedItem`, or the `PipelineFailure` that
+ends the pipeline; there is no third way, so no item disappears without being listed.
+
+A share means nothing for the first few items: one failure among the first three would be 33 %. So it is checked from
+the 100th item on, whenever an item fails, and once more at the end, where a short run is judged by all its items. A
+limit shared by several stages is checked at the end by the outlet, since only there all stages have ended.
+
+Some errors end the pipeline whatever the limit is: a `FatalError` (a broken executor, a router that returns a path that
+doesn't exist), since every further item would fail, too; and a BaseException that is no Exception, which is the user's
+request to stop.
+
+A listed failure keeps its exception, but not the exception's frames: a traceback refers to frames, frames refer to
+their locals, and a thousand dropped items would keep a thousand decoded images alive. The text of the traceback is kept
+as a note. Clearing the frames instead (`traceback.clear_frames`) was rejected: a frame that still runs can't be
+cleared, and clearing closes a suspended coroutine that passed the exception on and still has work to do.
+
+Everything here runs on the event loop's thread.
+"""
 
 import reprlib
 from collections.abc import Callable, Iterator
@@ -9,18 +30,17 @@ from typing import Final, cast
 from penstock._processes._exceptions import error_text
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import DroppedItem
+from penstock.pipeline._tuning import MAX_LISTED, MIN_RATE_ITEMS
 
-_MAX_LISTED: Final = 1_000
-_PROBATION_ITEMS: Final = 100  # a rate means nothing before
-_NOTE: Final = "Raised here, of which the frames were released:"
+_NOTE: Final = "Traceback of the dropped item, whose frames were released:"
 
 
 class FatalError(Exception):
-    """Ends the pipeline with its cause, however many items may be dropped: the program is at fault, not the item."""
+    """An error that ends the pipeline with its cause, whatever the limit is: the program is at fault, not the item."""
 
 
-class Tolerance:
-    """Counts the failures of one or more stages against what is allowed.
+class FailureLimit:
+    """Counts the failures of one or more stages, and decides whether an item is dropped or the pipeline ends.
 
     Attributes:
         items: how many items were tried.
@@ -31,16 +51,16 @@ class Tolerance:
     def __init__(
         self, max_failures: int | Fraction, drop: Callable[[DroppedItem], None], *, is_shared: bool = False
     ) -> None:
-        """Begin with nothing tried.
+        """Start with no item tried.
 
         Args:
-            max_failures: how many failures are allowed: a number, -1 for any number, or a share of the items, which is
-                looked at from the 100th item on, and at the end.
-            drop: told of each failure that is allowed.
-            is_shared: whether it is that of several stages, so that none of them can tell when all is over.
+            max_failures: how many failures are allowed: a number, -1 for any number, or a share of the items, checked
+                from the 100th item on, and at the end.
+            drop: called with each item that is dropped.
+            is_shared: whether several stages share it, so that the end of one of them is not the end of all.
         """
         self.is_shared = is_shared
-        self._most = max_failures
+        self._max_failures = max_failures
         self._drop = drop
         self.items = 0
         self.failures = 0
@@ -48,99 +68,97 @@ class Tolerance:
 
     @property
     def is_rate(self) -> bool:
-        """Whether the number of items matters."""
-        return isinstance(self._most, Fraction)
+        """Whether the limit depends on the number of items."""
+        return isinstance(self._max_failures, Fraction)
 
-    def judge(self, stage: str, item: object, error: BaseException, *, fatal: bool = False) -> None:
-        """Drop an item, or raise the failure that ends the pipeline; a fatal one is never allowed.
+    def drop_or_raise(self, stage: str, item: object, error: BaseException, *, is_fatal: bool = False) -> None:
+        """Drop an item that a stage failed on, or raise the failure that ends the pipeline.
 
         Raises:
-            PipelineFailure: the error is one too many, or one that can't be allowed; it is the cause.
+            PipelineFailure: the error exceeds the limit, or is fatal; it is the cause.
         """
         if isinstance(error, FatalError) and error.__cause__ is not None:
-            error, fatal = error.__cause__, True
-        failure = failure_of(stage, item, error)
+            error, is_fatal = error.__cause__, True
+        failure = item_failure(stage, item, error)
         self.failures += 1
-        if fatal or not isinstance(error, Exception) or self._is_too_many():
+        if is_fatal or not isinstance(error, Exception) or self._is_exceeded():
             raise failure
         self._last = failure
         self._drop(DroppedItem(stage=stage, item=failure.item, error=error))
 
-    def verdict(self) -> PipelineFailure | None:
-        """Return the last failure if, at the end of everything, the rate of failures is too high; else None."""
-        if isinstance(self._most, Fraction) and self._last is not None and self.failures > self._most * self.items:
+    def failure_at_end(self) -> PipelineFailure | None:
+        """Return the last failure if the share of failures among all items is too high; None if it isn't."""
+        if isinstance(self._max_failures, Fraction) and self._last is not None and self._is_rate_exceeded():
             return self._last
         return None
 
-    def _is_too_many(self) -> bool:
-        if isinstance(self._most, Fraction):
-            return self.items >= _PROBATION_ITEMS and self.failures > self._most * self.items
-        return 0 <= self._most < self.failures
+    def _is_exceeded(self) -> bool:
+        if isinstance(self._max_failures, Fraction):
+            return self.items >= MIN_RATE_ITEMS and self._is_rate_exceeded()
+        return 0 <= self._max_failures < self.failures
+
+    def _is_rate_exceeded(self) -> bool:
+        return self.failures > self._max_failures * self.items
 
 
-class Dropped:
-    """Lists what was dropped: the first thousand, with their tracebacks as text, and the number of all."""
+class DroppedItems:
+    """The list of dropped items: the first thousand, with their tracebacks as text, and the number of all."""
 
     def __init__(self) -> None:
         self.count: int = 0
         self.first: list[DroppedItem] = []
 
     def add(self, dropped: DroppedItem) -> None:
-        """Count one more."""
+        """Count an item, and list it if there is room."""
         self.count += 1
-        if len(self.first) < _MAX_LISTED:
+        if len(self.first) < MAX_LISTED:
             _release_frames(dropped.error)
             self.first.append(dropped)
 
 
 def _release_frames(error: BaseException) -> None:
-    """Replace the tracebacks of an exception and of those it came from by a note with their text.
-
-    A traceback keeps frames, and these keep their locals and those of their callers: items, images, batches. Clearing
-    the frames would not do: a caller that still runs can't be cleared, and a coroutine that handed the exception on and
-    waits for more would be closed.
-    """
+    """Replace the tracebacks of an exception, its causes and contexts by a note with their text."""
     chain = list(_chain(error))
     notes: list[str] = getattr(error, "__notes__", [])
-    is_new = not any(note.startswith(_NOTE) for note in notes)  # the same exception may be raised again and again
+    is_new = not any(note.startswith(_NOTE) for note in notes)  # the same exception may be raised for several items
     text = ""
-    if is_new and any(each.__traceback__ is not None for each in chain):  # there is none if another process raised it
+    if is_new and any(each.__traceback__ is not None for each in chain):  # one from another process has none
         _, text = error_text(error)
     for each in chain:
-        BaseException.with_traceback(each, None)  # an exception class may forbid to set attributes
+        BaseException.with_traceback(each, None)  # a subclass may refuse to have attributes set
     if text:
         with suppress(Exception):
             error.add_note(f"{_NOTE}\n{text}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its causes and contexts, and what is grouped in them, each once."""
+    """Yield an exception, its causes and contexts, and the members of groups among them, each once."""
     seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
+    remaining: list[BaseException | None] = [error]
+    while remaining:
+        each = remaining.pop()
         if each is not None and id(each) not in seen:
             seen.add(id(each))
             yield each
-            left += [each.__cause__, each.__context__]
+            remaining += [each.__cause__, each.__context__]
             if isinstance(each, BaseExceptionGroup):
-                left += cast("tuple[BaseException, ...]", each.exceptions)
+                remaining += cast("tuple[BaseException, ...]", each.exceptions)
 
 
-def failure_of(stage: str, item: object, error: BaseException) -> PipelineFailure:
+def item_failure(stage: str, item: object, error: BaseException) -> PipelineFailure:
     """Return the failure of a stage on an item, with the user's exception as its cause."""
-    text = shortened(item)
+    text = short_repr(item)
     return _caused(f"stage {stage!r} failed on {text}: {_summary(error)}", stage, text, error)
 
 
-def source_failure(stage: str, error: BaseException) -> PipelineFailure:
-    """Return the failure of a source, or of whatever else was given no item."""
+def stage_failure(stage: str, error: BaseException) -> PipelineFailure:
+    """Return the failure of a stage that had no item: a source, or a stage that can't start."""
     return _caused(f"stage {stage!r} failed: {_summary(error)}", stage, "", error)
 
 
-def shortened(item: object) -> str:
-    """Return a short `repr`, whatever the item's own does."""
-    with suppress(Exception):  # a broken repr must not hide the failure that it was asked for
+def short_repr(item: object) -> str:
+    """Return a short `repr` of an item, even if its own raises."""
+    with suppress(Exception):  # a broken repr must not hide the failure that is being reported
         return reprlib.repr(item)
     return f"<{type(item).__name__} whose repr raises>"
 

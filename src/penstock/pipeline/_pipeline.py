@@ -28,20 +28,18 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Generic
+from typing import Generic
 
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._checks import check_count, check_max_failures
 from penstock.pipeline._config import PipelineConfig
-from penstock.pipeline._engine._engine import Engine, State
-from penstock.pipeline._engine._probes import Probes
-from penstock.pipeline._engine._reading import AsyncPassIterator, PassIterator, Reading
+from penstock.pipeline._engine import AsyncPassIterator, Engine, PassIterator, Probes, Reading, State
 from penstock.pipeline._events import Observer
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._ops import OutT_co
 from penstock.pipeline._statistics import PipelineReport
+from penstock.pipeline._tuning import ERROR_STOP_SECONDS
 
-_ERROR_STOP_SECONDS: Final = 2.0  # how long `auto_stop` delays an error of its block while it waits for the stages
 _logger = logging.getLogger("penstock")
 
 
@@ -290,7 +288,7 @@ class AutoStop(Generic[OutT_co]):
 
     def _stop_after(self, error: BaseException) -> None:
         """Stop while an error leaves the block; a function that hangs must not hold the error back for ever."""
-        seconds = _ERROR_STOP_SECONDS if self._timeout is None else self._timeout
+        seconds = ERROR_STOP_SECONDS if self._timeout is None else self._timeout
         try:
             self._pipeline.stop(timeout=seconds)
         except TimeoutError:

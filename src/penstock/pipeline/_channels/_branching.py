@@ -1,4 +1,4 @@
-"""Where one flow of items parts, and where several become one: as they come, or one of each in turn."""
+"""Branches: one flow of items divided over paths, and several flows joined, by arrival or in round-robin order."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,59 +8,59 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Channel, Output, Waiters
 
 
-class Fork:
-    """The beginnings of several paths as one output, which takes pairs of a path's number and the item for it.
+class PathSwitch:
+    """The entrances of several paths as one output, into which a router puts pairs of a path's number and an item.
 
-    Items enter in the order in which they are put: one whose path is full holds back those behind it.
+    Items enter in the order in which they are put: one whose path is full holds back those after it.
     """
 
     def __init__(self, paths: Sequence[Output]) -> None:
         self._paths = paths
 
     def offer(self, item: object) -> bool:
-        """Return whether there was room for an item in its path; if so, it is put."""
+        """Return whether there is room for an item in its path; if so, put it there."""
         number, routed = cast("tuple[int, object]", item)
         return self._paths[number].offer(routed)
 
     async def put(self, item: object) -> None:
-        """Put an item into its path when there is room."""
+        """Put an item into its path once there is room."""
         number, routed = cast("tuple[int, object]", item)
         await self._paths[number].put(routed)
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items into their paths, as room comes."""
+        """Put items into their paths, each once there is room."""
         for item in items:
             if not self.offer(item):
                 await self.put(item)
 
-    async def room(self) -> int:
-        """Return for how many items there is room in each of the paths, once there is any."""
-        return min([await each.room() for each in self._paths])
+    async def wait_for_room(self) -> int:
+        """Return for how many items there is room in each path, once there is any in all."""
+        return min([await each.wait_for_room() for each in self._paths])
 
     async def end_pass(self) -> None:
-        """Say in all paths at the same time that a pass is over: the end of an empty path is that of all the others."""
+        """Mark the end of a pass in all paths at once, since an empty path waits here for the end of the others."""
         async with asyncio.TaskGroup() as paths:
             for each in self._paths:
                 paths.create_task(each.end_pass())
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say in all paths that nothing comes any more, and why."""
+        """Mark the end of all passes in all paths."""
         for each in self._paths:
             each.end(failure)
 
     @property
-    def pace(self) -> float:
-        """Seconds an item of the slowest stage so far."""
-        return max(each.pace for each in self._paths)
+    def slowest_seconds(self) -> float:
+        """The seconds per item of the slowest stage before this output."""
+        return max(each.slowest_seconds for each in self._paths)
 
-    @pace.setter
-    def pace(self, pace: float) -> None:
+    @slowest_seconds.setter
+    def slowest_seconds(self, seconds: float) -> None:
         for each in self._paths:
-            each.pace = pace
+            each.slowest_seconds = seconds
 
 
-class Junction:
-    """One output that several stages put into as they come: a pass is over when all have said so, and so is the end."""
+class Join:
+    """The end of several flows that share one output: a pass ends when all have ended it, and so does the output."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output = output
@@ -68,71 +68,74 @@ class Junction:
         self._waiting = 0
         self._ended = 0
         self._passes = 0
-        self._next = Waiters()
+        self._next_pass = Waiters()
 
     async def end_pass(self) -> None:
-        """Say that a pass is over for one; returns when it is for all."""
+        """Mark the end of a pass for one flow, and wait until all flows have ended it."""
         self._waiting += 1
         if self._waiting == self._count:
             await self._output.end_pass()
             self._waiting = 0
             self._passes += 1
-            self._next.wake_all()
+            self._next_pass.wake_all()
         else:
             this_pass = self._passes
             while this_pass == self._passes:
-                await self._next.wait()
+                await self._next_pass.wait()
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say that nothing comes from one any more; a failure ends everything."""
+        """Mark the end of one flow; a failure ends the output at once."""
         self._ended += 1
         if failure is not None or self._ended == self._count:
             self._output.end(failure)
 
 
-class Inlet:
-    """One of the ways into a junction."""
+class JoinInput:
+    """The output of one of several joined flows: its items go into the shared output as they arrive."""
 
-    def __init__(self, output: Output, junction: Junction) -> None:
+    def __init__(self, output: Output, join: Join) -> None:
         self._output = output
-        self._junction = junction
+        self._join = join
 
     def offer(self, item: object) -> bool:
-        """Return whether there was room for an item; if so, it is put."""
+        """Return whether there is room for an item; if so, put it."""
         return self._output.offer(item)
 
     async def put(self, item: object) -> None:
-        """Put an item when there is room."""
+        """Put an item once there is room."""
         await self._output.put(item)
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, as room comes."""
+        """Put items, each once there is room."""
         await self._output.put_all(items)
 
-    async def room(self) -> int:
+    async def wait_for_room(self) -> int:
         """Return for how many items there is room, once there is any."""
-        return await self._output.room()
+        return await self._output.wait_for_room()
 
     async def end_pass(self) -> None:
-        """Say that a pass is over for this one; returns when it is for all."""
-        await self._junction.end_pass()
+        """Mark the end of a pass for this flow, and wait until all flows have ended it."""
+        await self._join.end_pass()
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say that nothing comes from here any more, and why."""
-        self._junction.end(failure)
+        """Mark the end of this flow."""
+        self._join.end(failure)
 
     @property
-    def pace(self) -> float:
-        """Seconds an item of the slowest stage so far."""
-        return self._output.pace
+    def slowest_seconds(self) -> float:
+        """The seconds per item of the slowest stage before this output."""
+        return self._output.slowest_seconds
 
-    @pace.setter
-    def pace(self, pace: float) -> None:
-        self._output.pace = pace
+    @slowest_seconds.setter
+    def slowest_seconds(self, seconds: float) -> None:
+        self._output.slowest_seconds = seconds
 
 
-class Turns:
-    """Puts one item of each of several channels in turn into another, going on without those that have ended."""
+class RoundRobin:
+    """Moves items of several channels into an output, one of each in turn, leaving out those that have ended.
+
+    With a single channel it just moves its items.
+    """
 
     def __init__(self, inputs: Sequence[Channel], output: Output) -> None:
         self._inputs = inputs
@@ -140,29 +143,29 @@ class Turns:
         self._failure: PipelineFailure | None = None
 
     async def run(self) -> None:
-        """Work until the inputs have ended, or one has failed."""
+        """Move items until all inputs have ended, or one has failed."""
         while True:
-            left = list(self._inputs)
-            while left:
-                for each in list(left):
-                    if await self._forward(each):
+            remaining = list(self._inputs)
+            while remaining:
+                for each in list(remaining):
+                    if await self._move_one(each):
                         continue
-                    if each.is_broken:  # told in its turn, whenever it happened
+                    if each.has_failed:  # reported in its turn, so that the items before it are the same in every run
                         self._failure = each.failure
                         return
-                    left.remove(each)
-            more = [each.next_pass() for each in self._inputs]
-            if not all(more):
+                    remaining.remove(each)
+            started = [each.start_next_pass() for each in self._inputs]
+            if not all(started):
                 break
             await self._output.end_pass()
 
     def failure(self) -> PipelineFailure | None:
-        """Return why an input ended, if one has failed and its turn has come."""
+        """Return the failure of an input, once its turn has come; None if there is none."""
         return self._failure
 
-    async def _forward(self, channel: Channel) -> bool:
+    async def _move_one(self, channel: Channel) -> bool:
         items = await channel.take(1)
         if items:
-            self._output.pace = max(self._output.pace, channel.pace)
+            self._output.slowest_seconds = max(self._output.slowest_seconds, channel.slowest_seconds)
             await self._output.put_all(items)
         return bool(items)

@@ -1,18 +1,27 @@
-"""What waits between two stages: items in order, the ends of passes, and at last an end or a failure.
+"""A bounded channel between two stages of one event loop.
+
+The problem: a channel should be long for cheap items, so that they move in large chunks, and short for expensive ones,
+so that few of them wait in memory; and one stage's items may be a thousand times as expensive as another's. A number
+given by the user would be wrong for most stages.
+
+The solution: the limit follows time. If the user gives no limit, a channel holds as many items as pass in a millisecond
+(see `_tuning`). The time is that of the slowest stage before or after the channel, since a fast stage behind a slow one
+gathers nothing. Besides, each lane of the next stage that has no item adds room for one more, since such an item won't
+wait; so a thousand lanes that become free together get a thousand items at once. Bytes count too: a limit that follows
+time is lowered for large items.
+
+The end of a pass is not an item in the queue but a boundary: `_passes` holds how many of the items belong to each pass.
+So `take` never returns items of two passes, and several lanes see the same end without one of them consuming it.
+
+`asyncio.Queue` was not used: it has no end, no limit that changes, no limit in bytes, and moves one item per call.
 
 Guarantees:
-  - Items leave in the order in which they came, each once. The end of a pass is seen by all who take, after every item
-    of that pass; the next pass begins when `next_pass` says so. `end` is seen after everything that was put.
-  - There are never more than `limit` items and marks, besides those that `free` lanes are about to take, and never more
-    bytes than allowed (but for one item that is larger by itself). Those who wait for room or for items get them in the
-    order in which they came.
-  - Cancelling a `put` or a `take` at any await neither loses an item nor leaves another waiter asleep.
-
-Where the user gives no limit, it follows the time that an item takes: as many items as pass in a millisecond, so that
-cheap items move in large chunks while of those that took long to make, hardly any waits. The pace of a channel is that
-of the slowest stage before it: a quick step behind a slow one gathers nothing. A lane of the stage behind that has
-nothing to do makes room for one more, since its item doesn't wait: so a thousand lanes that become free at the same
-time get a thousand items at once. The channel and the lanes together never hold more than `limit` and one item a lane.
+  - Items leave in the order in which they came, each once. All takers see the end of a pass after every item of that
+    pass; the next pass starts with `start_next_pass`. The end of the channel is seen after everything that was put.
+  - The channel never holds more than `limit` items and ends of passes, plus one item for each free lane unless the user
+    set the limit; and never more bytes than allowed, except a single item that is larger by itself. Waiting putters and
+    takers are served in order.
+  - Cancelling a `put` or a `take` at any await loses no item, and leaves no other waiter asleep.
 
 Everything here runs on the loop's thread.
 """
@@ -24,15 +33,11 @@ from typing import Final, Protocol
 
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import size_of
-
-_MIN_ITEMS: Final = 2
-MAX_ITEMS: Final = 1024
-GATHER_SECONDS: Final = 0.001  # a chunk is what passes in this time
-_GATHER_BYTES: Final = 16 << 20
+from penstock.pipeline._tuning import CHUNK_SECONDS, MAX_CHANNEL_BYTES, MAX_ITEMS, MIN_ITEMS
 
 
 class Nothing(Enum):
-    """The type of NOTHING: any value may be an item."""
+    """The type of NOTHING: any value may be an item, so the absence of one needs a value of its own."""
 
     NOTHING = "nothing"
 
@@ -41,42 +46,42 @@ NOTHING: Final = Nothing.NOTHING
 
 
 class Output(Protocol):
-    """Where a stage puts its items: a channel, or the outlet that the foreground reads."""
+    """The destination of a stage's items: a channel, or the outlet that the foreground reads."""
 
     @property
-    def pace(self) -> float:
-        """Seconds an item of the slowest stage so far."""
+    def slowest_seconds(self) -> float:
+        """The seconds per item of the slowest stage before this output."""
         ...
 
-    @pace.setter
-    def pace(self, pace: float) -> None: ...
+    @slowest_seconds.setter
+    def slowest_seconds(self, seconds: float) -> None: ...
 
     def offer(self, item: object) -> bool:
-        """Return whether there was room for an item; if so, it is put."""
+        """Return whether there is room for an item; if so, put it."""
         ...
 
     async def put(self, item: object) -> None:
-        """Put an item when there is room."""
+        """Put an item once there is room."""
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, as room comes."""
+        """Put items, each once there is room."""
 
-    async def room(self) -> int:
+    async def wait_for_room(self) -> int:
         """Return for how many items there is room, once there is any."""
         ...
 
     async def end_pass(self) -> None:
-        """Say that a pass is over."""
+        """Mark the end of a pass."""
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say that nothing comes any more, and why."""
+        """Mark the end of all passes, with the failure that caused it, if any."""
 
 
 class Waiters(deque["asyncio.Future[None]"]):
-    """Those who wait for the same thing, first come, first served."""
+    """Tasks that wait for the same condition, woken in the order in which they came."""
 
     async def wait(self) -> None:
-        """Wait to be woken. Whoever is woken and cancelled at once wakes the next.
+        """Wait to be woken. A task that is cancelled just after it was woken passes the wake-up to the next one.
 
         Raises:
             CancelledError: the waiting task was cancelled.
@@ -93,7 +98,7 @@ class Waiters(deque["asyncio.Future[None]"]):
             raise
 
     def wake_one(self) -> None:
-        """Wake who has waited longest."""
+        """Wake the task that has waited longest."""
         while self:
             future = self.popleft()
             if not future.done():
@@ -101,7 +106,7 @@ class Waiters(deque["asyncio.Future[None]"]):
                 return
 
     def wake_all(self) -> None:
-        """Wake everybody."""
+        """Wake all waiting tasks."""
         while self:
             self.wake_one()
 
@@ -110,20 +115,21 @@ class Channel:
     """Owns the items between two stages.
 
     Attributes:
-        limit: how many items and marks may wait at present.
-        free: how many lanes of the stage behind have no item; the stage keeps it.
-        failure: why it ended; None for a plain end.
+        limit: how many items and ends of passes may wait at present.
+        free_lanes: how many lanes of the next stage have no item; that stage sets it.
+        slowest_seconds: the seconds per item of the slowest stage before the channel.
+        failure: the failure that ended the channel; None if there is none.
     """
 
     def __init__(self, *, max_items: int | None = None, max_bytes: int | None = None) -> None:
-        self.limit = _MIN_ITEMS if max_items is None else max_items
-        self.free = 0
+        self.limit = MIN_ITEMS if max_items is None else max_items
+        self.free_lanes = 0
+        self.slowest_seconds = 0.0
         self.failure: PipelineFailure | None = None
-        self.pace = 0.0
-        self._fixed = max_items is not None
+        self._is_fixed = max_items is not None
         self._max_bytes = max_bytes
         self._items: deque[object] = deque()
-        self._sizes: deque[int] = deque()  # of those, where there is a limit
+        self._sizes: deque[int] = deque()  # of the items, if `max_bytes` is given
         self._bytes = 0
         self._passes: deque[int] = deque([0])  # how many of the items belong to each pass; the last one is open
         self._ended = False
@@ -136,7 +142,7 @@ class Channel:
     # -- the producer's side
 
     def offer(self, item: object) -> bool:
-        """Return whether there was room for an item; if so, it is put."""
+        """Return whether there is room for an item; if so, put it."""
         if len(self._items) + len(self._passes) > self.limit and self._room() <= 0:
             return False
         if self._max_bytes is not None:
@@ -152,14 +158,14 @@ class Channel:
         return True
 
     async def put(self, item: object) -> None:
-        """Put an item when there is room."""
+        """Put an item once there is room."""
         while not self.offer(item):
             await self._putters.wait()
         if self._putters and self._has_room():
             self._putters.wake_one()
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, as room comes."""
+        """Put items, each once there is room."""
         start = 0
         while start < len(items):
             count = self._room()
@@ -176,23 +182,23 @@ class Channel:
         if self._putters and self._has_room():
             self._putters.wake_one()
 
-    async def room(self) -> int:
+    async def wait_for_room(self) -> int:
         """Return for how many items there is room, once there is any."""
         while not self._has_room():
             await self._putters.wait()
         if self._putters:
-            self._putters.wake_one()  # who may need less
+            self._putters.wake_one()  # another putter may need less room than this one
         return 1 if self._max_bytes is not None else self._room()
 
     async def end_pass(self) -> None:
-        """Say that a pass is over; the mark takes the room of an item, so that empty passes can't pile up."""
+        """Mark the end of a pass; it takes the room of an item, so that empty passes can't accumulate."""
         while not self._has_room():
             await self._putters.wait()
         self._passes.append(0)
         self._takers.wake_all()
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say that nothing comes any more, and why; what is said later changes nothing."""
+        """Mark the end of all passes, with the failure that caused it, if any; later calls have no effect."""
         if self._ended:
             return
         self._ended = True
@@ -201,13 +207,13 @@ class Channel:
 
     # -- the consumer's side
 
-    async def take(self, most: int) -> list[object]:
-        """Return what is there, once there is anything: up to `most` items of one pass; none at its end."""
+    async def take(self, max_items: int) -> list[object]:
+        """Return up to `max_items` items of one pass, once there are any; none at the end of the pass."""
         while not self._passes[0]:
             if len(self._passes) > 1 or self._ended:
                 return []
             await self._takers.wait()
-        count = min(most, self._passes[0])
+        count = min(max_items, self._passes[0])
         self._passes[0] -= count
         if count == len(self._items):
             items = [*self._items]
@@ -223,7 +229,7 @@ class Channel:
         return items
 
     def take_now(self) -> object:
-        """Return an item of the pass if there is one, else NOTHING."""
+        """Return an item of the pass, or NOTHING if none waits; the faster form of `take(1)`."""
         if not self._passes[0]:
             return NOTHING
         self._passes[0] -= 1
@@ -236,8 +242,8 @@ class Channel:
             self._takers.wake_one()
         return item
 
-    def next_pass(self) -> bool:
-        """Return whether there is another pass after the one whose end was seen; it begins then."""
+    def start_next_pass(self) -> bool:
+        """Return whether there is a pass after the one whose end was seen; if so, start it."""
         if len(self._passes) == 1:
             return False
         self._passes.popleft()
@@ -245,27 +251,27 @@ class Channel:
         return True
 
     @property
-    def is_broken(self) -> bool:
-        """Whether it ended with a failure, and everything before that was taken."""
+    def has_failed(self) -> bool:
+        """Whether the channel ended with a failure, and everything before it was taken."""
         return self.failure is not None and len(self._passes) == 1 and not self._passes[0]
 
-    # -- both
+    # -- both sides
 
-    def adapt(self, pace: float) -> None:
-        """Choose the limit anew: the stage that takes from here needs `pace` seconds an item."""
-        if self._fixed:
+    def adapt_limit(self, item_seconds: float) -> None:
+        """Set the limit for a next stage that needs `item_seconds` per item, unless the user set one."""
+        if self._is_fixed:
             return
-        limit = int(GATHER_SECONDS / max(pace, self.pace, 1e-9))
+        limit = int(CHUNK_SECONDS / max(item_seconds, self.slowest_seconds, 1e-9))
         if self._items:
-            limit = min(limit, _GATHER_BYTES // max(size_of(self._items[0]), 1))
-        limit = min(max(limit, _MIN_ITEMS), MAX_ITEMS)
+            limit = min(limit, MAX_CHANNEL_BYTES // max(size_of(self._items[0]), 1))
+        limit = min(max(limit, MIN_ITEMS), MAX_ITEMS)
         grown = limit > self.limit
         self.limit = limit
         if grown:
             self._putters.wake_one()
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits here, and nothing has ended."""
+        """Return whether no item waits, and no pass has ended."""
         return not self._items and len(self._passes) == 1 and not self._ended
 
     def _has_room(self) -> bool:
@@ -274,5 +280,5 @@ class Channel:
         return self._room() > 0
 
     def _room(self) -> int:
-        """Return for how many more items there is room, apart from their bytes; below 0 where the limit was lowered."""
-        return self.limit + 1 - len(self._items) - len(self._passes) + (0 if self._fixed else self.free)
+        """Return for how many more items there is room, ignoring bytes; below 0 if the limit was lowered."""
+        return self.limit + 1 - len(self._items) - len(self._passes) + (0 if self._is_fixed else self.free_lanes)

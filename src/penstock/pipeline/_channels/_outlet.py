@@ -1,20 +1,37 @@
-"""The last buffer: the loop puts items in, and the foreground takes them out, from any thread or any other loop.
+"""The outlet: the last buffer, into which the loop puts finished items, and from which the foreground takes them.
+
+The problem: the reader is in another thread than the loop, or in another loop, and a training loop reads an item per
+step. Asking the loop for each item would cost two switches of thread, some ten microseconds. A queue with a lock would
+make the reader wait for the loop's thread whenever that holds the lock and lost the GIL. And a reader must be able to
+wait with a timeout, to be interrupted by Ctrl-C, or to wait in an event loop of its own, without losing an item.
+
+The solution: a `deque`, whose appends and pops are atomic. While there are items, a reader takes one with a single call
+into C: it asks no other thread and takes no lock. Only a reader that finds nothing registers a waker under a lock; and
+the loop is called only if it waits for room; if items are cheap, only once three quarters of the room are free.
+
+Both sides sleep without missing each other's change because each announces first that it will wait, and then looks
+again. Whichever side acts second sees what the other did: either the reader sees the item, or the loop sees the
+registered waker.
+
+Signal handlers decide the shape of the code. Python calls a handler in the main thread when a function written in
+Python begins, when a loop jumps back, and after a call of a function written in C; it calls none when a Python function
+returns. What a handler raises there (KeyboardInterrupt, or a timeout of the user's) would lose an item that was removed
+from the deque, but not yet returned. So `take_now` removes the item by one step of a `for` loop over an iterator
+written in C, after which no handler is called until the next call; and from there to the `return` in the user's code,
+either nothing is called, or the call is inside a `try` whose `except` puts the item back. All code that passes an item
+on to the user has to keep this up, `_reading` and `Pipeline.get_item` included.
+
+Rejected: `queue.SimpleQueue`, which has no limit, no end and no way to wait in another loop, and whose `get` is a call
+of a C function, after which a handler's exception loses the item; and holding signals back during each read, since
+`HeldInterrupts` takes about a hundred times as long as removing an item.
 
 Guarantees:
-  - Items, ends of passes and the final end are taken in the order in which they were put, each once; the end stays.
-    The failure that it came with is taken once.
-  - At most `limit` items wait here, and at most `max_bytes` (but for one that is larger by itself).
-  - `close` discards what waits, wakes the readers, and stays: they never take a closed pass for a complete one. An end
-    of a pass that a reader would have met next is left to it.
-  - A `take` that times out, or out of which a signal handler's exception comes, has taken nothing.
-
-While there are items, taking one asks nobody and takes no lock; the loop is woken only if it waits for room. Both sides
-say first that they wait, and look again then: so either one sees what the other has done, or the other sees the wish.
-
-Python calls a signal's handler in the main thread: when a function begins, when a loop jumps back, and when a call of a
-function that isn't written in Python has returned; not when a function of Python's returns. So a `for` removes an item,
-which calls nothing from Python's view, and until the item has been returned either nothing is called, or what a handler
-raises puts the item back. All code that passes an item on to the user keeps to this.
+  - Items, ends of passes and the final end are taken in the order in which they were put, each once; the final end
+    stays. The failure that came with it is taken once.
+  - At most `limit` items wait here, and at most `max_bytes`, except a single item that is larger by itself.
+  - `close` discards the waiting items, wakes the readers, and stays in effect: a reader never takes a closed pass for a
+    complete one. If the next thing to read is the end of a pass, the reader still gets it.
+  - A `take` that times out, or from which a signal handler's exception is raised, takes nothing.
 """
 
 import asyncio
@@ -32,10 +49,11 @@ from penstock.errors import PipelineFailure
 from penstock.pipeline._channels._channel import Waiters
 from penstock.pipeline._items import size_of
 from penstock.pipeline._statistics import Probe
+from penstock.pipeline._tuning import SLOW_ITEM_SECONDS
 
 
 class Mark(Enum):
-    """What `take` returns besides items."""
+    """The values besides items that `take` returns."""
 
     END_OF_PASS = "the end of a pass"
     END = "the end of everything"
@@ -48,7 +66,6 @@ _END_OF_PASS: Final = Mark.END_OF_PASS
 _CLOSED: Final = Mark.CLOSED
 _NOTHING: Final = Mark.NOTHING
 _REMOVE: Final[Callable[[deque[object]], object]] = deque[object].popleft
-_SLOW_SECONDS: Final = 0.0001  # an item that takes as long is worth waking the loop for
 
 
 class Outlet:
@@ -56,19 +73,19 @@ class Outlet:
 
     Attributes:
         limit: how many items and marks may wait.
-        pace: seconds an item of the slowest stage.
-        judge: returns the failure that the whole pass ends with where no stage has failed; None if there is none.
-        closed_because: why it was closed, as the reader's error says it; empty as long as it wasn't.
-        is_over: whether a reader has met the final end.
-        unread_failure: what ended everything, until a reader raises it.
+        slowest_seconds: the seconds per item of the slowest stage.
+        failure_at_end: returns the failure that the whole pass ends with if no stage has failed; None if there is none.
+        closed_because: the reason of the first `close`, as the text of the reader's error; empty until then.
+        is_over: whether a reader has read the final end.
+        unread_failure: the failure that ended everything, until a reader raises it.
     """
 
     def __init__(
         self, buffer_size: int, max_bytes: int | None, probe: Probe | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.limit: int = buffer_size
-        self.pace: float = 0.0
-        self.judge: Callable[[], PipelineFailure | None] = _no_failure
+        self.slowest_seconds: float = 0.0
+        self.failure_at_end: Callable[[], PipelineFailure | None] = _no_failure
         self.closed_because: str = ""
         self.is_over: bool = False
         self.unread_failure: PipelineFailure | None = None
@@ -76,25 +93,25 @@ class Outlet:
         self._probe = probe
         self._loop = loop
         self._items: deque[object] = deque()
-        self._removed: Iterator[object] = map(_REMOVE, repeat(self._items))  # each step removes the first item
+        self._removals: Iterator[object] = map(_REMOVE, repeat(self._items))  # each step removes the first item
         self._accounts_always = probe is not None or max_bytes is not None
-        self._accounts = True  # for the next item that is taken
-        self._is_fresh = True  # nothing of the next pass was taken
-        self._passes_begun = 0  # of which something was taken
-        self._wants_reader = False  # a source waits for it
-        self._sources = Waiters()  # the loop's
-        self._wants_room = False  # the loop waits for it
-        self._putters = Waiters()  # the loop's
-        self._lock = threading.Lock()  # over what is below
-        self._wakers: list[Callable[[], None]] = []  # of those who wait for an item
-        self._bell: Bell | None = None  # that nobody uses now
+        self._accounts = True  # whether the next item that is taken has to be accounted for
+        self._is_at_start = True  # of a pass: nothing of it was taken
+        self._passes_begun = 0  # passes of which something was taken
+        self._source_waits = False  # for a reader to begin a pass
+        self._sources = Waiters()  # used on the loop
+        self._loop_waits = False  # for room
+        self._putters = Waiters()  # used on the loop
+        self._lock = threading.Lock()  # protects the four attributes below
+        self._wakers: list[Callable[[], None]] = []  # of readers that wait for an item
+        self._bell: Bell | None = None  # an unused one, kept for the next reader that waits
         self._ended = False
         self._bytes = 0
 
     # -- the loop's side
 
     def offer(self, item: object) -> bool:
-        """Return whether there was room for an item; if so, it is put."""
+        """Return whether there is room for an item; if so, put it."""
         if self._max_bytes is not None:
             return self._put_some([item], 0) == 1
         if len(self._items) >= self.limit:
@@ -105,47 +122,47 @@ class Outlet:
         return True
 
     async def put(self, item: object) -> None:
-        """Put an item when there is room."""
+        """Put an item once there is room."""
         await self.put_all([item])
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, as room comes."""
+        """Put items, each once there is room."""
         start = self._put_some(items, 0)
         while start < len(items):
-            await self._wait_for_room()
+            await self._wait_until_low()
             start = self._put_some(items, start)
         if self._putters:
             self._putters.wake_one()
 
-    async def room(self) -> int:
+    async def wait_for_room(self) -> int:
         """Return for how many items there is room, once there is any."""
         while not self._has_room():
-            await self._wait_for_room()
+            await self._wait_until_low()
         if self._putters:
-            self._putters.wake_one()  # who may need less
+            self._putters.wake_one()  # another putter may need less room than this one
         return 1 if self._max_bytes is not None else max(self.limit - len(self._items), 1)
 
     async def end_pass(self) -> None:
-        """Say that a pass is over, once there is room for more: empty passes can't pile up."""
-        await self.room()
+        """Mark the end of a pass, once there is room for more, so that empty passes can't accumulate."""
+        await self.wait_for_room()
         self._items.append(_END_OF_PASS)
         self._wake()
 
     async def wait_for_reader(self, passes: int) -> None:
-        """Return once something of so many passes was taken."""
+        """Wait until something of so many passes was taken."""
         while self._passes_begun < passes:
-            self._wants_reader = True
-            if self._passes_begun >= passes:  # it was taken meanwhile
+            self._source_waits = True
+            if self._passes_begun >= passes:  # taken since the check above
                 break
             await self._sources.wait()
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Say that nothing comes any more, and why; what is said later changes nothing. From any thread."""
+        """Mark the final end, with the failure that caused it, if any; later calls have no effect. From any thread."""
         with self._lock:
             if self._ended:
                 return
             self._ended = True
-            self.unread_failure = self.judge() if failure is None else failure
+            self.unread_failure = self.failure_at_end() if failure is None else failure
             self._bell = None
         self._items.append(_END)
         self._wake()
@@ -153,15 +170,15 @@ class Outlet:
     # -- the foreground's side
 
     def take_now(self) -> object:
-        """Return the next item or mark, or that there is nothing."""
+        """Return the next item or mark; `Mark.NOTHING` if there is none."""
         item: object = _NOTHING
         try:
-            for removed in self._removed:  # no handler is called before the item is returned, or in the next `try`
+            for removed in self._removals:  # no handler is called from here to the return, or to the `try` below
                 item = removed
                 break
         except IndexError:
             return _NOTHING
-        if self._accounts or self._wants_room or item is _END or item is _END_OF_PASS or item is _CLOSED:
+        if self._accounts or self._loop_waits or item is _END or item is _END_OF_PASS or item is _CLOSED:
             try:
                 self._account(item)
             except BaseException:
@@ -171,7 +188,7 @@ class Outlet:
         return item
 
     def take_or_wake(self, wake: Callable[[], None]) -> object:
-        """Return the next item or mark; or that there is nothing, and call `wake` once when there is."""
+        """Return the next item or mark; if there is none, return `Mark.NOTHING`, and call `wake` once when there is."""
         found = self.take_now()
         if found is not _NOTHING:
             return found
@@ -180,7 +197,7 @@ class Outlet:
         try:
             if self._probe is not None:
                 self._probe.looked(0, self.limit)
-            found = self.take_now()
+            found = self.take_now()  # again, for an item that was put before the waker was registered
             if found is not _NOTHING:
                 self.forget(wake)
         except BaseException:
@@ -190,7 +207,7 @@ class Outlet:
         return found
 
     def put_back(self, item: object) -> None:
-        """Have an item taken again, that a reader has taken and can't return; nothing, if it has taken nothing."""
+        """Put back an item or mark that a reader took and can't return; does nothing for `Mark.NOTHING`."""
         if item is _NOTHING:
             return
         self._items.appendleft(item)
@@ -200,15 +217,15 @@ class Outlet:
         self._wake()
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Don't call `wake` any more."""
+        """Remove a waker, if it is still registered."""
         with self._lock, suppress(ValueError):
             self._wakers.remove(wake)
 
     def take(self, timeout: float | None) -> object:
-        """Return the next item or mark, when there is one.
+        """Return the next item or mark, once there is one.
 
         Raises:
-            TimeoutError: there was none for so many seconds.
+            TimeoutError: there was none within `timeout` seconds.
         """
         found = self.take_now()
         if found is _NOTHING:
@@ -218,7 +235,7 @@ class Outlet:
     def _take_when_rung(self, timeout: float | None) -> object:
         started = perf_counter()
         until = None if timeout is None else monotonic() + timeout
-        bell, self._bell = self._bell or Bell(), None  # unlike a lock, it hears of every Ctrl-C
+        bell, self._bell = self._bell or Bell(), None  # a bell, since Ctrl-C interrupts it at once, unlike a lock
         found: object = _NOTHING
         try:
             bell.clear()
@@ -241,18 +258,21 @@ class Outlet:
         return found
 
     def take_failure(self) -> PipelineFailure | None:
-        """Return the failure that ended everything, once."""
+        """Return the failure that ended everything, at the first call; None afterwards."""
         failure = self.unread_failure
         self.unread_failure = None
         return failure
 
-    def close(self, why: str) -> None:
-        """Discard what waits, and have readers meet that, and the first reason given. From any thread, and again.
+    def close(self, reason: str) -> None:
+        """Discard the waiting items, and let readers get `Mark.CLOSED`. From any thread, and more than once.
 
-        Where the next that a reader would meet is an end, it meets that first: nothing is discarded of that pass.
+        If a reader's next read would return an end, it returns that first: nothing of that pass is discarded.
+
+        Args:
+            reason: the text of the readers' error; that of the first call counts.
         """
         with self._lock:
-            self.closed_because = self.closed_because or why
+            self.closed_because = self.closed_because or reason
             self._ended = True
             self._bell = None
         kept: list[object] = []
@@ -265,17 +285,17 @@ class Outlet:
         self._items.extendleft([_CLOSED, *kept])
         self._wake()
 
-    def close_unended(self, why: str) -> None:
-        """Close it, unless it has ended or was closed."""
+    def close_unended(self, reason: str) -> None:
+        """Close the outlet, unless it has ended or was closed."""
         if not self._ended:
-            self.close(why)
+            self.close(reason)
 
-    # -- both
+    # -- both sides
 
     def _account(self, item: object) -> None:
-        """Do what taking an item takes beyond the item itself."""
+        """Update the bytes, the statistics and the passes for an item that is being taken, and wake the loop."""
         if item is _END or item is _CLOSED:
-            self._items.appendleft(item)  # it stays
+            self._items.appendleft(item)  # it stays for later reads
             self._bell = None
             self.is_over = True
             self._wake()
@@ -290,31 +310,30 @@ class Outlet:
             if self._probe is not None and item is not _END_OF_PASS:
                 self._probe.looked(len(self._items) + 1, self.limit)
                 self._probe.done(1, 0, 0.0)
-            if self._is_fresh or item is _END_OF_PASS:
+            if self._is_at_start or item is _END_OF_PASS:
                 self._note_pass(item)
-            if self._wants_room and len(self._items) <= self._low():
-                self._wants_room = False
+            if self._loop_waits and len(self._items) <= self._low_water():
+                self._loop_waits = False
                 self._call_loop(self._putters.wake_one)
         except BaseException:
-            self._wants_room = self._wants_reader = (
-                True  # the loop may not have been woken; it is when this is taken again
-            )
+            # The loop may not have been woken. It is when the item, which is put back, is taken again.
+            self._loop_waits = self._source_waits = True
             if freed:
                 with self._lock:
                     self._bytes += freed
             raise
 
     def _note_pass(self, item: object) -> None:
-        """Count a pass of which the first item or the end is taken."""
-        self._passes_begun += self._is_fresh
-        self._is_fresh = item is _END_OF_PASS
-        self._accounts = self._is_fresh or self._accounts_always
-        if self._wants_reader:
-            self._wants_reader = False
+        """Count a pass when its first item or its end is taken."""
+        self._passes_begun += self._is_at_start
+        self._is_at_start = item is _END_OF_PASS
+        self._accounts = self._is_at_start or self._accounts_always
+        if self._source_waits:
+            self._source_waits = False
             self._call_loop(self._sources.wake_all)
 
     def _call_loop(self, function: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has been closed
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def _wake(self) -> None:
@@ -324,7 +343,7 @@ class Outlet:
             wake()
 
     def _put_some(self, items: list[object], start: int) -> int:
-        """Return how many of the items are in, after what there was room for was put."""
+        """Return the position of the first item left, after putting those from `start` on for which there is room."""
         before = start
         if self._max_bytes is None:
             count = max(self.limit - len(self._items), 0)
@@ -339,6 +358,7 @@ class Outlet:
         return start
 
     def _fits(self, item: object) -> bool:
+        """Return whether there is room for an item; if so, its bytes are counted."""
         assert self._max_bytes is not None
         size = size_of(item)
         with self._lock:
@@ -352,16 +372,17 @@ class Outlet:
             return False
         return len(self._items) < self.limit
 
-    async def _wait_for_room(self) -> None:
-        self._wants_room = True
-        if len(self._items) <= self._low() and (self._max_bytes is None or not self._items):
-            self._wants_room = False  # it came meanwhile
+    async def _wait_until_low(self) -> None:
+        self._loop_waits = True
+        if len(self._items) <= self._low_water() and (self._max_bytes is None or not self._items):
+            self._loop_waits = False  # items were taken since the caller looked
         else:
             await self._putters.wait()
 
-    def _low(self) -> int:
-        """Return at how many items the loop is asked for more: cheap ones come in chunks."""
-        return self.limit - 1 if self.pace > _SLOW_SECONDS or self._max_bytes is not None else self.limit // 4
+    def _low_water(self) -> int:
+        """Return the number of waiting items at which the loop is woken: a quarter of the room for cheap items."""
+        is_slow = self.slowest_seconds > SLOW_ITEM_SECONDS
+        return self.limit - 1 if is_slow or self._max_bytes is not None else self.limit // 4
 
 
 def _no_failure() -> None:

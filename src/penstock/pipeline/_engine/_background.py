@@ -1,15 +1,20 @@
-"""An event loop in a thread of its own, which outlives what runs in it.
+"""An event loop in a thread of its own, and the threads and processes that are kept from run to run while it lives.
+
+A run is a pass over the source, which may be short, while starting threads, an event loop and above all processes takes
+time. So the loop and its resources outlive the run, and a run is a task on the loop.
 
 Guarantees:
-  - `start` returns when the loop runs. `close` has it stop, and returns when its thread and the threads of its stages
-    have ended. A start that fails, or out of which a signal handler's exception comes, leaves nothing running.
-  - The thread is a daemon, so that a pipeline that nobody stops doesn't keep Python from ending.
+  - `start` returns when the loop runs. `close` stops it, and returns when its thread and the threads of its stages have
+    ended. A start that fails, or from which a signal handler's exception is raised, leaves nothing running.
+  - One run at a time: `begin` cancels the one before, and the new one starts when that has ended.
+  - The thread is a daemon, so that a pipeline that is never stopped doesn't keep Python from ending.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from traceback import clear_frames
 from typing import TYPE_CHECKING
@@ -18,14 +23,75 @@ from penstock._caught import Caught
 from penstock._os import DaemonThread
 from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline._engine._resources import Resources
+from penstock.pipeline._operations import Remote, Threads
+from penstock.pipeline._processes import Executors
+from penstock.pipeline._stages import Pipe, ThreadExecutor
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-class Background:
-    """Owns the thread, its loop, and the resources that live on it.
+class Resources:
+    """Owns the threads and processes of a pipeline. Made, used and closed on its loop.
+
+    Args:
+        num_threads: how many threads plain functions run on.
+        seeds: seeds of the global random generators in processes; None if no stage has an executor with processes.
+
+    Attributes:
+        threads: the threads for plain functions.
+    """
+
+    def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
+        self.threads = Threads(num_threads, "penstock-stage")
+        self._sources: dict[str, Threads] = {}
+        self._executors_threads: dict[int, tuple[ThreadExecutor, Threads]] = {}  # by id, valid while the value is here
+        self._executors = Executors(seeds)
+
+    def remote(self, pipe: Pipe, name: str) -> Remote:
+        """Return the connection of a stage to its executor."""
+        assert pipe.executor is not None
+        return self._executors.remote(pipe.executor, name, repeatable=pipe.repeatable)
+
+    def executor_threads(self, executor: ThreadExecutor, name: str) -> Threads:
+        """Return the threads of an executor, which all its stages share."""
+        if id(executor) not in self._executors_threads:
+            given = executor.initializer
+            initializer = None if given is None else partial(given, *executor.initargs)
+            threads = Threads(executor.max_workers, f"penstock-{name}", initializer)
+            self._executors_threads[id(executor)] = executor, threads
+        return self._executors_threads[id(executor)][1]
+
+    def source_threads(self, name: str) -> Threads:
+        """Return the thread of a source; it has its own, so that waiting for data occupies no thread of a function."""
+        return self._sources.setdefault(name, Threads(1, f"penstock-{name}"))
+
+    def interrupt(self) -> None:
+        """End the processes, even in the middle of a call: their results are no longer needed."""
+        self._executors.close()
+
+    def close(self) -> None:
+        """Let the threads end, and end the processes."""
+        self._executors.close()
+        for threads in self._all_threads():
+            threads.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in one of the threads."""
+        return any(threads.is_current for threads in (self.threads, *list(self._sources.values())))
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the threads have ended, for each at most `timeout` seconds."""
+        for threads in self._all_threads():
+            threads.join(timeout)
+
+    def _all_threads(self) -> list[Threads]:
+        return [self.threads, *self._sources.values(), *(each for _, each in self._executors_threads.values())]
+
+
+class BackgroundLoop:
+    """Owns the thread, its loop, and the resources that are used on it.
 
     Args:
         num_threads: as in `Resources`.
@@ -41,9 +107,9 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resources: Resources | None = None
         self._runs = asyncio.TaskGroup()
-        self._current: asyncio.Task[None] | None = None  # the run; the loop's own
-        self._error: BaseException | None = None  # why the loop did not start
-        self._is_unwanted = False  # it is over before it began
+        self._current: asyncio.Task[None] | None = None  # the run; used on the loop only
+        self._error: BaseException | None = None  # the reason why the loop did not start
+        self._is_abandoned = False  # `start` gave up before the loop ran
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -53,7 +119,7 @@ class Background:
 
     @property
     def resources(self) -> Resources:
-        """What lives on the loop."""
+        """The threads and processes, once the loop runs."""
         assert self._resources is not None
         return self._resources
 
@@ -63,18 +129,18 @@ class Background:
         return self._thread is not None and self._thread.has_ended
 
     def start(self, timeout: float | None) -> None:
-        """Start the thread; return when the loop runs.
+        """Start the thread, and wait until the loop runs.
 
         Raises:
-            PipelineFailure: it can't be started.
-            TimeoutError: it did not within so many seconds.
+            PipelineFailure: the thread or the loop can't be started.
+            TimeoutError: the loop did not run within `timeout` seconds.
         """
         ready = True
         with Caught() as caught:
             self._thread = DaemonThread(self._serve, "penstock-loop")
             ready = self._ready.wait(timeout)
         if caught.error is not None or not ready:
-            self._is_unwanted = True
+            self._is_abandoned = True
             self.abandon()
         if not ready:
             raise TimeoutError(f"the pipeline's event loop did not start within {timeout} s")
@@ -82,7 +148,7 @@ class Background:
         if self._thread is None and isinstance(caught.error, OSError | RuntimeError):
             error = caught.taken()
         if caught.error is not None:
-            raise caught.taken()  # of a signal handler
+            raise caught.taken()  # a signal handler's exception
         if error is not None:
             raise PipelineFailure(
                 f"the pipeline's event loop can't be started: {type(error).__name__}: {error}. Close files, or raise "
@@ -90,14 +156,14 @@ class Background:
             ) from error
 
     def begin(self, main: Coroutine[object, object, None], ended: "Future[None]") -> None:
-        """Cancel what runs on the loop, then run `main`, after which `ended` is done; returns at once."""
+        """Cancel the current run, then run `main`, and set `ended` after it; returns at once."""
         self.loop.call_soon_threadsafe(self._begin, main, ended)
 
     def abandon(self, first: Callable[[], None] | None = None) -> None:
-        """Ask for everything to end; returns at once, from any thread.
+        """Request the end of the run, the loop and its threads; returns at once. From any thread.
 
         Args:
-            first: what to call on the loop before that.
+            first: called on the loop before that. Default None.
         """
         if self._loop is not None:
             with suppress(RuntimeError):
@@ -106,11 +172,11 @@ class Background:
                 self._loop.call_soon_threadsafe(self._end)
 
     def close(self, timeout: float | None) -> None:
-        """Cancel what runs, end the loop and its threads, and wait for that.
+        """Cancel the run, end the loop and its threads, and wait for that.
 
         Raises:
-            UsageError: called from the loop's own thread, which would wait for itself.
-            TimeoutError: something of it still runs after so many seconds; it may be called again.
+            UsageError: the caller runs in one of these threads, and would wait for itself.
+            TimeoutError: a function still runs after `timeout` seconds; `close` may be called again.
         """
         thread = self._thread
         if thread is None:
@@ -127,14 +193,14 @@ class Background:
         """Check that this thread may wait for the end.
 
         Raises:
-            UsageError: it is one of the pipeline's own, which would wait for itself.
+            UsageError: it is one of the pipeline's own threads, which would wait for itself.
         """
         if (self._thread is not None and self._thread.is_current) or (
             self._resources is not None and self._resources.is_current
         ):
             raise UsageError(
-                "a pipeline can't be stopped by one of its own stages, which would wait for itself; got stop() from "
-                "one of its threads. Raise an exception in the stage, or call stop(wait=False)"
+                "a stage can't stop its own pipeline, since it would wait for itself; got stop() from one of the "
+                "pipeline's threads. Raise an exception in the stage, or call stop(wait=False)"
             )
 
     # -- in the thread
@@ -154,7 +220,7 @@ class Background:
         try:
             async with asyncio.TaskGroup() as self._runs:
                 self._ready.set()
-                if not self._is_unwanted:
+                if not self._is_abandoned:
                     await self._stopped.wait()
         finally:
             self._resources.close()
@@ -186,15 +252,15 @@ class Background:
 
 
 async def _after(previous: asyncio.Task[None] | None, main: Coroutine[object, object, None]) -> None:
-    """Run what is to run when the one before it, which was cancelled, has ended.
+    """Run `main` once the previous run, which was cancelled, has ended.
 
     Raises:
-        CancelledError: it was cancelled, too.
+        CancelledError: this run was cancelled.
     """
     while previous is not None and not previous.done():
         await asyncio.wait([previous])
     try:
         await main
     except asyncio.CancelledError as error:
-        clear_frames(error.__traceback__)  # that of a task group keeps the error, which keeps them
+        clear_frames(error.__traceback__)  # a frame of a task group holds the error, which holds its frames: a cycle
         raise

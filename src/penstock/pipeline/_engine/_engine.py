@@ -1,4 +1,4 @@
-"""What runs behind a pipeline: the background loop, which stays, and the run on it, of which there is one at a time."""
+"""The engine of a pipeline: its background loop, which is kept, and the run on it, of which there is one at a time."""
 
 import asyncio
 import os
@@ -12,42 +12,44 @@ from penstock._caught import Caught
 from penstock._os import HeldInterrupts
 from penstock._processes._seeding import draw_seeds
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline._channels._outlet import Outlet
+from penstock.pipeline._channels import Outlet
 from penstock.pipeline._config import Merge, PipelineConfig, has_processes
-from penstock.pipeline._engine._background import Background
-from penstock.pipeline._engine._open import Node, Opening
+from penstock.pipeline._engine._background import BackgroundLoop
+from penstock.pipeline._engine._open import RunBuilder
 from penstock.pipeline._engine._probes import Probes
-from penstock.pipeline._engine._run import run
-from penstock.pipeline._failures import Dropped
+from penstock.pipeline._engine._run import StageTask, run
+from penstock.pipeline._failures import DroppedItems
 from penstock.pipeline._items import DroppedItem
 
 State: TypeAlias = Literal["new", "running", "done", "stopped"]
-"""What a pipeline does: it never ran; a run makes items; the run has ended; it was stopped since."""
+"""The state of a pipeline: never started; a run computes items; the run has ended; stopped since the last start."""
 
 STOPPED: Final = (
-    "the pipeline was stopped, and what was left of the pass is discarded. Begin another pass with `for`, or start()"
+    "the pipeline was stopped, and the rest of the pass was discarded. Start another pass with `for`, or call start()"
 )
 REPLACED: Final = (
     "this pass has ended for this reader: another one began to read, and a pipeline has one reader at a time. Read an "
     "iterator to its end before you make the next one"
 )
-_DROPPED: Final = "the pipeline was stopped: nothing refers to it any more, or the program ends"
-_INTERRUPTED: Final = "the start of this pass was interrupted. Begin another one"
+_DROPPED: Final = "the pipeline was stopped, because nothing refers to it any more, or because the program ends"
+_INTERRUPTED: Final = "the start of this pass was interrupted. Start another one"
 
 
 class Engine:
-    """Owns the background of one pipeline and the run on it. It knows nothing of the facade, which may be collected.
+    """Owns the background loop of one pipeline and the run on it.
+
+    It doesn't refer to the `Pipeline`, whose garbage collection ends it.
 
     Attributes:
         config: the pipeline's description.
         num_threads: how many threads its functions share.
-        names: of its stages.
-        probes: what watches them.
-        dropped: items that stages failed on.
-        outlet: what is read; None if nothing ever began.
+        names: the names of its stages.
+        probes: the probes of its stages.
+        dropped: the items that stages failed on.
+        outlet: the outlet of the latest run; None if no run was started.
         is_stopped: whether it was stopped, and not started since.
-        goes_on: whether a pass that is left early goes on with the next reader: its source is continuous, or an
-            iterator, which doesn't begin again.
+        keeps_pass: whether the next reader continues a pass that was left early: the source is continuous, or an
+            iterator, which can't start again.
     """
 
     def __init__(self, config: PipelineConfig, num_threads: int, max_failures: int | Fraction, probes: Probes) -> None:
@@ -55,25 +57,25 @@ class Engine:
         self.num_threads = num_threads
         self.names: tuple[str, ...] = config.names()
         self.probes = probes
-        self.dropped: Dropped = Dropped()
+        self.dropped: DroppedItems = DroppedItems()
         self.outlet: Outlet | None = None
         self.is_stopped: bool = False
-        self.goes_on: bool = config.continuous or one_shot(config) is not None
+        self.keeps_pass: bool = config.continuous or one_shot(config) is not None
         self._max_failures = max_failures
-        self._background: Background | None = None
-        self._ending: Background | None = None  # one that was stopped, and may not have ended yet
-        self._running: Future[None] | None = None
+        self._background: BackgroundLoop | None = None
+        self._ending: BackgroundLoop | None = None  # one that was stopped, and may not have ended yet
+        self._running: Future[None] | None = None  # set when the latest run has ended
         self._process = os.getpid()
         self._has_run = False
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the pipeline's process, not a fork of it."""
+        """Whether this is the process that made the pipeline, and not a forked child."""
         return os.getpid() == self._process
 
     @property
     def state(self) -> State:
-        """What it does."""
+        """The state of the pipeline; "stopped" in a forked child."""
         if self.is_stopped or not self.is_here:
             return "stopped"
         if self._running is None:
@@ -81,33 +83,33 @@ class Engine:
         return "done" if self._running.done() else "running"
 
     def check_process(self) -> None:
-        """Check that this is the pipeline's process.
+        """Check that this is the process that made the pipeline.
 
         Raises:
-            UsageError: it was forked from that one.
+            UsageError: it is a forked child.
         """
         if not self.is_here:
             raise UsageError(
-                f"a pipeline stays in the process that made it; got one of process {self._process} in its fork "
-                f"{os.getpid()}, where its threads don't exist. Build the pipeline in the process that reads it"
+                f"a pipeline can be used only in the process that made it; got one of process {self._process} in its "
+                f"fork {os.getpid()}, which doesn't have its threads. Build the pipeline in the process that reads it"
             )
 
     def begin(self, timeout: float | None) -> Outlet:
-        """Return the outlet of a run that begins now: the first, or one that takes the place of the last.
+        """Return the outlet of a new run, which is started now and replaces the one before it.
 
         Raises:
             UsageError: the source is an iterator that an earlier run has used.
             PipelineFailure: the event loop can't be started.
-            TimeoutError: it didn't start in time, or what was stopped has not ended.
+            TimeoutError: the loop didn't start in time, or a stopped one has not ended.
         """
         if self._has_run:
-            _need_iterable_again(self.config)
+            _check_repeatable(self.config)
         self.join(timeout)
         background = self._opened(timeout)
         sink = self.config.sink
         outlet = Outlet(sink.buffer_size, sink.max_bytes, self.probes.probe("sink", "sink", 1), background.loop)
         running: Future[None] = Future()
-        running.add_done_callback(lambda _: outlet.close_unended(STOPPED))  # a run that never began
+        running.add_done_callback(lambda _: outlet.close_unended(STOPPED))  # for a run that never began
         if self.outlet is not None:
             self.outlet.close(REPLACED)
         try:
@@ -120,61 +122,61 @@ class Engine:
             raise
         return outlet
 
-    def _opened(self, timeout: float | None) -> Background:
+    def _opened(self, timeout: float | None) -> BackgroundLoop:
         if self._background is None or self._background.has_ended:
-            with HeldInterrupts():  # else nobody knows of its thread, and nobody ends it
-                # Drawn here, in the caller's thread: the loop's would race with what the program draws meanwhile.
+            with HeldInterrupts():  # an interrupt after `start` would leave a thread that no attribute refers to
+                # Drawn in the caller's thread: the loop's thread would race with the draws of the program.
                 seeds = draw_seeds() if has_processes(self.config) else None
-                background = Background(self.num_threads, seeds)
+                background = BackgroundLoop(self.num_threads, seeds)
                 background.start(timeout)
                 self._background = background
         return self._background
 
-    async def _run(self, outlet: Outlet, background: Background) -> None:
-        nodes: list[Node] = []
+    async def _run(self, outlet: Outlet, background: BackgroundLoop) -> None:
+        tasks: list[StageTask] = []
         self.probes.begin()
-        # No method: the outlet keeps it, so that the engine, its outlet and the closed loop would be a reference cycle.
+        # A function and no method: the outlet keeps it, and a method would close a reference cycle with the engine.
         drop = partial(_drop, self.probes, self.dropped)
-        with Caught() as opening:  # without an await, so that a CancelledError is a function's
-            opened = Opening(background.resources, self.probes, self._max_failures, drop, outlet)
-            nodes = opened.whole(self.config)
-        failure = None if opening.error is None else _not_opened(opening.taken())
+        with Caught() as opening:  # awaits nothing, so a CancelledError comes from a user's function
+            builder = RunBuilder(background.resources, self.probes, self._max_failures, drop, outlet)
+            tasks = builder.build(self.config)
+        failure = None if opening.error is None else _opening_failure(opening.taken())
         with Caught() as running:
-            await run(nodes)
+            await run(tasks)
         if isinstance(running.error, asyncio.CancelledError):
             outlet.close(STOPPED)
         elif running.error is not None:
-            failure = _not_opened(running.taken())
+            failure = _opening_failure(running.taken())
         outlet.end(failure)
         self.probes.end(failure or outlet.unread_failure, self.names)
         if running.error is not None:
             raise running.taken()
 
     def halt(self) -> None:
-        """Have everything end, and readers learn of it; returns at once, and may be repeated."""
+        """Request the end of everything, and close the outlet; returns at once, and may be called again."""
         self.is_stopped = True
         if self.outlet is not None:
             self.outlet.close(STOPPED)
         background = self._background
         if background is not None:
-            self._ending, self._background = background, None  # first, so that an interrupted call has done it
+            self._ending, self._background = background, None  # before `abandon`, which an interrupt may cut short
             background.abandon()
 
     def check_waiting(self) -> None:
         """Check that this thread may wait for the end.
 
         Raises:
-            UsageError: it is one of the pipeline's own, which would wait for itself.
+            UsageError: it is one of the pipeline's own threads, which would wait for itself.
         """
         for background in (self._background, self._ending):
             if background is not None:
                 background.check_waiting()
 
     def join(self, timeout: float | None) -> None:
-        """Wait until what was halted has ended.
+        """Wait until a stopped loop has ended, with its threads.
 
         Raises:
-            TimeoutError: it has not after so many seconds.
+            TimeoutError: it has not ended within `timeout` seconds.
         """
         ending = self._ending
         if ending is not None:
@@ -182,18 +184,21 @@ class Engine:
             self._ending = None if self._ending is ending else self._ending
 
     def stop(self, timeout: float | None) -> None:
-        """End everything, and wait for it."""
+        """Stop the loop and everything on it, and wait for that."""
         self.halt()
         self.join(timeout)
 
     def abandon(self) -> None:
-        """Ask for the end of everything: nobody will read it, but for a thread that the program's end finds reading."""
+        """Request the end of everything, for a pipeline that was dropped, or when the program ends.
+
+        The outlet is closed, too, for a thread that still reads when the program ends.
+        """
         if self._background is not None and self.is_here:
             self._background.abandon(None if self.outlet is None else partial(self.outlet.close, _DROPPED))
 
 
-def _drop(probes: Probes, dropped: Dropped, item: DroppedItem) -> None:
-    probes.drop(item)  # an observer sees the traceback
+def _drop(probes: Probes, dropped: DroppedItems, item: DroppedItem) -> None:
+    probes.drop(item)  # first, since `add` releases the traceback, which an observer may print
     dropped.add(item)
 
 
@@ -203,7 +208,7 @@ def _done() -> "Future[None]":
     return done
 
 
-def _not_opened(error: BaseException) -> PipelineFailure:
+def _opening_failure(error: BaseException) -> PipelineFailure:
     """Return the failure of a run that can't be opened."""
     if isinstance(error, PipelineFailure):
         return error
@@ -213,7 +218,7 @@ def _not_opened(error: BaseException) -> PipelineFailure:
 
 
 def one_shot(config: PipelineConfig) -> object | None:
-    """Return a source that can be gone through once; None if there is none."""
+    """Return a source that can be iterated over only once; None if there is none."""
     if isinstance(config.source, Merge):
         found = (one_shot(merged) for merged in config.source.pipelines)
         return next((each for each in found if each is not None), None)
@@ -221,10 +226,10 @@ def one_shot(config: PipelineConfig) -> object | None:
     return source if isinstance(source, Iterator | AsyncIterator) else None
 
 
-def _need_iterable_again(config: PipelineConfig) -> None:
+def _check_repeatable(config: PipelineConfig) -> None:
     source = one_shot(config)
     if source is not None:
         raise UsageError(
-            f"an iterator can be gone through once; got a second pass over {source!r:.200}. Give what makes a new "
-            f"iterator each time, such as a list, a dataset, or an object with __iter__"
+            f"an iterator can be iterated over only once; got a second pass over {source!r:.200}. Pass an iterable "
+            f"that makes a new iterator each time, such as a list, a dataset, or an object with __iter__"
         )

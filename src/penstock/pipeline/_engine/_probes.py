@@ -1,4 +1,4 @@
-"""What watches the stages of a pipeline, over all its passes: counters for a report, events for an observer."""
+"""The probes of a pipeline's stages, kept over all its passes: counters for the report, events for the observer."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from penstock.pipeline._statistics import PipelineReport, Probe, StageProbe
 
 
 class Probes:
-    """Gives each stage its probe, by name; a stage that runs again goes on with the one it had."""
+    """Owns a probe for each stage, by name; the stage of the next run continues to count in the same one."""
 
     def __init__(self, *, statistics: bool, observer: Observer | None) -> None:
         self._statistics = statistics
@@ -22,11 +22,11 @@ class Probes:
 
     @property
     def counts(self) -> bool:
-        """Whether there is anything to report."""
+        """Whether statistics are kept, for `report`."""
         return self._statistics
 
     def probe(self, name: str, kind: str, concurrency: int, *, on_threads: bool = False) -> Probe | None:
-        """Return what a stage tells its doings to; None if nobody wants to know."""
+        """Return the probe of a stage; None if there are neither statistics nor an observer."""
         probe: Probe | None = None
         if self._statistics:
             probe = self._stages.get(name)
@@ -38,7 +38,7 @@ class Probes:
         return probe
 
     def begin(self) -> None:
-        """Let the clocks run."""
+        """Start the clocks: a run begins."""
         self._started = perf_counter()
         for probe in self._stages.values():
             probe.started()
@@ -55,12 +55,12 @@ class Probes:
                 self._observer(StageEnded(name, failure))
 
     def drop(self, dropped: DroppedItem) -> None:
-        """Tell of an item that was dropped."""
+        """Send the observer an event for a dropped item."""
         if self._observer is not None:
             self._observer(ItemDropped(dropped.stage, dropped.item, dropped.error))
 
     def report(self, names: Sequence[str], num_threads: int) -> PipelineReport:
-        """Return what was counted, the stages in the order of their names."""
+        """Return the counts so far, the stages in the order of `names`."""
         running = 0.0 if self._started is None else perf_counter() - self._started
         return PipelineReport(
             tuple(self._stages[name].snapshot() for name in names if name in self._stages),
@@ -71,7 +71,7 @@ class Probes:
 
 
 class _Observed:
-    """A probe that tells an observer, and the probe that counts, if there is one."""
+    """A probe that sends events to an observer, and passes its calls on to the probe that counts, if there is one."""
 
     def __init__(self, name: str, counting: Probe | None, observer: Observer) -> None:
         self._name = name

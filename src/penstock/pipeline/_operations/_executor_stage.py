@@ -1,111 +1,112 @@
-"""Stages whose plain function runs in an executor: a pool of threads or processes that stands outside the pipeline.
+"""Stages whose plain function or generator runs in an executor: a pool of threads or processes outside the pipeline.
 
-Items travel in chunks that take about two milliseconds with all that it costs to send them. A call that has been sent
-is waited for, also by a stage that is cancelled. Generators in processes of ours are pulled in steps as long, each when
-the values of the one before have been put out. A pool of processes of the user's can't be asked for a certain one of
-them, so a generator is read to its end there before its values go on.
+Items travel in chunks that take about two milliseconds, including the cost of sending them. A stage waits for each call
+that it has sent, even if the stage is cancelled, so that no call outlives it.
+
+A generator in one of the pipeline's own processes is run in steps of the same length, each started when the values of
+the step before have been put out; so an endless generator works, and it is never far ahead of the next stage. A
+`ProcessPoolExecutor` can't send a second call to the same process, so a generator is read to its end there before its
+first value is passed on.
+
+If a process dies and items are repeatable, the generator starts again in another process, and the values that were put
+out before are skipped.
 """
 
 import asyncio
 from collections.abc import Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock.errors import WorkerError
-from penstock.pipeline._channels._channel import MAX_ITEMS
-from penstock.pipeline._channels._order import InOrder
+from penstock.pipeline._channels import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op
-from penstock.pipeline._operations._stage import Site, Stage
+from penstock.pipeline._operations._stage import RunningStage, StageSetup
 from penstock.pipeline._processes._executor._chunks import Outcome, Values
+from penstock.pipeline._tuning import EXECUTOR_CHUNK_SECONDS, MAX_ATTEMPTS, chunk_size
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-_CHUNK_SECONDS: Final = 0.002
-_MAX_ATTEMPTS: Final = 3
 
 T = TypeVar("T")
 
 
 class Remote(Protocol):
-    """Applies a function to a chunk of items elsewhere."""
+    """The connection of a stage to its executor: it applies a function to a chunk of items there."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether an item may be done again where its process died."""
+        """Whether an item may be computed again if its process died."""
         ...
 
     def send(self, op: Op, items: list[object], *, flatten: bool) -> "Future[list[Outcome]]":
-        """Send a chunk; each item's outcome comes back in its place.
+        """Send a chunk of items; the future returns the outcome of each, in the same order.
 
-        With `flatten` an outcome's value is `Values`; behind one of a generator that goes on, no item was begun.
+        With `flatten` the op is a generator, and an outcome's value is `Values`. If one of the generators has not
+        ended, its outcome is the last one: the items after it were not begun.
         """
         ...
 
     def step(self, values: Values) -> "Future[list[Outcome]]":
-        """Have the next step of a generator done where it is kept; gives its outcome."""
+        """Run the next step of a generator in the process that holds it; the future returns one outcome."""
         ...
 
     def close(self, values: Values) -> "Future[object]":
-        """Have a generator closed where it is kept."""
+        """Close a generator in the process that holds it."""
         ...
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return what a chunk failed with as a whole, in words that say what to do."""
+        """Return the error of a whole chunk with a message that states the remedy."""
         ...
 
 
-class ExecutorStage(Stage):
+class ExecutorStage(RunningStage):
     """A plain function or generator function, applied to chunks in an executor."""
 
-    def __init__(self, site: Site, op: Op, remote: Remote, *, ordered: bool, flatten: bool) -> None:
-        super().__init__(site)
+    def __init__(self, setup: StageSetup, op: Op, remote: Remote, *, ordered: bool, flatten: bool) -> None:
+        super().__init__(setup)
         self._op = op
         self._remote = remote
         self._flatten = flatten
-        self._order = InOrder(site.concurrency, self._put_judged) if ordered and site.concurrency > 1 else None
+        self._order = InOrder.if_needed(setup.concurrency, self._put_results, ordered=ordered)
 
     async def _work(self) -> None:
-        while items := await self._take(self._chunk_size()):
-            number = 0 if self._order is None else self._order.number()
+        while items := await self._take(chunk_size(EXECUTOR_CHUNK_SECONDS, self.item_seconds)):
+            number = 0 if self._order is None else self._order.next_number()
             if self._flatten:
                 await self._generate(items, number)
                 continue
             results, _ = await self._results(items)
             if self._order is None:
-                await self._protect(self._put_judged(results))
+                await self._protect(self._put_results(results))
             else:
-                await self._order.pass_on(number, results)
-
-    def _chunk_size(self) -> int:
-        return min(max(int(_CHUNK_SECONDS / self.cost), 1), MAX_ITEMS) if self.cost else 1
+                await self._order.deliver(number, results)
 
     async def _generate(self, items: list[object], number: int) -> None:
-        """Put out what the generators of a chunk yield, one after the other."""
+        """Put out the values of the generators of a chunk, one generator after the other."""
         while items and self._failure is None:
             results, outcomes = await self._results(items)
             values = outcomes[-1][1] if outcomes else None
-            steps = _Steps(self._remote, self._op, items[len(outcomes) - 1], values)
+            generator = _RemoteGenerator(self._remote, self._op, items[len(outcomes) - 1], values)
             try:
                 if self._order is not None:
-                    await self._order.turn(number)
-                await self._protect(self._put_judged(results))
-                while steps.goes_on and self._failure is None:
+                    await self._order.wait_for_turn(number)
+                await self._protect(self._put_results(results))
+                while generator.has_more and self._failure is None:
                     started = perf_counter()
-                    results = [each for each in await steps.next() if each is not SKIP]
+                    results = [each for each in await generator.step() if each is not SKIP]
                     failures = sum(type(each) is Failed for each in results)
                     self.count(0, len(results) - failures, failures, perf_counter() - started)
-                    await self._protect(self._put_judged(results))
+                    await self._protect(self._put_results(results))
             finally:
-                await steps.close()
+                await generator.close()
             items = items[len(outcomes) :] if outcomes else []
         if self._order is not None:
-            await self._order.advance()
+            await self._order.end_turn()
 
     async def _results(self, items: list[object]) -> tuple[list[object], list[Outcome]]:
-        """Return the results of items, and the outcomes that they came in: none, where the executor itself failed."""
+        """Return the results of items, and the outcomes that hold them; no outcomes if the executor itself failed."""
         started = perf_counter()
         outcomes: list[Outcome] = []
         with Caught() as caught:
@@ -114,11 +115,11 @@ class ExecutorStage(Stage):
             raise caught.error
         if caught.error is not None:  # of the executor itself
             explained = self._remote.explain(caught.error)
-            return [Failed(-1, items[0] if len(items) == 1 else items, explained)], []
+            return [Failed(items[0] if len(items) == 1 else items, explained, is_fatal=True)], []
         results = [
             each
             for item, outcome in zip(items, outcomes, strict=False)
-            for each in _each(item, outcome)
+            for each in _results_of(item, outcome)
             if each is not SKIP
         ]
         seconds = perf_counter() - started
@@ -128,76 +129,73 @@ class ExecutorStage(Stage):
         return results, outcomes
 
 
-class _Steps:
-    """What is left of a generator in a process after its first step.
-
-    Where the process dies and items are repeatable, the generator begins again in another one, and as many values as
-    were put out before are skipped.
-    """
+class _RemoteGenerator:
+    """A generator in a process, after its first step."""
 
     def __init__(self, remote: Remote, op: Op, item: object, values: object) -> None:
         self._remote = remote
         self._op = op
         self._item = item
         self._values = values if isinstance(values, Values) else Values([])
-        self._given = len(self._values.outcomes)
+        self._received = len(self._values.outcomes)
         self._attempts = 1
-        self._skip = 0  # values that were put out before the process died
+        self._skip = 0  # values that were received before the process died
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the generator may yield more."""
+    def has_more(self) -> bool:
+        """Whether the generator has not ended."""
         return self._values.token is not None
 
-    async def next(self) -> list[object]:
-        """Return the results of the next step."""
-        kept, self._values = self._values, Values([])
+    async def step(self) -> list[object]:
+        """Return the results of the next step, which runs now."""
+        held, self._values = self._values, Values([])
         with Caught() as caught:
-            return self._results(await _settled(self._remote.step(kept)))
-        while isinstance(caught.error, WorkerError) and self._remote.repeatable and self._attempts < _MAX_ATTEMPTS:
+            return self._results(await _settled(self._remote.step(held)))
+        while isinstance(caught.error, WorkerError) and self._remote.repeatable and self._attempts < MAX_ATTEMPTS:
             self._attempts += 1
-            self._skip = self._given
+            self._skip = self._received
             with Caught() as caught:
                 return self._results(await _settled(self._remote.send(self._op, [self._item], flatten=True)))
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.taken()
-        return [Failed(0, self._item, caught.taken())]
+        return [Failed(self._item, caught.taken())]
 
     def _results(self, outcomes: list[Outcome]) -> list[object]:
         (outcome,) = outcomes
         if isinstance(outcome[1], Values):
             self._values = outcome[1]
-        results = [*_each(self._item, outcome)]
+        results = [*_results_of(self._item, outcome)]
         skipped = min(self._skip, len(results))
         self._skip -= skipped
-        self._given += len(results) - skipped
-        return [each for index, each in enumerate(results) if index >= skipped or type(each) is Failed]
+        self._received += len(results) - skipped
+        return [each for number, each in enumerate(results) if number >= skipped or type(each) is Failed]
 
     async def close(self) -> None:
         """Close the generator, if it has not ended."""
-        if self.goes_on:
+        if self.has_more:
             with Caught() as caught:
                 await _settled(self._remote.close(self._values))
             if isinstance(caught.error, asyncio.CancelledError):
                 raise caught.taken()
 
 
-def _each(item: object, outcome: Outcome) -> Iterable[object]:
+def _results_of(item: object, outcome: Outcome) -> Iterable[object]:
+    """Yield the results in an item's outcome: a value, the values of a generator, or a `Failed`."""
     succeeded, value = outcome
     if not succeeded:
-        yield Failed(0, item, cast("BaseException", value))
+        yield Failed(item, cast("BaseException", value))
     elif isinstance(value, Values):
         for inner in value.outcomes:
-            yield from _each(item, inner)
+            yield from _results_of(item, inner)
     else:
         yield value
 
 
 async def _settled(sent: "Future[T]") -> T:
-    """Return what a call gives. Cancelled meanwhile, that is raised when the call has ended.
+    """Return the result of a call, once it has ended; a cancellation meanwhile is raised after that.
 
     Raises:
-        RuntimeError: somebody else cancelled the call.
+        RuntimeError: the executor cancelled the call.
     """
     waiting = asyncio.wrap_future(sent)
     cancelled: asyncio.CancelledError | None = None
@@ -209,7 +207,7 @@ async def _settled(sent: "Future[T]") -> T:
             sent.cancel()
     if cancelled is not None:
         if not waiting.cancelled():
-            waiting.exception()  # nobody will ask for it
+            waiting.exception()  # mark it as retrieved, or asyncio logs it
         raise cancelled
     if waiting.cancelled():
         raise RuntimeError("the executor cancelled a call that had been sent to it")

@@ -1,7 +1,22 @@
-"""Stages that pull items out of iterators: sources, functions that are generators, and items that are taken apart.
+"""Stages that pull items out of iterators: sources, generator functions, and the elements of items.
 
-An iterator is pulled in a thread, as far as there is room behind, and closed in one whatever happens. So one without an
-end gives its first value at once, and is never ahead by more than there is room.
+The problem: an iterator may be endless, may wait for a server in each step, may be one list of a million cheap items,
+or may hold a file that only its `finally` closes. Reading it to its end first would never give an endless one's first
+value, and would fill the memory with the others'. Asking a thread for one item at a time would cost a switch of threads
+per item.
+
+The solution: a thread pulls as many items as the next stage has room for, in one call (`Pulled`). As the room of a
+channel follows time, such a call takes about a millisecond for cheap items, and has a single item of slow ones. Should
+a call turn out slow, its items reach the loop one by one (see `_threads`). An iterator is always closed in a thread,
+whether it ended, failed or was stopped. An iterator that the user passed as the source is not closed, so that the
+next pass can continue it.
+
+A source pulls in a thread of its own: one that waits for data must not occupy a thread that functions need.
+
+A list, a tuple or another type in `_AT_HAND` runs no user code when it is iterated over, and is read on the loop.
+
+Rejected: one `next` per call, as above; and a fixed number of items per call, which delays the first item of a slow
+iterator by the time of all of them.
 """
 
 import asyncio
@@ -13,46 +28,47 @@ from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
 from penstock.concurrency._worker import is_cancelled
-from penstock.pipeline._channels._channel import GATHER_SECONDS, MAX_ITEMS, Output
-from penstock.pipeline._channels._order import InOrder
-from penstock.pipeline._config import Source as Described
-from penstock.pipeline._failures import FatalError, source_failure
+from penstock.pipeline._channels import InOrder, Output
+from penstock.pipeline._config import Source
+from penstock.pipeline._failures import FatalError, stage_failure
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Pulled
-from penstock.pipeline._operations._stage import Site, Stage
-from penstock.pipeline._operations._threads import Halt, Put, Starts, Threads
+from penstock.pipeline._operations._stage import RunningStage, StageSetup
+from penstock.pipeline._operations._threads import AnyThreads, PutValues, StopFlag, Threads
 from penstock.pipeline._statistics import Probe
+from penstock.pipeline._tuning import CHUNK_SECONDS, MAX_ITEMS
 
 _AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
-"""Types whose items are there, or made in no time, and whose iteration runs no code of the user's."""
 
 
-async def pull(iterator: Iterator[object], output: Output, threads: Starts, halt: Halt, put: Put) -> Pulled:
-    """Return what came of pulling as many items out of an iterator as there is room for; they are put out at once."""
-    pulled = Pulled(iterator, await output.room())
-    call = threads.start(pulled, halt)
-    await call.pass_on(put)
+async def pull(
+    iterator: Iterator[object], output: Output, threads: AnyThreads, stop: StopFlag, put: PutValues
+) -> Pulled:
+    """Return the outcome of pulling as many items as the output has room for; they are put out as they are pulled."""
+    pulled = Pulled(iterator, await output.wait_for_room())
+    call = threads.start(pulled, stop)
+    await call.forward_values(put)
     if call.error is not None:
         raise call.error
     return pulled
 
 
-class Source:
-    """The first stage: an iterable, sync or async, once or again and again.
+class RunningSource:
+    """The first stage of a running pipeline: it iterates over a sync or async iterable, once or again and again.
 
     Args:
-        name: the stage's.
-        source: what is iterated over, and whether again and again.
-        output: where items are put.
-        threads: of which one pulls an iterable that is not async.
-        wait_for_reader: returns once something of so many passes was read.
-        probe: counts, if statistics are kept.
+        name: the stage's name.
+        source: the iterable, and whether it is continuous.
+        output: the output into which it puts the items.
+        threads: one of them pulls an iterable that is not async.
+        wait_for_reader: waits until something of so many passes was read.
+        probe: counts for the statistics; None if there are none.
     """
 
     def __init__(
         self,
         name: str,
-        source: Described,
+        source: Source,
         output: Output,
         threads: Threads,
         wait_for_reader: Callable[[int], Awaitable[None]],
@@ -64,42 +80,50 @@ class Source:
         self._output = output
         self._threads = threads
         self._wait_for_reader = wait_for_reader
-        self._halt = Halt()
+        self._stop = StopFlag()
         self._probe = probe
 
     async def run(self) -> None:
-        """Put out the items of one pass; or of one after the other, each begun when the one before it is being read."""
-        for number in itertools.count():
-            await self._wait_for_reader(number)
+        """Put out the items of one pass; if continuous, of one pass after the other.
+
+        A further pass starts when a reader has taken something of the pass before it.
+        """
+        for passes in itertools.count():
+            await self._wait_for_reader(passes)
             iterable: object = self._source.source
             if _is_async(iterable):
-                await self._pass_async(iterable)
+                await self._read_async(iterable)
             else:
-                await self._pass(cast("Iterable[object]", iterable))
+                await self._read(cast("Iterable[object]", iterable))
             if not self._source.continuous:
                 break
             await self._output.end_pass()
 
-    async def _pass(self, iterable: Iterable[object]) -> None:
+    async def _read(self, iterable: Iterable[object]) -> None:
         threads = self._threads
-        iterator = await _opened(lambda: iter(iterable), threads, self._halt, self._name)
+        opened: list[Iterator[object]] = []
+        call = threads.start(lambda _: opened.append(iter(iterable)), self._stop)
+        await call.wait(until_done=True)
+        if call.error is not None:
+            raise stage_failure(self._name, call.error)
+        iterator = opened.pop()
         try:
             while True:
-                pulled = await pull(iterator, self._output, threads, self._halt, self._put)
+                pulled = await pull(iterator, self._output, threads, self._stop, self._put)
                 self._count(pulled)
                 if pulled.error is not None:
-                    raise source_failure(self._name, pulled.error)
+                    raise stage_failure(self._name, pulled.error)
                 if pulled.ended:
                     break
         finally:
             if iterator is not iterable:
                 await _close(iterator, threads)
 
-    async def _pass_async(self, iterable: AsyncIterable[object]) -> None:
+    async def _read_async(self, iterable: AsyncIterable[object]) -> None:
         try:
             iterator = aiter(iterable)
         except Exception as error:
-            raise source_failure(self._name, error) from error
+            raise stage_failure(self._name, error) from error
         try:
             await self._put_from(iterator)
         finally:
@@ -108,7 +132,7 @@ class Source:
                 await close()
 
     async def _put_from(self, iterator: AsyncIterator[object]) -> None:
-        rested = perf_counter()
+        yielded = perf_counter()  # when the source last let other tasks run
         while True:
             started = perf_counter()
             try:
@@ -118,16 +142,16 @@ class Source:
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                raise source_failure(self._name, error) from error
+                raise stage_failure(self._name, error) from error
             now = perf_counter()
             if self._probe is not None:
                 self._probe.done(1, 0, now - started)
             if item is not SKIP and not self._output.offer(item):
                 await self._put([item])
-            if now - rested > GATHER_SECONDS:
-                self._output.pace = now - started
+            if now - yielded > CHUNK_SECONDS:
+                self._output.slowest_seconds = now - started
                 await asyncio.sleep(0)
-                rested = perf_counter()
+                yielded = perf_counter()
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:
@@ -139,93 +163,95 @@ class Source:
 
     def _count(self, pulled: Pulled) -> None:
         if pulled.count:
-            self._output.pace = pulled.seconds / pulled.count
+            self._output.slowest_seconds = pulled.seconds / pulled.count
         if self._probe is not None:
             self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
 
 
-class GeneratorStage(Stage):
-    """A generator function for each item, whose values are put out in turn."""
+class GeneratorStage(RunningStage):
+    """A generator function for each item, whose values are put out as they are made."""
 
-    def __init__(self, site: Site, op: Callable[[object], Iterable[object]], threads: Starts, *, ordered: bool) -> None:
-        super().__init__(site)
+    def __init__(
+        self, setup: StageSetup, op: Callable[[object], Iterable[object]], threads: AnyThreads, *, ordered: bool
+    ) -> None:
+        super().__init__(setup)
         self._op = op
         self._threads = threads
-        self._order = InOrder(site.concurrency, self._put) if ordered and site.concurrency > 1 else None
+        self._order = InOrder.if_needed(setup.concurrency, self._put, ordered=ordered)
 
     async def _work(self) -> None:
         while items := await self._take(1):
-            number = 0 if self._order is None else self._order.number()
+            number = 0 if self._order is None else self._order.next_number()
             await self._run_one(items[0], number)
             if self._order is not None:
-                await self._order.advance()
+                await self._order.end_turn()
 
     async def _run_one(self, item: object, number: int = 0) -> None:
         failed: Failed | None
         try:
             failed = await self._pull_all(item, number)
         except FatalError as error:  # of the threads
-            failed = Failed(0, item, error)
+            failed = Failed(item, error)
         if failed is not None:
-            self.tolerance.judge(self.name, failed.item, failed.error)
+            self.drop_or_raise(failed)
 
     async def _pull_all(self, item: object, number: int) -> Failed | None:
         opened: list[Iterator[object]] = []
-        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self._halt)
+        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self._stop)
         await call.wait(until_done=True)
         if call.error is not None:
-            await self._turn(number)
-            return Failed(0, item, call.error)
+            await self._wait_for_turn(number)
+            return Failed(item, call.error)
 
         async def put(values: list[object]) -> None:
             if values:
-                await self._turn(number)
+                await self._wait_for_turn(number)
                 await self._put(values)
 
         iterator = opened.pop()
         seconds, count = 0.0, 0
         try:
             while self._failure is None:
-                pulled = await pull(iterator, self.output, self._threads, self._halt, put)
+                pulled = await pull(iterator, self.output, self._threads, self._stop, put)
                 seconds, count = seconds + pulled.seconds, count + pulled.count
                 if pulled.error is not None or pulled.ended:
-                    await self._turn(number)
+                    await self._wait_for_turn(number)
                     self.learn(1, seconds)
                     self.count(1, count, int(pulled.error is not None), seconds)
-                    return None if pulled.error is None else Failed(0, item, pulled.error)
+                    return None if pulled.error is None else Failed(item, pulled.error)
         finally:
             if iterator is not item or type(item) is GeneratorType:
                 await _close(iterator, self._threads)
         return None
 
-    async def _turn(self, number: int) -> None:
+    async def _wait_for_turn(self, number: int) -> None:
         if self._order is not None:
-            await self._order.turn(number)
+            await self._order.wait_for_turn(number)
 
 
 class DisaggregateStage(GeneratorStage):
-    """The items of each item: of lists and the like on the loop itself, of everything else as a thread pulls them."""
+    """The elements of each item: of lists and the like on the loop, of other iterables as a thread pulls them."""
 
-    def __init__(self, site: Site, threads: Starts) -> None:
-        super().__init__(site, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)
+    def __init__(self, setup: StageSetup, threads: AnyThreads) -> None:
+        super().__init__(setup, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)
 
     async def _work(self) -> None:
-        most = MAX_ITEMS
-        while items := await self._take(most):
-            most = MAX_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # what is slow isn't hoarded
+        max_items = MAX_ITEMS
+        while items := await self._take(max_items):
+            max_items = MAX_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # don't hold slow items back
             held: list[list[object]] = []
             for item in items:
                 if type(item) in _AT_HAND:
                     held.append(cast("list[object]", item))
                 else:
-                    await self._put_held(held)
+                    await self._put_elements(held)
                     held = []
                     await self._run_one(item)
-            await self._put_held(held)
+            await self._put_elements(held)
             await asyncio.sleep(0)
 
-    async def _put_held(self, held: Sequence[Sequence[object]]) -> None:
-        """Put out the items of lists, so many at a time."""
+    async def _put_elements(self, held: Sequence[Sequence[object]]) -> None:
+        """Put out the elements of lists, in chunks."""
         started = perf_counter()
         count = 0
         values = (value for each in held for value in each if value is not SKIP)
@@ -241,20 +267,11 @@ def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
     return isinstance(iterable, AsyncIterable)
 
 
-async def _opened(open_: Callable[[], Iterator[object]], threads: Threads, halt: Halt, name: str) -> Iterator[object]:
-    found: list[Iterator[object]] = []
-    call = threads.start(lambda _: found.append(open_()), halt)
-    await call.wait(until_done=True)
-    if call.error is not None:
-        raise source_failure(name, call.error)
-    return found.pop()
-
-
-async def _close(iterator: Iterator[object], threads: Starts) -> None:
-    """Let a generator's `finally` run, in a thread; what it raises then is not the pipeline's."""
+async def _close(iterator: Iterator[object], threads: AnyThreads) -> None:
+    """Run a generator's `finally` in a thread; an exception that it raises is ignored."""
     close = getattr(iterator, "close", None)
     if callable(close):
-        call = threads.start(lambda _: _ignore(close()), Halt())
+        call = threads.start(lambda _: _ignore(close()), StopFlag())
         await call.wait(until_done=True)
 
 

@@ -1,13 +1,26 @@
-"""What all stages with an operation share: lanes that work at the same time, passes, failures, statistics.
+"""A running stage: its lanes, its passes, its failures and its statistics. All stages that call an op derive from it.
+
+The problem: a stage has a concurrency, a bound on the calls under way at the same time, which users choose for the
+sake of a server's limit, of GPU memory, or of a library that isn't thread-safe. So it must hold exactly, in both orders
+and across passes; and yet as many calls as allowed must run whenever items wait.
+
+The solution: a stage is up to `concurrency` lanes, each a task that takes items, calls the op, puts out the results,
+and takes the next ones. A lane has one call at a time, so the bound holds without a semaphore, and a lane that waits
+for room takes no further items. Lanes start as they are needed: a lane that takes an item while no other is idle starts
+more, up to twice as many each time. So a stage with a concurrency of 1,000 that never has two calls under way runs two
+tasks.
+
+Rejected: one task per item with a semaphore, which makes a task for each cheap item, and keeps results that wait for
+room beside calls that run, without a bound on both together; and starting all lanes at once, which wakes a thousand
+tasks at each end of a pass.
 
 Guarantees:
-  - At most `concurrency` lanes run; each has at most one call of the operation under way.
-  - While an item waits and fewer calls are under way, another lane is on its way to it: a lane that takes an item while
-    no other lane is free starts more, up to twice as many each time.
-  - A pass is over when all its lanes are: the next one's items are taken after that.
-  - When an item's failure ends the stage, what other lanes have computed is still put out; calls that are under way
-    are cancelled where they are async, and end after the item at hand where they are in threads.
-  - When the stage is cancelled, it ends when nothing of it runs any more.
+  - At most `concurrency` lanes run; each has at most one call of the op under way.
+  - While an item waits and fewer calls are under way, another lane is about to take it.
+  - A pass is over when all its lanes have ended; items of the next pass are taken after that.
+  - If a failure ends the stage, the results that other lanes have computed are still put out; their calls that are
+    under way are cancelled if they are async, and return after the current item if they run in threads.
+  - If the stage is cancelled, it ends when nothing of it runs any more.
 """
 
 import asyncio
@@ -17,152 +30,157 @@ from time import perf_counter
 from typing import NamedTuple
 
 from penstock._caught import Caught
-from penstock.pipeline._channels._channel import Channel, Output
-from penstock.pipeline._failures import Tolerance
+from penstock.pipeline._channels import Channel, Output
+from penstock.pipeline._failures import FailureLimit
 from penstock.pipeline._operations._calls import Failed
-from penstock.pipeline._operations._threads import Halt
+from penstock.pipeline._operations._threads import StopFlag
 from penstock.pipeline._statistics import Probe
 
 
-class Site(NamedTuple):
-    """Where a stage stands.
+class StageSetup(NamedTuple):
+    """The connections of a stage to the rest of its pipeline.
 
     Attributes:
-        name: the stage's, unique in its pipeline.
+        name: the stage's name, unique in its pipeline.
         concurrency: how many calls may be under way.
-        input: where it takes items.
-        output: where it puts them.
-        tolerance: what may fail.
-        probe: counts, if statistics are kept.
+        input: the channel from which it takes items.
+        output: the output into which it puts its results.
+        failure_limit: decides whether an item that failed is dropped.
+        probe: counts for the statistics; None if there are none.
     """
 
     name: str
     concurrency: int
     input: Channel
     output: Output
-    tolerance: Tolerance
+    failure_limit: FailureLimit
     probe: Probe | None
 
 
-class Stage(ABC):
+class RunningStage(ABC):
     """Owns the lanes of a stage while it runs.
 
     Attributes:
-        cost: seconds that an item takes, lately.
+        item_seconds: the recent mean of the seconds per item in a call of the op; 0 until the first call.
     """
 
-    def __init__(self, site: Site) -> None:
-        self.name, self.concurrency, self._input, self.output, self.tolerance, self._probe = site
-        self.cost = 0.0
-        self._halt = Halt()
+    def __init__(self, setup: StageSetup) -> None:
+        self.name, self.concurrency, self._input, self.output, self.failure_limit, self._probe = setup
+        self.item_seconds = 0.0
+        self._stop = StopFlag()
         self._lanes: set[asyncio.Task[None]] = set()
-        self._idle = 0  # of those, which have no item: they wait for one, or were only just started
-        self._protected: set[asyncio.Task[None]] = set()  # of those, which hold results
+        self._idle = 0  # lanes without an item: they wait for one, or were only just started
+        self._protected: set[asyncio.Task[None]] = set()  # lanes that hold results
         self._failure: BaseException | None = None
         self._group = asyncio.TaskGroup()
         self._in_pass = False
-        self._counts = self._probe is not None or self.tolerance.is_rate
-        self._input.free = self.concurrency
+        self._counts = self._probe is not None or self.failure_limit.is_rate
+        self._input.free_lanes = self.concurrency
 
     async def run(self) -> None:
         """Work until the input ends."""
         while True:
             async with asyncio.TaskGroup() as self._group:
                 self._in_pass = True
-                self._grow()
+                self._start_lanes()
             self._in_pass = False
             self._idle = 0
-            self._input.free = self.concurrency
+            self._input.free_lanes = self.concurrency
             if self._failure is not None:
                 raise self._failure
             await self._put(self._rest())
-            if not self._input.next_pass():
+            if not self._input.start_next_pass():
                 break
             await self.output.end_pass()
-        if self._input.failure is None and not self.tolerance.is_shared:
-            failure = self.tolerance.verdict()
+        if self._input.failure is None and not self.failure_limit.is_shared:
+            failure = self.failure_limit.failure_at_end()
             if failure is not None:
                 raise failure
 
     @abstractmethod
     async def _work(self) -> None:
-        """Be a lane: take items and put out what comes of them, until `_take` gives none."""
+        """Run one lane: take items and put out the results, until `_take` returns no items."""
 
     def _rest(self) -> list[object]:
-        """Return what is left at the end of a pass."""
+        """Return the values that are left at the end of a pass."""
         return []
 
     # -- lanes
 
-    def _grow(self) -> None:
-        """Start lanes for the items that wait, and one that waits for the next item; no lane is idle now."""
+    def _start_lanes(self) -> None:
+        """Start lanes for the items that wait, and one that waits for the next item; call it if no lane is idle."""
         lanes = len(self._lanes)
         if lanes < self.concurrency and self._failure is None:
             for _ in range(min(self.concurrency - lanes, len(self._input) + 1, max(lanes, 1))):
-                lane = self._group.create_task(self._guarded(), name=self.name)
+                lane = self._group.create_task(self._run_lane(), name=self.name)
                 self._lanes.add(lane)
                 lane.add_done_callback(self._lanes.discard)
                 self._idle += 1
 
-    async def _guarded(self) -> None:
-        """Be a lane whose failure is the stage's, raised when all lanes have ended."""
+    async def _run_lane(self) -> None:
+        """Run one lane; its failure becomes the stage's, which is raised when all lanes have ended."""
         self._idle -= 1
-        self._input.free -= 1
+        self._input.free_lanes -= 1
         with Caught() as caught:
             await self._work()
-        self._input.free += 1
+        self._input.free_lanes += 1
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.error
         if caught.error is not None and self._failure is None:
             self._failure = caught.error
-            self._halt.on = True
+            self._stop.is_set = True
             for other in self._lanes - self._protected:
                 other.cancel()
 
-    # -- for the lanes
+    # -- called by the lanes
 
-    async def _take(self, most: int) -> list[object]:
-        """Return up to so many items; none at the end of the pass, or when the stage has failed."""
+    async def _take(self, max_items: int) -> list[object]:
+        """Return up to `max_items` items; none at the end of the pass, or if the stage has failed."""
         if self._failure is not None:
             return []
         if self._probe is None:
-            items = await self._take_idly(most)
+            items = await self._take_as_idle(max_items)
         else:
             self._probe.looked(min(len(self._input), self._input.limit), self._input.limit)
             started = perf_counter()
-            items = await self._take_idly(most)
+            items = await self._take_as_idle(max_items)
             self._probe.waited_for_input(perf_counter() - started)
-        if items and not self._idle:  # a lane that finds none at a pass's end must not start lanes for the next pass
-            self._grow()
+        if items and not self._idle:  # without items the pass is over, and a new lane would belong to the next pass
+            self._start_lanes()
         return items
 
-    async def _take_idly(self, most: int) -> list[object]:
+    async def _take_as_idle(self, max_items: int) -> list[object]:
         self._idle += 1
-        self._input.free += 1
+        self._input.free_lanes += 1
         try:
-            return await self._input.take(most)
+            return await self._input.take(max_items)
         finally:
             self._idle -= 1
-            self._input.free -= 1
+            self._input.free_lanes -= 1
 
     async def _put(self, values: list[object]) -> None:
-        """Put out values, also when another lane fails meanwhile."""
+        """Put out values, even if another lane fails meanwhile."""
         if len(values) == 1 and self.output.offer(values[0]):
             return
         if values:
-            await self._protect(self._put_slowly(values))
+            await self._protect(self._put_timed(values))
 
-    async def _put_judged(self, results: list[object]) -> None:
-        """Put out results, and judge those that failed when it is their turn."""
+    async def _put_results(self, results: list[object]) -> None:
+        """Put out results in order; each failure among them is counted when its turn comes."""
         start = 0
-        for index, result in enumerate(results):
+        for position, result in enumerate(results):
             if type(result) is Failed:
-                await self._put(results[start:index])
-                start = index + 1
-                self.tolerance.judge(self.name, result.item, result.error, fatal=result.step < 0)
+                await self._put(results[start:position])
+                start = position + 1
+                self.drop_or_raise(result)
         await self._put(results[start:])
 
+    def drop_or_raise(self, failed: Failed) -> None:
+        """Drop an item that this stage failed on, or raise the failure that ends the pipeline."""
+        self.failure_limit.drop_or_raise(self.name, failed.item, failed.error, is_fatal=failed.is_fatal)
+
     async def _protect(self, work: Awaitable[None]) -> None:
+        """Await work that puts out results; another lane's failure doesn't cancel it."""
         lane = asyncio.current_task()
         assert lane is not None
         self._protected.add(lane)
@@ -171,7 +189,7 @@ class Stage(ABC):
         finally:
             self._protected.discard(lane)
 
-    async def _put_slowly(self, values: list[object]) -> None:
+    async def _put_timed(self, values: list[object]) -> None:
         if self._probe is None:
             await self.output.put_all(values)
             return
@@ -180,14 +198,14 @@ class Stage(ABC):
         self._probe.waited_for_output(perf_counter() - started)
 
     def learn(self, items: int, seconds: float) -> None:
-        """Note how long items took, which chooses sizes."""
-        cost = seconds / items
-        self.cost = cost if self.cost == 0.0 else (self.cost + cost) / 2
-        self.output.pace = max(self._input.pace, self.cost / self.concurrency)
-        self._input.adapt(self.cost / self.concurrency)
+        """Update the seconds per item after a call, on which the sizes of chunks and channels depend."""
+        latest = seconds / items
+        self.item_seconds = latest if self.item_seconds == 0.0 else (self.item_seconds + latest) / 2
+        self.output.slowest_seconds = max(self._input.slowest_seconds, self.item_seconds / self.concurrency)
+        self._input.adapt_limit(self.item_seconds / self.concurrency)
 
     def count(self, tried: int, made: int, failures: int, seconds: float) -> None:
-        """Count items that were tried, what was made of them, and how many failed."""
-        self.tolerance.items += tried
+        """Count the items that a call tried, the values it made, and the items it failed on."""
+        self.failure_limit.items += tried
         if self._probe is not None:
             self._probe.done(made, failures, seconds)

@@ -1,11 +1,25 @@
-"""Threads that run what is not async, and tell the loop what came of it while it is still coming.
+"""Threads for a stage's plain functions, and calls in them whose values reach the loop while the call still runs.
+
+The problem: `loop.run_in_executor` returns the result of a whole call. A chunk of items whose first is ready in a
+millisecond and whose last takes ten seconds would hold back all of them; and a cancelled `await` of it leaves the
+function running, while the stage believes that it has ended.
+
+The solution: a `ThreadCall` appends its values to a list that the loop reads. Normally the loop is woken once, at the
+end of the call: that is the cheapest, and a chunk takes about a millisecond. A timer marks a call that runs longer as
+slow; from then on the function notifies the loop of every value. A stage that is cancelled sets its `StopFlag`, on
+which calls return after the current item, and waits for the call's end: Python can't interrupt a function in a thread,
+and a cancelled stage must not leave one running.
+
+The threads are the pipeline's own and not those of `concurrent.futures`, because those are joined when Python ends: a
+function that never returns would keep the program from ending. An executor of the user's is used through
+`ExecutorThreads`.
 
 Guarantees:
-  - A call that was started runs once, and its end is told to the loop once, whatever it raised.
-  - `wait` returns when the call has ended, or, if it takes long, as soon as there are new values: a slow item never
-    keeps back those that were made before it. Quick calls wake the loop once.
-  - Whoever is cancelled while it waits for a call sets its `halt`, and is cancelled only when the call has ended:
-    nothing of a stage runs after it.
+  - A call that was started runs once, and the loop learns of its end once, whatever it raised.
+  - `wait` returns when the call has ended, or, if the call is slow, when there are new values: a slow item never holds
+    back the values before it. A quick call wakes the loop once.
+  - A task that is cancelled while it waits for a call sets the call's stop flag, and is cancelled when the call has
+    ended: nothing of a stage runs after the stage.
   - The threads are daemons: a function that never returns doesn't keep Python from ending.
 """
 
@@ -14,47 +28,46 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
 from penstock.errors import WorkerError
 from penstock.pipeline._failures import FatalError
+from penstock.pipeline._tuning import SLOW_CALL_SECONDS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-SLOW_SECONDS: Final = 0.002
+
+PutValues = Callable[[list[object]], Awaitable[None]]
 
 
-Put = Callable[[list[object]], Awaitable[None]]
+class StopFlag:
+    """A request to calls in threads to return after the current item."""
 
-
-class Halt:
-    """Asks calls in threads to end after the item at hand."""
-
-    __slots__ = ("on",)
+    __slots__ = ("is_set",)
 
     def __init__(self) -> None:
-        self.on = False
+        self.is_set = False
 
 
-class Call:
-    """One call in a thread, which makes values: `function(call)` appends them.
+class ThreadCall:
+    """One call of a function in a thread; `function(call)` appends to the call's values.
 
     Attributes:
-        values: what it has made and the loop has not taken.
-        halt: whether it should end early.
-        slow: whether it takes long, so that the loop wants to hear of each new value by `tell`.
-        done: whether it has ended.
-        error: what ended it, but for its own end.
+        values: the values that the function made and the loop has not taken.
+        stop: whether the function should return early.
+        slow: whether the call takes long, so that the function should call `notify` after each value.
+        done: whether the call has ended.
+        error: the exception that ended the call; None if it returned.
     """
 
-    __slots__ = ("_loop", "_waiter", "done", "error", "function", "halt", "slow", "values")
+    __slots__ = ("_loop", "_waiter", "done", "error", "function", "slow", "stop", "values")
 
-    def __init__(self, function: Callable[["Call"], None], halt: Halt) -> None:
+    def __init__(self, function: Callable[["ThreadCall"], None], stop: StopFlag) -> None:
         self.function = function
-        self.halt = halt
+        self.stop = stop
         self.values: list[object] = []
         self.done = False
         self.error: BaseException | None = None
@@ -65,49 +78,49 @@ class Call:
     # -- in the thread
 
     def run(self) -> None:
-        """Run the function and tell the loop of its end."""
+        """Run the function, and notify the loop of its end."""
         with Caught() as caught:
             self.function(self)
         self.error = caught.error
-        with suppress(RuntimeError):  # the loop was closed over a call that was stuck
+        with suppress(RuntimeError):  # the loop was closed while the function was stuck
             self._loop.call_soon_threadsafe(self._finish)
 
-    def tell(self) -> None:
-        """Say that there is a new value; needed only where the call is slow."""
+    def notify(self) -> None:
+        """Notify the loop of a new value; needed only if the call is slow."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
 
     def fail(self, error: BaseException) -> None:
-        """End the call, which never began, with an error."""
+        """End a call that never began with an error."""
         self.error = error
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._finish)
 
-    # -- in the loop
+    # -- on the loop
 
-    async def pass_on(self, put: Put) -> None:
-        """Put out the values as they come, until the call has ended; it has ended too if this is cancelled."""
+    async def forward_values(self, put: PutValues) -> None:
+        """Put out the values as they are made, until the call has ended; it has also ended if this is cancelled."""
         done = False
         try:
             while not done:
                 await self.wait()
-                done = self.done  # what is taken now is all, then: putting it out may take a while
-                await put(self.take())
+                done = self.done  # read before `put`, which may take a while: then these values are all
+                await put(self.take_values())
         finally:
             if not self.done:
-                self.halt.on = True
+                self.stop.is_set = True
                 await self.wait(until_done=True)
 
     async def wait(self, *, until_done: bool = False) -> None:
-        """Wait until there are new values or an end; if told so, for the end alone."""
+        """Wait until there are new values or the call has ended; with `until_done`, until it has ended."""
         cancelled: asyncio.CancelledError | None = None
         while not self.done:
             self._waiter = self._loop.create_future()
-            timer = None if until_done or self.slow else self._loop.call_later(SLOW_SECONDS, self._become_slow)
+            timer = None if until_done or self.slow else self._loop.call_later(SLOW_CALL_SECONDS, self._become_slow)
             try:
                 await self._waiter
             except asyncio.CancelledError as error:
-                self.halt.on = True
+                self.stop.is_set = True
                 cancelled = error
                 until_done = True
             finally:
@@ -120,14 +133,14 @@ class Call:
             try:
                 raise cancelled
             finally:
-                del cancelled  # its traceback holds this frame
+                del cancelled  # its traceback refers to this frame, which would be a reference cycle
 
-    def take(self) -> list[object]:
+    def take_values(self) -> list[object]:
         """Return the new values; each is returned once."""
         if self.done:
             values, self.values = self.values, []
             return values
-        count = len(self.values)  # the thread may be appending
+        count = len(self.values)  # the thread may append meanwhile
         values = self.values[:count]
         del self.values[:count]
         return values
@@ -146,33 +159,33 @@ class Call:
         self._wake()
 
 
-class Starts(Protocol):
-    """Threads that calls run on."""
+class AnyThreads(Protocol):
+    """Threads that run calls: the pipeline's own, or those of the user's executor."""
 
-    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
         """Return a call that starts as soon as a thread is free, as `Threads` does."""
         ...
 
 
-class PoolThreads:
-    """The threads of a pool of the user's, which stays the user's to shut down.
+class ExecutorThreads:
+    """The threads of a user's executor, which the user shuts down.
 
-    What the pool itself fails with is the `FatalError` of the call.
+    An error of the executor itself is the `FatalError` of the call.
     """
 
-    def __init__(self, pool: "Executor") -> None:
-        self._pool = pool
+    def __init__(self, executor: "Executor") -> None:
+        self._executor = executor
 
-    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
-        """Return a call that starts as soon as a thread of the pool is free."""
-        call = Call(function, halt)
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
+        """Return a call that starts as soon as a thread of the executor is free."""
+        call = ThreadCall(function, stop)
 
         def settle(submitted: "Future[None]") -> None:
             if submitted.cancelled():
                 call.fail(_fatal(RuntimeError("the executor cancelled a call that had been sent to it")))
 
         with Caught() as submitting:
-            self._pool.submit(call.run).add_done_callback(settle)
+            self._executor.submit(call.run).add_done_callback(settle)
         if submitting.error is not None:
             call.fail(_fatal(submitting.taken()))
         return call
@@ -185,35 +198,35 @@ def _fatal(error: BaseException) -> FatalError:
 
 
 class Threads:
-    """Owns up to `count` threads, each started when it is first needed. All methods are the loop's."""
+    """Owns up to `count` threads, each started when it is first needed. All methods are called on the loop."""
 
     def __init__(self, count: int, name: str, initializer: Callable[[], object] | None = None) -> None:
-        """Begin without a thread.
+        """Start with no thread.
 
         Args:
-            count: how many there may be.
-            name: of the threads.
-            initializer: called in each thread as it starts; what it raises is the `FatalError` of all its calls.
+            count: the largest number of threads.
+            name: the prefix of the threads' names.
+            initializer: called in each thread as it starts; its exception is the `FatalError` of all calls there.
         """
         self._initializer = initializer
         self._count = count
         self._name = name
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[ThreadCall | None] = SimpleQueue()
         self._threads: list[DaemonThread] = []
-        self._running: list[Call] = []
+        self._running: list[ThreadCall] = []
 
-    def start(self, function: Callable[[Call], None], halt: Halt) -> Call:
+    def start(self, function: Callable[[ThreadCall], None], stop: StopFlag) -> ThreadCall:
         """Return a call that starts as soon as a thread is free.
 
         Args:
-            function: gets the call; it appends to its `values`, says `tell()` after each if the call is slow, and
-                looks at its `halt`.
-            halt: of the stage.
+            function: called with the call; it appends to the call's `values`, calls `notify()` after each if the call
+                is `slow`, and returns early if `stop` is set.
+            stop: the stop flag of the stage.
 
         Raises:
             WorkerError: a thread can't be started.
         """
-        call = Call(function, halt)
+        call = ThreadCall(function, stop)
         self._running = [other for other in self._running if not other.done]
         if len(self._threads) < min(len(self._running) + 1, self._count):
             self._start_thread()
@@ -232,22 +245,22 @@ class Threads:
             ) from caught.error
 
     def close(self) -> None:
-        """Let the threads end when they have nothing to do; does not wait for it."""
+        """Let the threads end once all started calls have ended; doesn't wait for it."""
         for _ in self._threads:
             self._calls.put(None)
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called in one of the threads."""
+        """Whether the caller runs in one of the threads."""
         return any(thread.is_current for thread in self._threads)
 
     def join(self, timeout: float | None) -> None:
-        """Wait until the threads have ended, each at most so many seconds."""
+        """Wait until the threads have ended, for each at most `timeout` seconds."""
         for thread in self._threads:
             thread.wait(timeout)
 
 
-def _serve(calls: "SimpleQueue[Call | None]", initializer: Callable[[], object] | None) -> None:
+def _serve(calls: "SimpleQueue[ThreadCall | None]", initializer: Callable[[], object] | None) -> None:
     with Caught() as initializing:
         if initializer is not None:
             initializer()
@@ -256,4 +269,4 @@ def _serve(calls: "SimpleQueue[Call | None]", initializer: Callable[[], object] 
             call.run()
         else:
             call.fail(_fatal(initializing.error))
-        del call  # an idle thread keeps nothing of its last call
+        del call  # an idle thread must not keep the items of its last call alive

@@ -52,7 +52,7 @@ def serve(
 def _helper(requests: "Connection[Any, Any]", described: Setup, resources: ExitStack) -> "Helper":
     probes = Probes(statistics=described.statistics, observer=None)
     engine = Engine(described.config, described.num_threads, described.max_failures, probes)
-    engine.goes_on = False  # what was on its way is dropped by the parent, which decides what a `for` reads
+    engine.keeps_pass = False  # the parent process decides what a `for` reads, and drops the rest of a pass
     pipeline = Pipeline(engine)
     writer = TensorPipeWriter(described.address, capacity=described.capacity, allow_pickle=True)
     resources.callback(_close, writer)
