@@ -14,6 +14,7 @@ from penstock._dataset import Dataset, concatenate, interleave, mix, read, strea
 from penstock._dataset import integers as range  # noqa: A004 - `ps.range` is to datasets what `range` is to lists
 from penstock._dataset import zip_datasets as zip  # noqa: A004 - `ps.zip` is to datasets what `zip` is to lists
 from penstock._graph._nodes import Origin, Substitute
+from penstock._graph._user_fold import Combiner
 from penstock._plan._plan import Limits, Shard
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Combiner",
     "Dataset",
     "Explanation",
     "Limits",

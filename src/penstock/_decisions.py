@@ -49,6 +49,7 @@ LEAF_ELEMENTS: Final = Decision("elements computed at once below the folds, with
 STREAM_ELEMENTS: Final = Decision("elements of a stream that are passed on together", 1, 64)
 MIXTURE_ELEMENTS: Final = Decision("elements of a mixture that are passed on together", 1, 64)
 PARENT_ELEMENTS: Final = Decision("elements that are taken apart at once by unbatch and flat_map", 1, 1024)
+COMBINED_ELEMENTS: Final = Decision("elements that are added to an object of combine() at once", 1, 1024)
 PACK_DOCUMENTS: Final = Decision("documents that a pack takes in together", 1, 256)
 FOLD_BATCHES: Final = Decision("batches that the thread of the folds passes on together", 1, _ENDLESS)
 MESSAGE_BATCHES: Final = Decision("batches of a message from the helper process", 1, 64)

@@ -78,6 +78,46 @@ def above(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "total": np.asarray(batch["number"]).sum()}
 
 
+class Sized:
+    """Groups of consecutive rows whose sizes sum to 50 at most, told by their first row and their number."""
+
+    def __init__(self) -> None:
+        self.waiting: list[dict[str, Any]] = []
+
+    @property
+    def held(self) -> int:
+        """How many rows wait."""
+        return len(self.waiting)
+
+    def add(self, element: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what waits where another row has no room."""
+        groups = self.flush() if self.waiting and sum(map(size_of, (*self.waiting, element))) > 50 else []
+        self.waiting.append(element)
+        return groups
+
+    def flush(self) -> list[dict[str, Any]]:
+        """Return what waits, and its sum."""
+        group, self.waiting = self.waiting, []
+        total = {**group[0], "number": sum(each["number"] for each in group)}
+        return [{**group[0], "count": len(group)}, {**total, "count": -1}]
+
+
+class Sums:
+    """The sum of all rows so far, at every row but each third; it needs all of them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def add(self, element: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the sum."""
+        self.numbers.append(element["number"])
+        return [{**element, "number": sum(self.numbers)}] if len(self.numbers) % 3 else []
+
+    def flush(self) -> list[dict[str, Any]]:
+        """Return nothing more."""
+        return []
+
+
 def _numbers(count: int) -> ps.Dataset[Any]:
     return ps.range(count, seed=count).shuffle()
 
@@ -111,6 +151,8 @@ DATASETS: Final[dict[str, Callable[[int], ps.Dataset[Any]]]] = {
     "filter, functions, batch": lambda count: _rows(count).filter(is_kept).random_map(noisy).batch(2),
     "failing, batch": lambda count: _rows(count).map(refuses_some, on_error="skip").random_map(noisy).batch(2),
     "bucket": lambda count: _rows(count).filter(is_kept).bucket(size_of, [8, 16, 40], rows=[4, 2, 1]),
+    "combine, functions": lambda count: _rows(count).filter(is_kept).combine(Sized).random_map(noisy).batch(3),
+    "stream, combine without held": lambda count: _stream(count).combine(Sums).random_map(noisy).batch(2),
     "window shuffle, functions": lambda count: _rows(count).window_shuffle(9).random_map(noisy).batch(3),
     "flat map, batch": lambda count: _rows(count).flat_map(copies).random_map(noisy).batch(2),
     "batches taken apart": lambda count: _rows(count).filter(is_kept).batch(4).unbatch().map(same).batch(3),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._graph._length import length
+from tests.equivalence.combiners import Delayed
 from tests.equivalence.definition import digest
 from tests.equivalence.functions import (
     add_one,
@@ -118,7 +119,7 @@ def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
     dataset = draw(started(dealable=dealable)).map(uniform)
     is_grouped = False  # then what is random depends on which rows were together
     for _ in range(draw(st.integers(0, 3))):
-        match draw(st.integers(0, 6)):
+        match draw(st.integers(0, 7)):
             case 0 if not (dealable and is_grouped):
                 dataset = dataset.random_map(jitter)
             case 1:
@@ -127,8 +128,9 @@ def in_order(draw: st.DrawFn, *, dealable: bool = False) -> ps.Dataset:
                 dataset = dataset.flat_map(copies)
             case 3 | 4:
                 dataset = dataset.window_shuffle(draw(st.integers(1, 9)))
-            case 5:
-                dataset = dataset.batch(draw(st.integers(1, 5))).unbatch()
+            case 5 | 6:
+                batched = dataset.batch(draw(st.integers(1, 5)))
+                dataset = batched.unbatch() if draw(st.booleans()) else dataset.combine(Delayed)
                 is_grouped = True
             case _ if not dealable:
                 dataset = (

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 import penstock as ps
 from penstock._graph._length import is_endless, length
 from penstock.errors import GraphError, InternalError
+from tests.equivalence.combiners import Filled, Neighbours, Running
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import (
     add_one,
@@ -180,6 +181,11 @@ VERBS: Final[Mapping[str, Mapping[str, Form]]] = {
         "": lambda d, pick: d.pack(pick((5, 4, 9))),
         "split": lambda d, pick: d.pack(pick((6, 2)), how="split"),
         "lengths": lambda d, pick: d.pack(pick((5, 9)), lengths=_lengths(d)),
+    },
+    "combine": {
+        "": lambda d, _: d.combine(Filled),
+        "neighbours": lambda d, _: d.combine(Neighbours),
+        "running": lambda d, _: d.combine(Running),
     },
     "bucket": {"": _bucket, "lengths": _bucket_planned, "lengths drop": _bucket_cut},
     "mix": {

@@ -268,6 +268,34 @@ def _packed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset
     return documents.pack(16, how=chance.one_of(["best_fit", "split"])).batch(chance.between(1, 6))
 
 
+class Pieces:
+    """Runs of consecutive rows, cut where their numbers sum to 200, each a row of its own; it holds their memory."""
+
+    def __init__(self) -> None:
+        self.waiting: list[dict[str, Any]] = []
+
+    @property
+    def held(self) -> int:
+        """How many rows wait."""
+        return len(self.waiting)
+
+    def add(self, element: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what waits, where the row completes it."""
+        self.waiting.append(element)
+        return self.flush() if sum(int(each["number"]) for each in self.waiting) >= 200 else []
+
+    def flush(self) -> list[dict[str, Any]]:
+        """Return the first and the last row that wait, with how many they are."""
+        rows, self.waiting = self.waiting, []
+        return [{**rows[0], "rows": len(rows)}, {**rows[-1], "rows": -len(rows)}]
+
+
+def _combined(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
+    rows = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row").filter(is_kept)
+    combined = rows.combine(Pieces).random_map(noisy)
+    return combined.batch(chance.between(1, 6))
+
+
 def _mixed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     others = ps.range(10_000, 10_000 + 4 * chance.between(10, 40)).shuffle()
     weights = {"numbers": chance.between(1, 4), "others": chance.between(1, 3)}
@@ -287,6 +315,7 @@ _MAKERS: Final = {
     "rows above folds": _rows_above_folds,
     "windowed": _windowed,
     "packed": _packed,
+    "combined": _combined,
     "mixed": _mixed,
 }
 TRAPPED_KINDS: Final = tuple(_MAKERS)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from tests.equivalence.combiners import Filled, Neighbours, Running
 from tests.loader.iterables import Eager, Lazy
 
 Make = Callable[[], "ps.Loader[Any]"]
@@ -22,6 +23,11 @@ def thirds(number: Any) -> bool:
 def few(number: Any) -> list[Any]:
     """Return a number, none or several times."""
     return [number] * (int(number) % 4)
+
+
+def totals_of(group: Any) -> Any:
+    """Return how many elements a group has."""
+    return len(group["totals"])
 
 
 def length_of(document: Any) -> int:
@@ -69,6 +75,9 @@ DATASETS: dict[str, Callable[[], ps.Dataset[Any]]] = {
     "pack dropping": lambda: ps.read(DOCUMENTS).filter(len).pack(6, long="drop").batch(2),
     "split": lambda: ps.read(DOCUMENTS).pack(9, how="split").batch(2),
     "pack of windows": lambda: ps.read(DOCUMENTS).window_shuffle(6).pack(9).batch(2),
+    "combine": lambda: numbers().filter(thirds).combine(Filled).map(totals_of).batch(2),
+    "combine of neighbours": lambda: numbers().window_shuffle(4).combine(Neighbours).batch(3),
+    "combine without held": lambda: numbers().flat_map(few).combine(Running).batch(3),
     "bucket": lambda: ps.read(DOCUMENTS).bucket(length_of, [4, 8], rows=3),
     "bucket of rows": lambda: ps.read(DOCUMENTS).flat_map(lambda d: [d] * 2).bucket(length_of, [4, 8], rows=3),
     "limit": lambda: numbers().filter(thirds).batch(4).limit(5),

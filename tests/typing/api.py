@@ -1,6 +1,6 @@
 """What both type checkers infer for the public names; it is read by them, and never run."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypedDict, assert_type
 
 import numpy as np
@@ -106,6 +106,25 @@ def placed(number: int, origin: ps.Origin) -> tuple[int, int]:
     return number, origin.position
 
 
+class Joined:
+    """A fold of texts into one, typed without the library."""
+
+    held: int = 0
+
+    def add(self, element: str) -> list[bytes]:
+        """Return a text."""
+        return [element.encode() * self.held]
+
+    def flush(self) -> list[bytes]:
+        """Return nothing."""
+        return []
+
+
+def added(combiner: ps.Combiner[str, bytes]) -> None:
+    """What is added and what is given have types of their own."""
+    assert_type(combiner.add("text"), Sequence[bytes])
+
+
 def elements(numbers: ps.Dataset[int], texts: ps.Dataset[str]) -> None:
     """A function of the elements says what they become."""
     assert_type(texts.map(length_of), ps.Dataset[int])
@@ -116,6 +135,7 @@ def elements(numbers: ps.Dataset[int], texts: ps.Dataset[str]) -> None:
     assert_type(texts.random_map(length_of, globals=True, name="cut"), ps.Dataset[int])
     assert_type(numbers.map_with_origin(placed), ps.Dataset[tuple[int, int]])
     assert_type(texts.filter(str.isdigit), ps.Dataset[str])
+    assert_type(texts.combine(Joined), ps.Dataset[bytes])
     assert_type(numbers.filter(lambda number: number % 2, name="odd"), ps.Dataset[int])
 
 

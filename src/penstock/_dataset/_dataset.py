@@ -48,12 +48,14 @@ from penstock._graph._nodes import (
     Reindex,
     Remainder,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     chain,
     root,
 )
 from penstock._graph._rewrite import choose, repeated
+from penstock._graph._user_fold import Combiner
 from penstock._graph._verify import (
     finite_length,
     need_count,
@@ -180,6 +182,9 @@ class Dataset(Generic[T_co]):
 
     def check(self, count: int = 8) -> None:
         """Evaluate elements twice, and raise a GraphError that names a step which isn't a function of its input.
+
+        An object of `combine` is resumed after each of the first `4 * count` elements, unless a stream is below it; so
+        a `held` that leaves out elements is found.
 
         Args:
             count: how many elements to look at, spread over the dataset and two epochs.
@@ -976,6 +981,57 @@ class Dataset(Generic[T_co]):
         if lengths is None:
             return self._new(Pack(self._node, packing))
         return self._new(planned_packing(self._node, packing, lengths, length))
+
+    def combine(self, make: Callable[[], Combiner[T_co, U]], *, name: str | None = None) -> "Dataset[U]":
+        """Return the elements that an object of yours makes of these, taken in order: packing, joining or cutting them.
+
+        `add(element)` takes the next element and returns the list of elements that are complete, often none. `flush()`
+        returns what is left at the end of an epoch; it isn't called where nothing is held. The result can only be read
+        in order. Each epoch has a new object, and so has each rank, for its own elements.
+
+        A state of a loader has none of the object's data. A resume makes a new object and adds to it again the
+        elements that the old one still needed, so what follows is the same if the object depends on nothing but the
+        elements that were added. How many of the last ones it needs is for the object to say: `held`, an int, as an
+        attribute or a property. It is 0 where the object is as good as new. Where it holds some elements, it is the
+        count of all that were added since it held nothing; or less, where fewer decide what follows, as the last two
+        for a sliding window of three. An object without `held` needs all elements of the epoch: then a resume computes
+        the epoch up to there again, which is exact and slow.
+
+        An element has the position and key of the element whose adding gave it, or, from `flush()`, of the last one,
+        and an `ordinal` that tells it from others of the same; so it has random numbers of its own in `random_map`.
+
+        Args:
+            make: returns a new object with `add` and `flush`, a `penstock.Combiner`; mostly its class. The object must
+                not change elements that it has returned.
+            name: for messages; by default the function's own.
+
+        Raises:
+            UsageError: `make` can't be called.
+            GraphError: while reading: the object has no such methods, isn't new or returns no list; or its `held` is no
+                whole number of at least 0, or rises by more than one with an element.
+
+        Example:
+            >>> import penstock as ps
+            >>> class Sentences:
+            ...     def __init__(self):
+            ...         self.words = []
+            ...
+            ...     @property
+            ...     def held(self):
+            ...         return len(self.words)
+            ...
+            ...     def add(self, word):
+            ...         self.words.append(word)
+            ...         return self.flush() if word.endswith(".") else []
+            ...
+            ...     def flush(self):
+            ...         sentence, self.words = " ".join(self.words), []
+            ...         return [sentence]
+            >>> list(ps.read("It rains. We stay in. Good".split()).combine(Sentences))
+            ['It rains.', 'We stay in.', 'Good']
+        """
+        need_function("combine", make)
+        return self._new(UserFold(self._node, make, function_name(make) if name is None else need_name(name)))
 
     def bucket(  # noqa: PLR0913 - the verb's decisions, of which a call makes two or three
         self,

@@ -13,7 +13,7 @@ from penstock._frozen import frozen
 from penstock._graph._jax_keys import key_of, keys_of
 from penstock._graph._length import length
 from penstock._graph._locate import leaf_of
-from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute
+from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute, UserFold
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
 from penstock._seeds import derive, derive_block
@@ -322,7 +322,7 @@ def _substitute(
     raise InternalError("a substitute is tried for once at least")
 
 
-def whereabouts(step: Map | Filter | FlatMap, place: Place) -> str:
+def whereabouts(step: Map | Filter | FlatMap | UserFold, place: Place) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
     leaf = leaf_of(place.node or step, place.part)
     record = describe_key(leaf.source, place.key) if isinstance(leaf, Read) else f"key {place.key}"

@@ -37,6 +37,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -184,7 +185,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             return Block([zipped(node, list(row)) for row in zip(*columns, strict=True)], None)
         case Stream() | StreamingMix() | Chain() | Zip() | FlatMap():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
-        case Pack() | Bucket() | WindowShuffle() | Limit():
+        case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)

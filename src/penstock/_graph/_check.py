@@ -1,8 +1,9 @@
 """Finding the step that isn't a function of its input, by evaluating elements twice."""
 
 import copy
+import itertools
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from penstock._graph._apply import DROPPED, Context, Place, apply_one
 from penstock._graph._describe import chain_text
 from penstock._graph._evaluate import element_at, keeps, place_of
 from penstock._graph._flat import flat_elements
+from penstock._graph._in_order import in_order
 from penstock._graph._length import is_indexable, length
 from penstock._graph._locate import first_below
 from penstock._graph._nodes import (
@@ -21,19 +23,25 @@ from penstock._graph._nodes import (
     Mix,
     Node,
     Read,
+    Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Zip,
     chain,
     root,
+    walk,
 )
 from penstock._graph._seed_position import divide_rows
+from penstock._graph._user_fold import CheckedCombiner
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_PER_FOLD: Final = 4  # elements of a fold for each one of a function, since a fold may give something rarely
+_FOLLOWING: Final = 8  # elements that are added to a fold that was resumed
 _REMEDY = (
     "What the model sees would depend on who computes it. If it draws random numbers, use random_map, "
     "whose rng is derived from the element's position; otherwise remove the state it keeps."
@@ -43,6 +51,8 @@ _REMEDY = (
 def check_graph(node: Node, count: int) -> None:
     """Raise a GraphError naming the first step that gives different results for the same element.
 
+    A fold of the user's is resumed after each of its first elements, and compared with an undisturbed run.
+
     Where parts can only be joined in order, each of them is looked at, and what stands above the joint with its
     elements, unless they are tuples of several parts'.
 
@@ -51,6 +61,41 @@ def check_graph(node: Node, count: int) -> None:
         count: how many elements to look at, of each part, spread over it and two epochs.
     """
     _check_chain(node, [], count)
+    for step in walk(node):
+        if isinstance(step, UserFold) and not any(isinstance(below, Stream) for below in walk(step)):
+            _check_fold(step, _PER_FOLD * count)
+
+
+def _check_fold(step: UserFold, count: int) -> None:
+    """Resume a fold after each of its first elements, and compare what follows with an undisturbed run."""
+    below = list(itertools.islice(in_order(step.parent, 0, Context()), count))
+    held: list[int] = []
+    fold = CheckedCombiner(step)
+    for element, place in below:
+        fold.add(copy.deepcopy(element), lambda: place)  # noqa: B023 - called at once
+        held.append(fold.held)
+    for number in range(len(below)):
+        undisturbed = _given(step, below, 0, number + 1)
+        resumed = _given(step, below, number + 1 - held[number], number + 1)
+        if not same_element(undisturbed, resumed):
+            raise GraphError(
+                f"the object of step {step.name!r} in {chain_text(step)} doesn't resume: after {number + 1} elements "
+                f"it says that it needs the last {held[number]}, and a new object to which these were added then gives "
+                "something else. Count in held all elements that decide what follows, and let the object depend on "
+                "nothing but the elements that are added."
+            )
+
+
+def _given(step: UserFold, below: list[tuple[Element, Place]], start: int, stop: int) -> list[Any]:
+    """Return what a new object gives from element `stop` on, once elements [start, stop) were added; and its `held`."""
+    fold = CheckedCombiner(step)
+    found: list[Any] = []
+    for number, (element, place) in enumerate(below[start : stop + _FOLLOWING], start):
+        given = fold.add(copy.deepcopy(element), lambda: place)  # noqa: B023 - called at once
+        if number >= stop:
+            found += [*copy.deepcopy(given), fold.held]
+    last = below[-1][1]
+    return [*found, fold.held, *(fold.flush(lambda: last) if fold.held else [])]
 
 
 def _check_chain(node: Node, above: list[Node], count: int) -> None:

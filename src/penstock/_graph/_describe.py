@@ -31,6 +31,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -89,6 +90,8 @@ def verb_text(node: Node) -> str:
             return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
         case Bucket(bucketing=bucketing):
             return f"bucket({function_name(bucketing.size)}, {list(bucketing.boundaries)})"
+        case UserFold(name=name):
+            return f"combine({name})"
         case WindowShuffle(size=size):
             return f"window_shuffle({size})"
         case Limit(count=count):

@@ -35,6 +35,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -82,7 +83,18 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parts[number], part_epoch, part_position, context)
         case Zip(parts=parts):
             return zipped(node, [element_at(part, epoch, position, context) for part in parts])
-        case Filter() | Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case (
+            Filter()
+            | Stream()
+            | StreamingMix()
+            | Chain()
+            | FlatMap()
+            | Pack()
+            | Bucket()
+            | WindowShuffle()
+            | UserFold()
+            | Limit()
+        ):
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)

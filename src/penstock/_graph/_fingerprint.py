@@ -39,6 +39,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -256,6 +257,8 @@ def _order_parts(step: Node) -> Iterator[str]:
             yield f"pack {packing!r}"
         case Bucket(bucketing=bucketing):
             yield f"bucket {bucketing.boundaries} {bucketing.rows} {bucketing.keep_short}"
+        case UserFold():
+            yield "combine"
         case WindowShuffle(size=size, seed=seed):
             yield f"window_shuffle {size} {seed}"
         case Limit(count=count):
@@ -316,6 +319,8 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
             yield f"merge {_function_text(merge, known)}"
         case FlatMap(function=function, name=name):
             yield f"flat_map {name} {_function_text(function, known)}"
+        case UserFold(make=make, name=name):
+            yield f"combine {name} {_function_text(make, known)}"
         case Bucket(bucketing=bucketing):
             yield f"size {_function_text(bucketing.size, known)}"
             yield from (f"merge {_function_text(merge, known)}" for merge in bucketing.merge)
@@ -345,6 +350,8 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
             return [measure]
         case Stream(iterable=iterable) if callable(iterable):
             return [iterable]
+        case UserFold(make=make):
+            return [make]
         case _:
             return []
 

@@ -34,6 +34,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -45,6 +46,7 @@ from penstock._graph._streaming._join import joined
 from penstock._graph._streaming._mix import measured
 from penstock._graph._streaming._stream import read
 from penstock._graph._streaming._window import window_order
+from penstock._graph._user_fold import combined
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 
@@ -101,6 +103,8 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return (
                 (row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
             )
+        case UserFold():
+            return combined(node, below(node.parent))
         case WindowShuffle():
             return _windows(node, below(node.parent))
         case Limit():

@@ -20,6 +20,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -58,7 +59,9 @@ def length(node: Node) -> int | None:
             lengths = [length(part) for part in parts]
             known_lengths = [count for count in lengths if count is not None]
             return min(known_lengths) if known_lengths and len(known_lengths) == len(lengths) else None
-        case Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case (
+            Filter() | Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
+        ):
             return None
         case _:
             assert_never(node)
@@ -90,6 +93,7 @@ def is_endless(node: Node) -> bool:
             | Pack(parent=parent)
             | Bucket(parent=parent)
             | WindowShuffle(parent=parent)
+            | UserFold(parent=parent)
             | Cache(parent=parent)
         ):
             return is_endless(parent)
@@ -147,7 +151,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()
         ):
             return None
-        case Group() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Group() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
             return None
         case _:
             assert_never(node)

@@ -27,6 +27,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -161,7 +162,9 @@ def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node
             return parts[0], epochs, positions
         case Read() | Mix():
             raise InternalError("a source has nothing below it, and a mixture several parts")
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case (
+            Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
+        ):
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)

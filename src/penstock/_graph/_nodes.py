@@ -237,6 +237,15 @@ class Bucket:
 
 
 @frozen
+class UserFold:
+    """The elements that an object of the user's makes of the parent's, taken in order; `make` returns a new object."""
+
+    parent: "Node"
+    make: Callable[[], Any]
+    name: str
+
+
+@frozen
 class WindowShuffle:
     """Windows of `size` consecutive elements, each in a random order of its own."""
 
@@ -275,7 +284,20 @@ class Cache:
 BlockInput: TypeAlias = Read | Stream
 Combine: TypeAlias = Mix | StreamingMix | Chain | Zip
 Step: TypeAlias = (
-    Reindex | Map | Filter | FlatMap | Windows | Group | Batch | Unbatch | Pack | Bucket | WindowShuffle | Limit | Cache
+    Reindex
+    | Map
+    | Filter
+    | FlatMap
+    | Windows
+    | Group
+    | Batch
+    | Unbatch
+    | Pack
+    | Bucket
+    | UserFold
+    | WindowShuffle
+    | Limit
+    | Cache
 )
 Node: TypeAlias = BlockInput | Combine | Step
 

@@ -23,6 +23,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -58,7 +59,7 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
             return replace(node, parts=parents)
         case Reindex() | Map() | Filter() | Batch() | Unbatch() | FlatMap() | Windows() | Group() | Cache():
             return replace(node, parent=parents[0])
-        case Pack() | Bucket() | WindowShuffle() | Limit():
+        case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
             return replace(node, parent=parents[0])
         case _:
             assert_never(node)
@@ -163,7 +164,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
             reorders = reorders and counts is None
         case Windows() | Group() | Cache() | Limit():
             reorders = False  # tables and stores go by the parent's position, and a limit is a choice
-        case Filter() | Batch() | Unbatch() | Pack() | Bucket():
+        case Filter() | Batch() | Unbatch() | Pack() | Bucket() | UserFold():
             pass
         case _:
             assert_never(node)

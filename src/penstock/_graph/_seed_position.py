@@ -35,6 +35,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -60,6 +61,7 @@ Integers: TypeAlias = NDArray[np.int64]
 _ROWS_BITS: Final = 24  # of a row's number, where steps that make several elements of one are nested
 _MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # larger ordinals have no room for another row's number
 _NESTED_SEED: Final = derive(0, "nested rows")
+_FLUSHED_SEED: Final = derive(0, "flushed rows")
 
 
 class SeedPosition(NamedTuple):
@@ -109,7 +111,9 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case Group(parent=parent, grouping=grouping):
             # Several groups may begin with pieces of one element, so each has its number as the ordinal.
             return _with_rows(seed_position_block(parent, epochs, first_members(grouping, positions)), positions)
-        case Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case (
+            Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
+        ):
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
@@ -131,7 +135,7 @@ def positions_per_epoch(node: Node) -> int | None:
             return positions_per_epoch(parent)
         case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
             return positions_per_epoch(parent)
-        case StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             assert_never(node)
@@ -167,6 +171,15 @@ def nested_ordinals(ordinals: Integers, rows: Integers) -> Integers:
     if hashed.any():
         nested[hashed] = (derive_block(_NESTED_SEED, ordinals[hashed], rows[hashed]) >> np.uint64(1)).view(np.int64)
     return nested
+
+
+def flushed_ordinal(ordinal: int, row: int) -> int:
+    """Return the ordinal of an element that a fold gives when it is flushed, after the last element with an ordinal.
+
+    It is a hash, so that it differs from the ordinals of the elements that were made when that element was added: after
+    a resume it isn't known how many these were.
+    """
+    return derive(_FLUSHED_SEED, ordinal, row) >> 1
 
 
 def passes_below(sampler: ScalarSampler) -> bool:

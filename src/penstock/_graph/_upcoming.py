@@ -30,6 +30,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     Windows,
     WindowShuffle,
     Zip,
@@ -74,7 +75,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
         case Mix(parts=parts, rule=rule):
             for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
                 yield from upcoming(parts[number], part_epochs, part_positions)
-        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | Limit():
+        case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
             raise InternalError(f"a {type(node).__name__} node has no positions of its own")
         case _:
             yield from upcoming(node.parent, *_below(node, epochs, positions))

@@ -24,6 +24,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     WindowShuffle,
     Zip,
     walk,
@@ -241,7 +242,8 @@ def _held_lines(step: Node) -> list[str]:
             return [f"{verb_text(step)}: how much was taken of each of {len(parts)} parts"]
         case Chain(parts=parts) | Zip(parts=parts):
             return [f"{verb_text(step)}: where each of {len(parts)} parts is"]
-        case Pack() | Bucket():
-            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again"]
+        case Pack() | Bucket() | UserFold():
+            more = ", all of the epoch's if its object has no `held`" if isinstance(step, UserFold) else ""
+            return [f"{verb_text(step)}: the positions of the elements that wait; they are computed again{more}"]
         case _:
             return []

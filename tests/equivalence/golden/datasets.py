@@ -20,11 +20,13 @@ from tests.equivalence.golden.functions import (
     Keeps,
     PerEpoch,
     Power,
+    Runs,
     Scale,
     Served,
     Squares,
     Stretch,
     TorchLike,
+    Total,
     copies,
     document,
     double,
@@ -273,6 +275,8 @@ BATCHES: Final[Mapping[str, Make]] = {
     ),
     "window shuffle": lambda _: _kept(40).window_shuffle(7).window_shuffle(5, name="second").batch(4),
     "window shuffle of batches": lambda _: _kept(40).batch(3).window_shuffle(4).rebatch(4),
+    "combine": lambda _: _kept(40).combine(Runs).random_map(draws).batch(2),
+    "combine without held": lambda _: _kept(40).combine(Total).batch(4),
     "limit": lambda _: _kept(40).batch(3).limit(5),
 }
 
@@ -364,6 +368,7 @@ RANKS: Final[Mapping[str, int]] = {
     "pack planned": 2,
     "bucket": 2,
     "bucket planned": 4,
+    "combine": 2,
     "mix": 2,
     "mix without end": 2,
     "mix in order": 2,
@@ -382,6 +387,7 @@ RESUMES: Final[Mapping[str, Resume]] = {
     "filter on more ranks": Resume("filter of a shuffle", (1, 2, 1), "filter of a shuffle", 2),
     "stream on more ranks": Resume("stream", (1, 2), "stream", 3),
     "pack on fewer ranks": Resume("pack", (2, 1), "pack", 1),
+    "combine on fewer ranks": Resume("combine", (1, 2), "combine", 1),
     "mixture in order on more ranks": Resume("mix in order", (3, 2), "mix in order", 3),
     "another schedule": Resume("mix scheduled", (5,), "mix scheduled further", 1),
 }

@@ -327,3 +327,43 @@ class Keeps:
     def fingerprint(self) -> str:
         """Return what identifies the predicate, in any version of Python."""
         return f"keeps {self.divisor}"
+
+
+class Runs:
+    """Joins numbers up to a multiple of three; it says how many it holds."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+
+    @property
+    def held(self) -> int:
+        """Return how many numbers wait."""
+        return len(self.waiting)
+
+    def add(self, element: int) -> list[dict[str, Any]]:
+        """Return the run that a number completes, and the number itself."""
+        self.waiting.append(element)
+        return [*self.flush(), {"sum": element, "count": 1}] if element % 3 == 0 else []
+
+    def flush(self) -> list[dict[str, Any]]:
+        """Return the run that waits."""
+        run, self.waiting = self.waiting, []
+        return [{"sum": sum(run), "count": len(run)}]
+
+
+class Total:
+    """Gives the sum of all numbers so far, at every second one; it needs all of them."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+        self.count = 0
+
+    def add(self, element: int) -> list[int]:
+        """Return the sum, at every second number."""
+        self.sum += element
+        self.count += 1
+        return [] if self.count % 2 else [self.sum]
+
+    def flush(self) -> list[int]:
+        """Return the sum, and how many numbers there were."""
+        return [self.sum, self.count]

@@ -27,6 +27,7 @@ from penstock._graph._nodes import (
     Stream,
     StreamingMix,
     Unbatch,
+    UserFold,
     WindowShuffle,
     Zip,
     parents_of,
@@ -38,7 +39,14 @@ from penstock._graph._streaming._chunk import Token, is_compound
 from penstock._graph._streaming._collate import Collate, collate_of
 from penstock._graph._streaming._each import FilterStage, MapStage
 from penstock._graph._streaming._join import ChainStage, ZipStage
-from penstock._graph._streaming._leaf import BlockInput, InputRange, Reader, Span, count_positions, is_leaf
+from penstock._graph._streaming._leaf import (
+    BlockInput,
+    InputRange,
+    Reader,
+    Span,
+    count_positions,
+    is_leaf,
+)
 from penstock._graph._streaming._limit import LimitStage
 from penstock._graph._streaming._mix import StreamingMixStage
 from penstock._graph._streaming._pack import PackStage
@@ -47,6 +55,7 @@ from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsS
 from penstock._graph._streaming._rows import RowsStage
 from penstock._graph._streaming._stage import Stage, StepStage
 from penstock._graph._streaming._stream import StreamStage
+from penstock._graph._streaming._user_fold import UserFoldStage
 from penstock._graph._streaming._window import WindowShuffleStage
 from penstock.errors import InternalError
 
@@ -268,6 +277,8 @@ class _Opener:
                 if isinstance(stage, PackStage):
                     stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
+            case UserFold():
+                return UserFoldStage(node, stage, leaves)
             case WindowShuffle():
                 return WindowShuffleStage(node, stage, leaves)
             case Limit():

@@ -1,0 +1,250 @@
+"""The user's own fold, opened: each run has a new object, to which what a token holds open is added again first.
+
+A token is (where reading begins, how many elements from there on were held, how many elements of the next list were
+given), and where one of these numbers is not 0, also where the last element that was taken in ends. The next list is
+that of the element after the held ones, or, at the end, of `flush()`. An object that doesn't say what it holds is held
+to need all elements since the beginning.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from penstock._decisions import COMBINED_ELEMENTS, decide
+from penstock._frozen import frozen
+from penstock._graph._apply import Place
+from penstock._graph._nodes import Element, UserFold
+from penstock._graph._seed_position import flushed_ordinal, nested_ordinal
+from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
+from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._stage import (
+    LARGEST,
+    Point,
+    Stage,
+    check_enough,
+    check_held,
+    check_number,
+    one_each,
+    parts_of,
+    refuse,
+)
+from penstock._graph._user_fold import CheckedCombiner
+from penstock.errors import StateError
+
+_CHUNK_SECONDS: Final = 0.002
+_MAX_AT_ONCE: Final = 1024  # elements that are added before what they gave is passed on
+
+_Ref: TypeAlias = tuple[Sequence[Token], int]
+"""A token of the stage below: which one of some."""
+
+
+@frozen
+class UserFoldStage:
+    """What an object of the user's makes of elements."""
+
+    step: UserFold
+    below: Stage
+    leaves: Mapping[int, InputRef]
+
+    def start(self) -> Token:
+        return (self.below.start(), 0, 0)
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        fold = _Fold(self, token)
+        at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+        for chunk in self.below.run(token[0]):
+            for index in range(len(chunk.elements)):
+                try:
+                    fold.add(chunk, index)
+                except Exception:
+                    yield fold.given()
+                    raise
+                if fold.added >= at_most or time.perf_counter() - began > _CHUNK_SECONDS:
+                    yield fold.given()
+                    at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
+            yield fold.given()
+        fold.flush()
+        yield fold.given()
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        start, held, skip, *last = parts_of(token, 3, 4, of="combine()")
+        self.below.check(start)
+        held, skip = (check_number(number, LARGEST, "combine()") for number in (held, skip))
+        if bool(held or skip) != bool(last):
+            refuse(token, "combine() has the end of the last element where elements are held open")
+        if last:
+            self.below.check(last[0])
+
+    def points(self, token: Token, /) -> tuple[Point, ...]:
+        return self.below.points(token[3] if len(token) > 3 else token[0])
+
+    def is_drained(self, token: Token, /) -> bool:
+        return not token[1] and not token[2] and self.below.is_drained(token[0])
+
+
+class _Moment(NamedTuple):
+    """What is held open between two elements.
+
+    Attributes:
+        oldest: the start of the oldest element held, or of the next one where none is.
+        held: how many are held.
+        last: the after of the last element that was taken in.
+    """
+
+    oldest: _Ref
+    held: int
+    last: _Ref
+
+    def token(self) -> Token:
+        """Return the token of this moment."""
+        start = _at(self.oldest)
+        return (start, self.held, 0, _at(self.last)) if self.held else (start, 0, 0)
+
+    def within(self, skip: int, last: _Ref) -> Token:
+        """Return the token within the next list, of which `skip` elements were given.
+
+        Args:
+            skip: 0 for the token of this moment.
+            last: the after of the element whose adding gives the list.
+        """
+        return (_at(self.oldest), self.held, skip, _at(last)) if skip else self.token()
+
+
+def _at(ref: _Ref) -> Token:
+    tokens, index = ref
+    return tokens[index]
+
+
+class _Given(NamedTuple):
+    """An element that the object gave: number `number` of a list.
+
+    Attributes:
+        provenance: of the element whose adding gave it.
+        ordinal: the element's own.
+        before: the moment before the list was given.
+        last: the after of the element whose adding gave it.
+        following: the moment after the list; None for all but the last element of it.
+    """
+
+    element: Element
+    provenance: Provenance
+    ordinal: int
+    before: _Moment
+    number: int
+    last: _Ref
+    following: _Moment | None
+
+    def start(self) -> Token:
+        """Return the element's own token."""
+        return self.before.within(self.number, self.last)
+
+    def after(self) -> Token:
+        """Return the token of what follows."""
+        return self.before.within(self.number + 1, self.last) if self.following is None else self.following.token()
+
+
+class _Fold:
+    """A new object of the user's, the elements that it holds, and what it has given since it was last asked."""
+
+    def __init__(self, stage: UserFoldStage, token: Token) -> None:
+        self._stage = stage
+        self._object = CheckedCombiner(stage.step)
+        self._token = token
+        self._replayed = 0
+        self._skip: int = token[2]
+        self._starts: deque[_Ref] = deque()  # of the elements held, where the object counts them
+        first: _Ref = (token[:1], 0)
+        self._now = _Moment(first, 0, first)
+        self._provenance: Provenance | None = None  # of the last element
+        self._given: list[_Given] = []
+        self.added = 0
+        """How many elements were added since `given`."""
+
+    def add(self, chunk: Chunk, index: int) -> None:
+        """Add an element of a chunk to the object."""
+        self.added += 1
+        provenance = chunk.provenance[index : index + 1]
+        given = self._object.add(chunk.elements[index], lambda: self._place(provenance))
+        self._provenance = provenance
+        before, last = self._now, (chunk.afters, index)
+        self._now = _Moment(self._oldest((chunk.starts, index), last), self._object.held, last)
+        if self._replayed < self._token[1]:
+            self._replayed += 1
+            if self._replayed == self._token[1]:
+                self._check_replayed()
+            return
+        if self._skip:
+            check_held(_at(last), self._token[3], "what an object of combine() gave")
+        self._keep(given, [nested_ordinal(provenance.item(ORDINAL), number) for number in range(len(given))], before)
+
+    def flush(self) -> None:
+        """Take what the object still holds: there are no more elements."""
+        if self._replayed < self._token[1]:
+            raise StateError(
+                f"the state holds {self._token[1]:,} elements open in combine(), of which this dataset has "
+                f"{self._replayed:,}. Load it into the dataset that it was saved from."
+            )
+        provenance = self._provenance
+        if provenance is None or not self._now.held:
+            if self._skip:
+                check_enough(self._skip, 0, "what an object of combine() gave")
+            return
+        given = self._object.flush(lambda: self._place(provenance))
+        before = self._now
+        self._now = _Moment(before.last, 0, before.last)
+        if self._skip:
+            check_held(_at(before.last), self._token[3], "what an object of combine() gave")
+        self._keep(given, [flushed_ordinal(provenance.item(ORDINAL), number) for number in range(len(given))], before)
+
+    def _oldest(self, start: _Ref, last: _Ref) -> _Ref:
+        """Return the start of the oldest element that is held, once an element was added."""
+        held = self._object.held
+        if not self._object.counts:
+            return (self._token[:1], 0)
+        self._starts.append(start)
+        while len(self._starts) > held:
+            self._starts.popleft()
+        return self._starts[0] if held else last
+
+    def _check_replayed(self) -> None:
+        """Raise where what was held, added to a new object, isn't what it was when the state was saved."""
+        token, held = self._token, self._object.held
+        if not self._skip:
+            check_held(_at(self._now.last), token[3], "what an object of combine() holds")
+        if held != token[1] and token[0] != self._stage.below.start():  # from the beginning on all is exact
+            raise StateError(
+                f"the object of step {self._stage.step.name!r} held {token[1]:,} elements where the state was saved; a "
+                f"new one to which these were added has held={held:,}. Its class has changed, or its `held` left out "
+                "elements that decide what it holds: count all since it held nothing."
+            )
+
+    def _keep(self, given: list[Element], ordinals: list[int], before: _Moment) -> None:
+        """Keep what the object gave with a list, less the elements that were given before the token."""
+        skip, self._skip = self._skip, 0
+        if skip:
+            check_enough(skip, len(given), "what an object of combine() gave")
+        if self._provenance is None or not given:
+            return
+        last, final = self._now.last, len(given) - 1
+        for number in range(skip, len(given)):
+            following = self._now if number == final else None
+            each = _Given(given[number], self._provenance, ordinals[number], before, number, last, following)
+            self._given.append(each)
+
+    def _place(self, provenance: Provenance) -> Place:
+        return MarkPlaces(self._stage.leaves, provenance).place(0)
+
+    def given(self) -> Chunk:
+        """Return what the object has given since the last call."""
+        given, self._given, self.added = self._given, [], 0
+        provenance = np.concatenate([each.provenance for each in given]) if given else no_provenance()
+        provenance[:, ORDINAL] = [each.ordinal for each in given]
+        starts = Lazy(len(given), lambda index: given[index].start())
+        afters = Lazy(len(given), lambda index: given[index].after())
+        return Chunk([each.element for each in given], provenance, starts, afters)

@@ -1,0 +1,165 @@
+"""The user's own fold: an object that takes elements in order and gives others. The definition.
+
+The user's object may hold data of many elements, and a state may not. So the object says how many of the elements that
+were added last it still needs, and a resume adds these to a new object. That is exact if the object keeps one promise:
+a new object to which they were added gives, from then on, what this one gives. The promise can't be proved, but it is
+often seen to be broken: `held` then rises by more than one with an element, or is another number after a resume.
+Pickling the object instead was rejected: the state would hold data, change with the version of the user's class, and
+have no bound.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, SupportsIndex, TypeVar
+
+from penstock._graph._apply import Place, whereabouts
+from penstock._graph._nodes import Element, UserFold
+from penstock._graph._seed_position import flushed_ordinal, row_seed_position
+from penstock.errors import GraphError
+
+T_contra = TypeVar("T_contra", contravariant=True)
+U_co = TypeVar("U_co", covariant=True)
+
+Placed = tuple[Element, Place]
+
+
+class Combiner(Protocol[T_contra, U_co]):
+    """Takes elements in order and gives others: what the function given to `Dataset.combine` makes.
+
+    An attribute or property `held` is optional. It says how many of the elements that were added last the object still
+    needs, 0 for none. A new object to which just these elements were added must give, from then on, what this one
+    gives, its `held` included. It follows that `held` rises by at most one with each element. An object without `held`
+    needs all elements of the epoch.
+
+    Example:
+        >>> import penstock as ps
+        >>> class Pairs:
+        ...     def __init__(self) -> None:
+        ...         self.waiting: list[int] = []
+        ...
+        ...     @property
+        ...     def held(self) -> int:
+        ...         return len(self.waiting)
+        ...
+        ...     def add(self, element: int) -> list[tuple[int, ...]]:
+        ...         self.waiting.append(element)
+        ...         return self.flush() if len(self.waiting) == 2 else []
+        ...
+        ...     def flush(self) -> list[tuple[int, ...]]:
+        ...         pair, self.waiting = tuple(self.waiting), []
+        ...         return [pair]
+        >>> list(ps.range(5).combine(Pairs))
+        [(0, 1), (2, 3), (4,)]
+    """
+
+    def add(self, element: T_contra, /) -> Sequence[U_co]:
+        """Take the next element, and return the list of elements that are complete, which is often empty."""
+        ...
+
+    def flush(self) -> Sequence[U_co]:
+        """Return the list of elements that what is still held makes: no more elements follow."""
+        ...
+
+
+class CheckedCombiner:
+    """A new object of the user's, whose answers are checked.
+
+    Attributes:
+        held: how many of the elements that were added last the object needs.
+        counts: whether the object itself says so; else it needs all that were added.
+
+    Raises:
+        GraphError: it is no such object, or not a new one.
+    """
+
+    def __init__(self, step: UserFold) -> None:
+        self._step = step
+        made: object = step.make()
+        if not callable(getattr(made, "add", None)) or not callable(getattr(made, "flush", None)):
+            raise GraphError(
+                f"the function of step {step.name!r} must return an object with add(element) and flush(); got {made!r}"
+            )
+        self._made: Any = made
+        # Of the class first: a property that raises an AttributeError is there, and its error is the user's to see.
+        self.counts = hasattr(type(made), "held") or hasattr(made, "held")
+        self.held = 0
+        held = self._held(None) if self.counts else 0
+        if held:
+            raise GraphError(
+                f"the function of step {step.name!r} must return a new object each time, which holds nothing; this one "
+                f"has held={held}. Make the object in the function"
+            )
+
+    def add(self, element: Element, place: Callable[[], Place]) -> list[Element]:
+        """Return what the object gives when an element is added; an error gets a note of the element's place."""
+        try:
+            given = self._listed("add", self._made.add(element))
+            self.held = self._held(self.held) if self.counts else self.held + 1
+        except Exception as error:
+            error.add_note(whereabouts(self._step, place()))
+            if isinstance(error, StopIteration):
+                raise self._stop_error(error) from error
+            raise
+        return given
+
+    def flush(self, place: Callable[[], Place]) -> list[Element]:
+        """Return what the object gives at the end; an error gets a note of the place of the last element."""
+        try:
+            return self._listed("flush", self._made.flush())
+        except Exception as error:
+            error.add_note(f"{whereabouts(self._step, place())}, the last element before flush()")
+            if isinstance(error, StopIteration):
+                raise self._stop_error(error) from error
+            raise
+
+    def _listed(self, method: str, given: object) -> list[Element]:
+        kind = type(given).__name__
+        if isinstance(given, str | bytes | dict) or not hasattr(given, "__iter__"):
+            raise GraphError(
+                f"{method}() of step {self._step.name!r} must return a list of elements; got a {kind}. "
+                "Return [] where none is complete, and [element] for a single one."
+            )
+        elements: Any = given
+        return list(elements)
+
+    def _held(self, before: int | None) -> int:
+        """Return the object's `held`, which is no more than one above what it was before."""
+        held: object = self._made.held
+        name = self._step.name
+        if isinstance(held, bool) or not isinstance(held, SupportsIndex):
+            kind = "a method; put @property above it" if callable(held) else repr(held)
+            raise GraphError(f"held of step {name!r} must be a whole number of at least 0; got {kind}")
+        value = held.__index__()
+        if value < 0:
+            raise GraphError(f"held of step {name!r} must be a whole number of at least 0; got {value}")
+        if before is not None and value > before + 1:
+            raise GraphError(
+                f"held of step {name!r} may rise by one with an element, since an object that needed {before} elements "
+                f"before this one needs no more than {before + 1} after it; got {value}. Count the elements that were "
+                "added since the object held nothing"
+            )
+        return value
+
+    def _stop_error(self, cause: StopIteration) -> RuntimeError:
+        error = RuntimeError(f"the object of step {self._step.name!r} raised StopIteration")
+        for note in cause.__notes__:
+            error.add_note(note)
+        return error
+
+
+def combined(step: UserFold, below: Iterator[Placed]) -> Iterator[Placed]:
+    """Yield what the user's object makes, each with the place of the element whose adding gave it.
+
+    What is flushed has the place of the last element. Nothing is flushed where nothing is held.
+    """
+    fold = CheckedCombiner(step)
+    last: Place | None = None
+    for element, place in below:
+        last = place
+        for number, made in enumerate(fold.add(element, lambda: place)):  # noqa: B023 - called at once
+            yield made, replace(place, seed=row_seed_position(place.seed, number))
+    if last is not None and fold.held:
+        end = last
+        for number, made in enumerate(fold.flush(lambda: end)):
+            ordinal = flushed_ordinal(end.seed.ordinal, number)
+            yield made, replace(end, seed=end.seed._replace(ordinal=ordinal))

@@ -1,0 +1,391 @@
+"""The user's own fold: the bytes of the plain definition wherever reading goes on, and a promise that is checked."""
+
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order
+from tests.dataset.packing import follow
+from tests.equivalence.combiners import Delayed, Filled, Neighbours, Running
+from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.functions import keeps_two_of_three, with_origin, with_seed
+from tests.equivalence.joints import Counter
+
+MAKERS = [Filled, Neighbours, Running, Delayed]
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+BELOW: list[Callable[[int], ps.Dataset[Any]]] = [
+    lambda count: ps.range(count, seed=2).shuffle(),
+    lambda count: ps.range(count, seed=2).filter(keeps_two_of_three),
+    lambda count: ps.range(count).flat_map(lambda number: [number] * (number % 4)),
+    lambda count: ps.range(count).batch(3).unbatch().window_shuffle(5),
+    lambda count: ps.range(count).batch(3),
+    lambda count: ps.stream(lambda: Counter(count)),
+    lambda count: ps.range(count).combine(Delayed, name="below"),
+    lambda count: ps.mix({"a": ps.range(count).filter(bool), "b": ps.range(count)}, stop="all"),
+]
+
+
+@given(st.integers(0, 60), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, st.integers(1, 3))
+def test_it_equals_the_definition(count: int, below: Any, make: Any, sizes: list[int], ranks: int) -> None:
+    """However elements come in chunks, every rank has an object of its own, and gives what the definition says."""
+    dataset = below(count).combine(make).map_with_origin(with_origin)
+    for rank in range(ranks):
+        expected = [digest(element) for element, _ in in_order(dataset.node, 0, Context(), rank, ranks)]
+        assert [element for element, *_ in follow(dataset, sizes, ranks=(rank, ranks))] == expected
+
+
+@pytest.mark.filterwarnings("ignore:Counter has no state")
+@given(st.integers(0, 40), st.sampled_from(BELOW), st.sampled_from(MAKERS), SIZES, SIZES)
+def test_it_goes_on_from_every_token(count: int, below: Any, make: Any, sizes: list[int], others: list[int]) -> None:
+    """From the token before or after any element follows what would have followed, tokens included."""
+    dataset = below(count).combine(make).random_map(with_seed, rng="seed")
+    whole = follow(dataset, sizes)
+    for number, (_, start, after) in enumerate(whole):
+        assert follow(dataset, others, start) == whole[number:]
+        assert follow(dataset, others, after) == whole[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{}, {"num_workers": 2}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}],
+    ids=["inline", "threads", "processes", "isolated"],
+)
+@pytest.mark.parametrize("make", MAKERS)
+def test_every_place_gives_the_same_elements_and_states(make: Any, place: dict[str, Any]) -> None:
+    """Two epochs and the state after each element are those of a loader without workers, which goes on from each."""
+    dataset = ps.range(30, seed=1).filter(keeps_two_of_three).combine(make).map_with_origin(with_origin)
+    whole = [digest(element) for epoch in range(2) for element in epoch_of(dataset, epoch)]
+    with ps.Loader(dataset) as inline, ps.Loader(dataset, **place) as loader:
+        found = [(digest(element), loader.state_dict()) for _ in range(2) for element in loader]
+        assert found == [(digest(element), inline.state_dict()) for _ in range(2) for element in inline]
+    assert [element for element, _ in found] == whole
+    for number in (0, 3, len(whole) // 2, len(whole) - 1):
+        with ps.Loader(dataset, **place) as resumed:
+            resumed.load_state_dict(found[number][1])
+            following = [digest(element) for _ in range(2) for element in resumed]
+            assert following[: len(whole) - number - 1] == whole[number + 1 :]
+
+
+def test_a_resume_adds_no_more_than_what_is_held() -> None:
+    """Of an object that says what it holds a resume adds those elements again; of another all of the epoch's."""
+    added: list[int] = []
+
+    def noted(number: int) -> int:
+        added.append(number)
+        return number
+
+    for make, first in ((Neighbours, {58, 59}), (Delayed, {58}), (Running, {0})):
+        dataset = ps.range(100).filter(lambda _: True).map(noted).combine(make)
+        loader = ps.Loader(dataset)
+        batches = iter(loader)
+        while loader.position < 60:
+            next(batches)
+        resumed = ps.Loader(dataset)
+        resumed.load_state_dict(loader.state_dict())
+        added.clear()
+        next(iter(resumed))
+        assert added[0] in first
+
+
+def test_a_state_holds_positions_and_no_data() -> None:
+    """However much the object holds, a state is some numbers."""
+    dataset = ps.read(["x" * 1000] * 50).combine(Delayed)
+    loader = ps.Loader(dataset)
+    next(iter(loader))
+    assert loader.state_dict()["cursor"] == [0, [1, 3, 0, 4]]
+
+
+def test_nothing_is_flushed_where_nothing_is_held() -> None:
+    """An object that is as good as new at the end of an epoch isn't asked for what is left."""
+
+    class Whole:
+        held = 0
+
+        def add(self, element: int) -> list[int]:
+            return [element]
+
+        def flush(self) -> list[int]:
+            raise AssertionError("flushed")
+
+    assert list(ps.range(3).combine(Whole)) == [0, 1, 2]
+    assert list(ps.range(0).combine(Running)) == []
+
+
+def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
+    """So have the elements that are flushed, and those that the last adding gave."""
+
+    class Twins:
+        def add(self, element: int) -> list[int]:
+            return [element, element]
+
+        def flush(self) -> list[int]:
+            return [0, 0]
+
+    seeds = list(ps.range(9).combine(Twins).random_map(lambda _, seed: seed, rng="seed"))
+    assert len(set(seeds)) == 20
+    origins = list(ps.range(9).combine(Twins).map_with_origin(lambda _, origin: (origin.key, origin.ordinal)))
+    assert origins[:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [key for key, _ in origins[-2:]] == [8, 8]
+
+
+def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
+    """As for all that is read in order: one object for an epoch."""
+    dataset = ps.range(4).combine(Delayed).repeat(2)
+    assert list(dataset) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert list(ps.range(3).combine(Delayed).repeat().limit(5)) == [0, 1, 2, 0, 1]
+
+
+def test_ranks_that_change_lose_nothing() -> None:
+    """What the objects of the old ranks held comes once, and so does all that nobody had read."""
+    dataset = ps.range(60).filter(lambda number: number % 3).combine(Delayed).batch(6, merge=list)
+    loaders = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
+    found = [number for loader in loaders for batch in itertools.islice(loader, 3) for number in batch]
+    states = [loader.state_dict() for loader in loaders]
+    for rank in range(3):
+        loader = ps.Loader(dataset, shard=ps.Shard(rank, 3, uneven=True))
+        loader.load_state_dict(states)
+        found += [number for batch in loader for number in batch]
+    assert sorted(found) == [number for number in range(60) if number % 3]
+
+
+class Answers:
+    """An object that answers what it is told to."""
+
+    def __init__(self, given: Any = (), held: Any = 0) -> None:
+        self.given = given
+        self.answer = held
+        self.count = 0
+
+    @property
+    def held(self) -> Any:
+        """What it is told to answer, once an element was added."""
+        return self.answer if self.count else 0
+
+    def add(self, element: Any) -> Any:
+        """Return what it is told to."""
+        del element
+        self.count += 1
+        return self.given
+
+    def flush(self) -> Any:
+        """Return what it is told to."""
+        return self.given
+
+
+class Old:
+    """An object that isn't new."""
+
+    held = 3
+
+    def add(self, element: Any) -> list[Any]:
+        """Return nothing."""
+        return [element]
+
+    def flush(self) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+class Methodical(Filled):
+    """An object whose `held` is a method."""
+
+    def held(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return how many wait."""
+        return len(self.waiting)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "no object": (lambda: 3, r"must return an object with add\(element\) and flush\(\); got 3"),
+    "no flush": (lambda: {1}, r"must return an object with add\(element\) and flush\(\); got \{1\}"),
+    "an old object": (Old, r"must return a new object each time, which holds nothing; this one has held=3"),
+    "held a method": (Methodical, r"held of step 'Methodical' must be a whole number .* got a method; put @property"),
+    "add gives None": (lambda: Answers(None), r"add\(\) of step .* must return a list of elements; got a NoneType"),
+    "add gives text": (lambda: Answers("ab"), r"add\(\) of step .* must return a list of elements; got a str"),
+    "held negative": (lambda: Answers(held=-1), r"held of step .* must be a whole number of at least 0; got -1"),
+    "held a fraction": (lambda: Answers(held=0.5), r"held of step .* must be a whole number of at least 0; got 0.5"),
+    "held more than added": (lambda: Answers(held=2), r"needs no more than 1 after it; got 2\. Count the elements"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_object_that_breaks_the_rules_is_refused(name: str) -> None:
+    """The error names the step and the rule, by the definition and by a loader."""
+    make, message = BROKEN[name]
+    dataset = ps.range(5).combine(make)
+    for read in (dataset, ps.Loader(dataset)):
+        with pytest.raises(ps.errors.GraphError, match=message):
+            list(read)
+
+
+def test_flush_gives_a_list() -> None:
+    """The error says which method it was, and which element was the last."""
+
+    class Silent(Delayed):
+        def flush(self) -> Any:
+            return None
+
+    with pytest.raises(ps.errors.GraphError, match=r"flush\(\) of step .*Silent' must return a list") as caught:
+        list(ps.Loader(ps.range(5).combine(Silent)))
+    assert "key 4, the last element before flush()" in caught.value.__notes__[0]
+
+
+def test_make_is_a_function() -> None:
+    """An object in place of a function that makes one is refused when the dataset is described."""
+    with pytest.raises(ps.errors.UsageError, match="combine takes a function"):
+        ps.range(5).combine(Delayed())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Forgets:
+    """An object whose `held` leaves out what it holds: it counts the elements since it gave one, and sums all."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+        self.since = 0
+
+    @property
+    def held(self) -> int:
+        """How many elements were added since it gave one."""
+        return self.since
+
+    def add(self, element: int) -> list[int]:
+        """Return the sum at some elements."""
+        self.sum += element
+        self.since = 0 if self.sum % 4 == 1 else self.since + 1
+        return [self.sum] if self.since % 2 else []
+
+    def flush(self) -> list[int]:
+        """Return the sum."""
+        return [self.sum]
+
+
+def test_a_promise_that_is_seen_to_be_broken_is_an_error() -> None:
+    """If a new object to which the held elements were added holds another number of them, the resume says so."""
+    dataset = ps.range(1, 40).combine(Forgets)
+    loader = ps.Loader(dataset)
+    errors: list[str] = []
+    for _ in loader:
+        resumed = ps.Loader(dataset)
+        resumed.load_state_dict(loader.state_dict())
+        try:
+            next(iter(resumed), None)
+        except ps.errors.StateError as error:
+            errors.append(str(error))
+    assert errors
+    assert all("where the state was saved; a new one to which these were added has held=" in text for text in errors)
+
+
+def test_check_finds_a_promise_that_is_broken() -> None:
+    """`dataset.check()` resumes an object after each of its first elements."""
+    with pytest.raises(ps.errors.GraphError, match=r"of step 'Forgets' in read.* doesn't resume: after 1 elements"):
+        ps.range(1, 40).combine(Forgets).map(str).check()
+
+
+def test_check_finds_what_isnt_a_function_of_the_elements() -> None:
+    """An object that depends on something else gives something else a second time."""
+    calls = itertools.count()
+
+    class Counting(Delayed):
+        def add(self, element: int) -> list[int]:
+            return [each + next(calls) for each in super().add(element)]
+
+    with pytest.raises(ps.errors.GraphError, match=r"Counting' in .* doesn't resume"):
+        ps.range(1, 40).combine(Counting).check()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_check_accepts_what_keeps_its_promise(make: Any) -> None:
+    """Whether it is empty at times, always needs a few elements, or all."""
+    ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
+    ps.stream(lambda: Counter(40)).combine(Forgets).check()  # whose elements are read once
+
+
+def test_a_class_that_learns_to_say_what_it_holds_loads_older_states() -> None:
+    """A state of an object without `held` adds all elements again, which is right for one that has it, too."""
+
+    class Silent:
+        def __init__(self) -> None:
+            self.inner = Neighbours()
+            self.add, self.flush = self.inner.add, self.inner.flush
+
+    loader = ps.Loader(ps.range(20).combine(Silent, name="step"))
+    first = [digest(element) for element in itertools.islice(loader, 5)]
+    resumed = ps.Loader(ps.range(20).combine(Neighbours, name="step"))
+    with pytest.warns(UserWarning, match="functions differ"):
+        resumed.load_state_dict(loader.state_dict())
+    assert first + [digest(element) for element in resumed] == [digest(each) for each in resumed]
+
+
+class Failing(Delayed):
+    """An object that fails at an element, and at the end."""
+
+    def add(self, element: int) -> list[int]:
+        """Fail at 6."""
+        if element == 6:
+            raise ValueError("six")
+        return super().add(element)
+
+
+@pytest.mark.parametrize("place", [{}, {"num_workers": 2}], ids=["inline", "threads"])
+def test_an_error_of_the_object_comes_after_what_it_gave(place: dict[str, Any]) -> None:
+    """Elements before it come first; it says at which step and element, again and again."""
+    with ps.Loader(ps.range(10).combine(Failing), **place) as loader:
+        batches = iter(loader)
+        assert [next(batches) for _ in range(3)] == [0, 1, 2]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="six") as caught:
+                next(batches)
+            assert "in step 'Failing' at epoch 0, position 6, key 6" in caught.value.__notes__
+
+
+def test_a_stop_iteration_of_the_object_ends_nothing() -> None:
+    """It becomes an error, since it would end the epoch silently."""
+
+    class Stops(Delayed):
+        def add(self, element: int) -> list[int]:
+            if element == 2:
+                raise StopIteration
+            return super().add(element)
+
+    for read in (ps.range(5).combine(Stops), ps.Loader(ps.range(5).combine(Stops))):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            list(read)
+
+
+def test_it_is_a_value() -> None:
+    """Datasets of equal functions are equal, can be pickled, and show the verb; another function is another dataset."""
+    dataset = ps.range(5).combine(Delayed)
+    assert dataset == ps.range(5).combine(Delayed)
+    assert dataset != ps.range(5).combine(Filled)
+    assert [*pickle.loads(pickle.dumps(dataset))] == [*range(5)]
+    assert repr(dataset).startswith("combine(Delayed): in order only")
+    assert repr(ps.range(5).combine(Delayed, name="own")).startswith("combine(own)")
+    assert dataset.fingerprint["functions"] != ps.range(5).combine(Filled, name="Delayed").fingerprint["functions"]
+    assert dataset.fingerprint["order"] != ps.range(5).filter(bool).fingerprint["order"]
+    state = dict(dataset.explain().sections)["state"]
+    assert "combine(Delayed): the positions of the elements that wait; they are computed again" in state[1]
+
+
+def test_batches_and_arrays_pass_through() -> None:
+    """An object may take batches, and give anything."""
+
+    class Halves:
+        held = 0
+
+        def add(self, batch: Any) -> list[Any]:
+            return [batch[:1], batch[1:]]
+
+        def flush(self) -> list[Any]:
+            return []
+
+    halves = ps.range(8).batch(4).combine(Halves)
+    assert [half.tolist() for half in ps.Loader(halves)] == [[0], [1, 2, 3], [4], [5, 6, 7]]
+    rows = halves.unbatch().batch(4)
+    assert [batch.tolist() for batch in ps.Loader(rows, num_workers=2)] == np.arange(8).reshape(2, 4).tolist()
