@@ -72,7 +72,7 @@ def _check_fold(step: UserFold, count: int) -> None:
     held: list[int] = []
     fold = CheckedCombiner(step)
     for element, place in below:
-        fold.add(copy.deepcopy(element), lambda: place)  # noqa: B023 - called at once
+        fold.add(copy.deepcopy(element), lambda at=place: at)
         held.append(fold.held)
     for number in range(len(below)):
         undisturbed = _given(step, below, 0, number + 1)
@@ -91,7 +91,7 @@ def _given(step: UserFold, below: list[tuple[Element, Place]], start: int, stop:
     fold = CheckedCombiner(step)
     found: list[Any] = []
     for number, (element, place) in enumerate(below[start : stop + _FOLLOWING], start):
-        given = fold.add(copy.deepcopy(element), lambda: place)  # noqa: B023 - called at once
+        given = fold.add(copy.deepcopy(element), lambda at=place: at)
         if number >= stop:
             found += [*copy.deepcopy(given), fold.held]
     last = below[-1][1]

@@ -156,7 +156,7 @@ def combined(step: UserFold, below: Iterator[Placed]) -> Iterator[Placed]:
     last: Place | None = None
     for element, place in below:
         last = place
-        for number, made in enumerate(fold.add(element, lambda: place)):  # noqa: B023 - called at once
+        for number, made in enumerate(fold.add(element, lambda at=place: at)):
             yield made, replace(place, seed=row_seed_position(place.seed, number))
     if last is not None and fold.held:
         end = last
