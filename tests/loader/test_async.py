@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -57,6 +58,38 @@ def test_other_tasks_run_meanwhile(kind: str, workers: int) -> None:
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
     with ps.Loader(dataset, num_workers=workers) as loader:
         assert asyncio.run(main(loader)) == EXPECTED
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: int) -> None:
+    """A batch that `on_error="skip"` leaves out lets the loop run on: the batch after it may take long."""
+    gate = Gate(8)
+
+    def large(number: int) -> Any:
+        return np.full(1 << 20, number, np.int32)  # so that no job has several batches
+
+    def second_fails(batch: Any) -> Any:
+        if batch[0, 0] == 4:
+            raise ValueError("the second batch")
+        gate(int(batch[0, 0]))
+        return batch[:, 0]
+
+    async def read(loader: ps.Loader) -> list[Any]:
+        return [batch.tolist() async for batch in loader]
+
+    async def opens() -> None:
+        await asyncio.to_thread(gate.wait_entered)
+        gate.open()
+
+    async def main(loader: ps.Loader) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read(loader))
+            group.create_task(opens())
+        return reading.result()
+
+    dataset = ps.range(40).filter(keep).map(large).batch(4).map(second_fails, on_error="skip")
+    with ps.Loader(dataset, num_workers=workers) as loader:
+        assert asyncio.run(main(loader)) == [EXPECTED[0], *EXPECTED[2:]]
 
 
 class CountingLoop(asyncio.SelectorEventLoop):

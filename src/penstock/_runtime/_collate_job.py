@@ -19,7 +19,7 @@ from penstock._graph._streaming._build import input_refs_of, worker_collate
 from penstock._graph._streaming._chunk import Provenance
 from penstock._graph._streaming._collate import CollateRun
 from penstock._plan._plan import Plan
-from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
+from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._runtime._pickle_buffers import joined
 from penstock.errors import InternalError, UsageError
@@ -89,7 +89,7 @@ class CollateJob:
         self.steps = len(cut.firsts)
         self.blocks = max(-(-cut.bounds[-1] // cut.block_rows), 1)
         self.failed = False
-        self.failure: JobFailure = NO_TROUBLE
+        self.failure: JobFailure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
         self.memory_bytes = 0
         self._run = run

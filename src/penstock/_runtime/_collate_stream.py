@@ -266,12 +266,8 @@ class CollateStream:
         if failure.death is not None and job.index >= failure.step:
             self._go_around(made, failure.death, failure.row)
             return None
-        if job.steps > 1 or (
-            job.is_made_anew and failure.is_passing and self._repeated < decide(REPEATED_JOBS, _MAX_REPEATED)
-        ):
-            self._repeated += failure.is_passing
-            self._restart()
-            self._singly = job.steps - job.index  # then it is known which of them it was
+        if self._is_begun_again(job):
+            self._begin_again(job)
             return None
         self._scheduler.prepare_consumer()
         if job.is_made_anew:
@@ -289,6 +285,17 @@ class CollateStream:
         self._client.tell_of(failure.complaint)
         self._keeps_rows = True
         return self._handed_out(made, batch)
+
+    def _is_begun_again(self, job: _Job) -> bool:
+        """Return whether workers compute the rest of a failed job again."""
+        return job.steps > 1 or (
+            job.is_made_anew and job.failure.is_passing and self._repeated < decide(REPEATED_JOBS, _MAX_REPEATED)
+        )
+
+    def _begin_again(self, job: _Job) -> None:
+        self._repeated += job.failure.is_passing
+        self._restart()
+        self._singly = job.steps - job.index  # this shows which of the batches failed
 
     def _raise_kept(self, job: _Job) -> None:
         """Raise what was raised in a thread; the next call makes the batch again, from the dataset on."""
@@ -338,14 +345,35 @@ class CollateStream:
         return self._scheduler.fileno(self._collate_client)
 
     def is_ready(self) -> bool:
-        if self._is_over or self._job is not None:
-            return True
-        while not self._queue.is_complete():
-            if not self._has_come():
+        while not self._is_over:
+            if self._job is None and not self._queue.is_complete():
+                if not self._has_come():
+                    return False
+                if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
+                    return True  # an error, or the end
+                self._arm()
+                continue
+            job = self._job
+            if job is None:
+                with Caught(Exception):  # `next` meets the error
+                    job = self._queue.next_job()  # which is complete, so this waits for nothing
+                self._begun(job)
+            if job is None or not self._skips(job):
+                return True
+        return True
+
+    def _skips(self, job: _Job) -> bool:
+        """Skip a batch that is left out, or begin again what failed: `next` would wait for the workers after either."""
+        if self._ready:
+            if self._ready[-1] is not DROPPED:
                 return False
-            if self._queue.is_empty and self._folded.has_more and not self._folded.comes(self._wake):
-                return True  # an error, or the end
-            self._arm()
+            self._handed_out(job.made[job.index], self._ready.pop())
+            return True
+        failure = job.failure
+        is_fatal = failure.death is not None and job.index >= failure.step
+        if job.error is not None or is_fatal or not self._is_begun_again(job):
+            return False
+        self._begin_again(job)
         return True
 
     def close(self) -> None:

@@ -39,4 +39,4 @@ class ToldError(Exception):
         self.note = note
 
 
-NO_TROUBLE = JobFailure()
+NO_FAILURE = JobFailure()

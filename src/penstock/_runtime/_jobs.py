@@ -29,7 +29,7 @@ from penstock._runtime._batches import (
     rows_of_step_range,
     with_masks,
 )
-from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
+from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._tree import map_leaves
 from penstock.batching import Stack
 from penstock.batching._layout import Layout, copied, layout_of
@@ -152,7 +152,7 @@ class BatchJob:
         self.blocks = max(-(-self.row_count // self.block_rows), 1)
         self.failed = False
         self.arriving: list[BlockRecords] | None = None
-        self.failure = NO_TROUBLE
+        self.failure = NO_FAILURE
         self.layout: Layout | None = row_layout(self._program, learned)
         if shared and self.layout is not None and not self.layout.row_bytes:
             self.layout = None  # there is nothing to write into shared memory

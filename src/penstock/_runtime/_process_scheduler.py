@@ -22,7 +22,7 @@ from penstock._plan._plan import Plan
 from penstock._processes._seeding import observe_seeds
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob
-from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
+from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._job_table import DEADLY, FAILED, FINE, IRREGULAR, NO_ROOM, Doing, JobTable
 from penstock._runtime._jobs import Job
 from penstock._runtime._pickle_buffers import LARGE_BYTES, read, write
@@ -191,7 +191,7 @@ class ProcessScheduler(Scheduler):
         client.learned.has_concluded |= self._ring.ready(slot)
         outcome = self._job_table.outcome(slot)
         job.failed = outcome != FINE
-        job.failure = self._trouble_of(slot, number, outcome) if job.failed else NO_TROUBLE
+        job.failure = self._trouble_of(slot, number, outcome) if job.failed else NO_FAILURE
         if outcome == IRREGULAR:
             client.learned.is_irregular = True
         if outcome == NO_ROOM:

@@ -11,7 +11,7 @@ from penstock._graph._nodes import Element, Node
 from penstock._graph._seed_position import Integers
 from penstock._graph._streaming._leaf import BlockInput
 from penstock._graph._upcoming import Upcoming, upcoming
-from penstock._runtime._job_failure import NO_TROUBLE
+from penstock._runtime._job_failure import NO_FAILURE
 from penstock._runtime._jobs import ComeTo
 from penstock.errors import InternalError
 from penstock.transport._memory import Lease, Region
@@ -37,7 +37,7 @@ class SpanJob:
         self.span = span
         self.blocks = max(-(-len(span) // block_rows), 1)
         self.failed = False
-        self.failure = NO_TROUBLE
+        self.failure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
         self.parts: list[tuple[range, Block]] = [(range(0), Block([], None))] * self.blocks
 

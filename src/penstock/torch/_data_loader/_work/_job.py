@@ -16,7 +16,7 @@ from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Read
 from penstock._plan._plan import Plan
-from penstock._runtime._job_failure import NO_TROUBLE, JobFailure
+from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
@@ -87,7 +87,7 @@ class BatchJob:
     def __init__(self, task: BatchTask, learned: RowsLearned, work: Work | None = None) -> None:
         self.given = task.given
         self.failed = False
-        self.failure: JobFailure = NO_TROUBLE
+        self.failure: JobFailure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
         self._task = task
         self._work = work
