@@ -120,12 +120,12 @@ def _loop(work: Work) -> Iterator[Batch]:
 def output(batches: Callable[[], Iterable[Batch]]) -> Output:
     """Return a contestant's output: the key of each recording, and the sum of its samples."""
 
-    def told() -> Iterable[Batch]:
+    def keys_and_sums() -> Iterable[Batch]:
         for batch in batches():
             array = np.asarray(batch, np.float64) * 32_768
             yield np.stack([array[:, 0], array.sum(axis=1)], axis=1).astype(np.int64)
 
-    return Output(CLAIM, told, ordered=False)
+    return Output(CLAIM, keys_and_sums, ordered=False)
 
 
 def _ours(bench: Bench, work: Work, place: Place) -> Contestant:

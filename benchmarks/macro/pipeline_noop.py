@@ -238,7 +238,7 @@ def first_item(name: str, role: Role, make: Make) -> Contestant:
         made.stop()
         return elapsed
 
-    return moment(f"first item: {name}", role, seconds)
+    return timed_event(f"first item: {name}", role, seconds)
 
 
 def stopped(name: str, role: Role, make: Make) -> Contestant:
@@ -254,7 +254,7 @@ def stopped(name: str, role: Role, make: Make) -> Contestant:
         made.stop()
         return time.perf_counter() - started
 
-    return moment(f"stop: {name}", role, seconds, STOP_GOAL if role == "ours" else None)
+    return timed_event(f"stop: {name}", role, seconds, STOP_GOAL if role == "ours" else None)
 
 
 def rebuilt(name: str, role: Role, make: Make, work: Work) -> Contestant:
@@ -265,7 +265,7 @@ def rebuilt(name: str, role: Role, make: Make, work: Work) -> Contestant:
         _run_once(make(work.few))
         return time.perf_counter() - started
 
-    return moment(f"{work.few} items: {name}, rebuilt", role, seconds)
+    return timed_event(f"{work.few} items: {name}, rebuilt", role, seconds)
 
 
 def _short_passes(work: Work) -> tuple[Contestant, ...]:
@@ -277,7 +277,7 @@ def _short_passes(work: Work) -> tuple[Contestant, ...]:
         _run_once(ours)
         return time.perf_counter() - started
 
-    def going_on(repeats: int) -> Measurement:
+    def running(repeats: int) -> Measurement:
         with ours.auto_stop():
             started = time.perf_counter()
             for _ in range(repeats):
@@ -288,8 +288,8 @@ def _short_passes(work: Work) -> tuple[Contestant, ...]:
     named, goal = f"{work.few} items: penstock", Goal("value", EPOCH_GOAL)
     return (
         rebuilt("penstock", "ours", pipeline, work),
-        moment(f"{named}, restarted", "ours", restarted, EPOCH_GOAL),
-        Contestant(f"{named}, going on", "ours", going_on, MILLISECONDS, goal=goal),
+        timed_event(f"{named}, restarted", "ours", restarted, EPOCH_GOAL),
+        Contestant(f"{named}, running", "ours", running, MILLISECONDS, goal=goal),
     )
 
 
@@ -300,7 +300,7 @@ def _run_once(made: Runnable) -> None:
     made.stop()
 
 
-def moment(name: str, role: Role, seconds: Callable[[], float], goal: int | None = None) -> Contestant:
+def timed_event(name: str, role: Role, seconds: Callable[[], float], goal: int | None = None) -> Contestant:
     """Return a contestant whose number is a time in milliseconds; facts show the longest one.
 
     Args:

@@ -1,6 +1,6 @@
 """Grain's MapDataset: inline (no read threads) and in processes, its index shuffle, and its iterator's state."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import importlib.util

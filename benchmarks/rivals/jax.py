@@ -1,6 +1,6 @@
 """JAX fed by hand, and by `penstock.jax`, which is here because only the rivals' environment has JAX."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import queue

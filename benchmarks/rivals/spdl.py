@@ -3,7 +3,7 @@
 Between processes, both of its arenas, through `iterate_in_subprocess`.
 """
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # The return type of `Pipe` differs between platforms.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 

@@ -3,7 +3,7 @@
 Between processes, the queue of torch.multiprocessing, which moves a tensor into new shared memory as it is put.
 """
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Callable, Generator
@@ -96,7 +96,7 @@ def _each(
     for kind, (num_workers, place) in product(KINDS, PLACES):
         loader = opened(kind, num_workers)
         named = f"{kind.name}, __getitems__ {place}"
-        made.append(kind.beside(contestant(named, kind.role, partial(_same, loader))))
+        made.append(kind.compared(contestant(named, kind.role, partial(_same, loader))))
     return tuple(made)
 
 

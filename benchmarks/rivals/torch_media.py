@@ -1,6 +1,6 @@
 """torch's DataLoader, and Penstock's replacement, on recordings in buckets and on clips of videos."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Callable, Iterable, Iterator
@@ -92,5 +92,5 @@ def _each(
         contestant = Contestant(
             name, kind.role, passes(batches), unit, against=(limit,), output=output(batches), repeats=1
         )
-        made.append(kind.beside(contestant))
+        made.append(kind.compared(contestant))
     return tuple(made)

@@ -1,6 +1,6 @@
 """torch's DataLoader with worker processes, and Penstock's replacement, in the scenarios about worker processes."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -29,7 +29,7 @@ class Kind:
     role: Role
     made: type[DataLoader[Any]]
 
-    def beside(self, contestant: Contestant) -> Contestant:
+    def compared(self, contestant: Contestant) -> Contestant:
         """Return a contestant of this kind; Penstock's should be no slower than torch's of the same name."""
         if self.role == "rival":
             return contestant
@@ -104,7 +104,7 @@ def big(work: big_batches.Work, scope: ExitStack) -> tuple[Contestant, ...]:
     for kind in KINDS:
         loader = cache(partial(_entered, scope, partial(open_loader, kind, items, work.batch_size, 2)))
         name = f"{kind.name}, 2 processes"
-        made.append(kind.beside(big_batches.contestant(work, name, kind.role, loader)))
+        made.append(kind.compared(big_batches.contestant(work, name, kind.role, loader)))
         made.append(big_batches.receiving(work, name, kind.role, loader))
     return tuple(made)
 
@@ -170,5 +170,5 @@ def of_images(work: images.Work, scope: ExitStack) -> tuple[Contestant, ...]:
         items = Items(work.count, work.contiguous)
         opened = partial(open_loader, kind, items, work.batch_size, images.NUM_WORKERS, shuffle=True)
         loader = cache(partial(_entered, scope, opened))
-        made.append(kind.beside(images.contestant(work, f"{kind.name}, 2 processes", kind.role, loader)))
+        made.append(kind.compared(images.contestant(work, f"{kind.name}, 2 processes", kind.role, loader)))
     return tuple(made)

@@ -1,6 +1,6 @@
 """torch's ways to make a batch of arrays: `torch.stack`, and images normalised one by one in the processor's cache."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """torchdata's StatefulDataLoader: its state, and the time to resume from it."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import pickle

@@ -1,6 +1,6 @@
 """WebDataset: images from tar files, one for each worker of a DataLoader, with as many workers as cores."""
 
-# The rival's package carries few types and may be absent, so pyright is asked for less here.
+# The rival's package has few types and may be absent, so pyright checks less here.
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
 import tarfile
