@@ -213,7 +213,7 @@ def test_exceptions_bring_their_traceback() -> None:
         with pytest.raises(workers.OddError) as left:
             async with WorkerPool(workers.Plain, 1, place="process") as pool:
                 await pool.assign(workers.odd)
-        assert any(re.search(r"In the worker's process:(?s:.)*in odd", note) for note in left.value.__notes__)
+        assert any(re.search(r"In process \d+:(?s:.)*in odd", note) for note in left.value.__notes__)
 
     run_on("asyncio", main)
 

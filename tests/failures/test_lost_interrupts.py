@@ -112,7 +112,7 @@ def test_pickling(do: Callable[[], object]) -> None:
 
 def test_unpickling_an_error() -> None:
     """It comes out instead of the error that another process sent."""
-    packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", 0)
+    packed = PackedError(pickle.dumps(InterruptingError()), "InterruptingError", "", "", 0)
     with pytest.raises(KeyboardInterrupt):
         unpack_error(packed)
 
@@ -134,7 +134,7 @@ def end(kind: type[BaseException]) -> None:
 def test_unpickling_what_ends_a_thread(kind: type[BaseException]) -> None:
     """In a thread, which Ctrl-C never comes to, it is told in words: whoever listens to a process must go on."""
     found: list[object] = []
-    packed = PackedError(pickle.dumps(EndingError(kind)), "its words", "", 0)
+    packed = PackedError(pickle.dumps(EndingError(kind)), "EndingError", "its words", "", 0)
     thread = threading.Thread(target=lambda: found.append(unpack_error(packed)))
     thread.start()
     thread.join()

@@ -1,4 +1,23 @@
-"""An exception goes to another process: as itself where pickle can rebuild it there, else in words."""
+"""Exceptions that travel: from a child process to its parent, and between the two ends of a tensor pipe.
+
+The problem: an exception that one process raises has to be raised again in another. Pickle loses its traceback and its
+cause. Many exceptions pickle well and can't be rebuilt, or are rebuilt as something else; others can't be pickled, or
+their class doesn't exist in the other process. And all code of a user's exception may fail itself: `__reduce__`,
+`__setstate__`, `__str__`.
+
+The solution: `pack_error` rebuilds the pickle at once, where it was made, and keeps it only if it gives an exception of
+the same type. Beside it, the exception always travels as text: its type, its message, and the traceback. The receiver
+rebuilds the exception and adds the traceback as a note; where it can't, it raises an error that consists of the text.
+
+Rejected: sending the text alone, since callers catch exceptions by their type; pickling traceback objects, since frames
+hold the user's arrays and can't be pickled; a class for each user of this module, as there was once.
+
+Guarantees:
+  - Packing and unpacking always succeed, whatever the exception's class does.
+  - The receiver gets an exception of the original type, with its notes, or an error that names type and message.
+  - Text is bounded: at most 2,000 characters of a message and the last 10,000 of a traceback.
+  - Ctrl-C in the main thread of the receiver is raised, and never taken for a failure to unpack.
+"""
 
 import os
 import pickle
@@ -12,94 +31,118 @@ from penstock.errors import WorkerError
 
 Raised = TypeVar("Raised", bound=BaseException)
 
-_TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book
-_WORDS_CHARACTERS: Final = 2_000
+_TRACEBACK_CHARACTERS: Final = 10_000  # from its end: deep recursion makes tracebacks as long as a book
+_MESSAGE_CHARACTERS: Final = 2_000
 
 
 @frozen
 class PackedError:
-    """An exception on its way.
+    """An exception, ready to be sent.
 
     Attributes:
-        pickled: the exception; empty where it can't be pickled and rebuilt.
-        description: its type and words.
-        traceback: where it was raised, as text; empty where its cause tells.
-        pid: the process that it was raised in.
-        cause: the exception's cause, where that is sent too.
+        pickled: the exception; empty if it can't be pickled and rebuilt, or wasn't to be pickled.
+        kind: the qualified name of its type.
+        message: its `str`.
+        traceback: the traceback as text; empty if the cause has it.
+        pid: the process that packed it.
+        cause: the exception's cause, if that is sent as an exception too.
     """
 
     pickled: bytes
-    description: str
+    kind: str
+    message: str
     traceback: str
     pid: int
     cause: "PackedError | None" = None
 
 
-def pack_error(error: BaseException, *, with_cause: bool = False) -> PackedError:
-    """Return an exception as it is sent.
+def pack_error(
+    error: BaseException,
+    *,
+    with_cause: bool = False,
+    with_pickle: bool = True,
+    contain: type[BaseException] = BaseException,
+) -> PackedError:
+    """Return an exception, ready to be sent.
 
     Args:
         error: the exception.
         with_cause: whether its cause is sent as an exception too, and not only as a part of the traceback.
+        with_pickle: whether the receiver may unpickle.
+        contain: exceptions of this type that pickling or formatting raises are contained. Outside of child processes
+            it must be Exception, so that Ctrl-C is not lost.
 
     Returns:
         The packed exception.
     """
     pickled = b""
-    with Caught():  # it may refuse in any way; it is told in words then
-        # It is loaded where functions of scripts arrived by value: so did their exceptions' types, and so they return.
-        pickles: Any = sys.modules.get("cloudpickle", pickle)
-        tried = bytes(pickles.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
-        # Exceptions often pickle well, and then can't be built again, or become something else.
-        if type(pickle.loads(tried)) is type(error):
-            pickled = tried
+    if with_pickle:
+        with Caught(contain):
+            # Loaded where functions of a script arrived by value: the types of their exceptions return so, too.
+            pickles: Any = sys.modules.get("cloudpickle", pickle)
+            tried = bytes(pickles.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+            if type(pickle.loads(tried)) is type(error):
+                pickled = tried
+    kind = type(error).__qualname__
+    message, text = _texts(error, contain)
     cause = error.__cause__ if with_cause else None
-    description, text = error_text(error)
     if cause is None:
-        return PackedError(pickled, description, text, os.getpid())
-    return PackedError(pickled, description, "", os.getpid(), pack_error(cause))
+        return PackedError(pickled, kind, message, text, os.getpid())
+    packed_cause = pack_error(cause, with_pickle=with_pickle, contain=contain)
+    return PackedError(pickled, kind, message, "", os.getpid(), packed_cause)
 
 
 def error_text(error: BaseException) -> tuple[str, str]:
-    """Return an exception's type and words, and its traceback from some place on, whatever its class does."""
-    words, text = "(its __str__ failed)", ""
-    with Caught():
-        words = str(error)[:_WORDS_CHARACTERS]
-    with Caught():  # formatting calls __str__, too
-        text = "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS:].rstrip()
-    return f"{type(error).__qualname__}: {words}", text
+    """Return an exception's type and message in one line, and its traceback, even if its `__str__` fails."""
+    message, text = _texts(error, BaseException)
+    return f"{type(error).__qualname__}: {message}", text
+
+
+def _texts(error: BaseException, contain: type[BaseException]) -> tuple[str, str]:
+    message, text = "(its __str__ failed)", ""
+    with Caught(contain):
+        message = str(error)[:_MESSAGE_CHARACTERS]
+    with Caught(contain):  # formatting calls __str__, too
+        text = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:].rstrip()
+    return message, text
 
 
 def unpack_raised(packed: PackedError) -> BaseException:
-    """Return what was raised in another process, of any kind, to be the cause of an error that is raised here.
+    """Return an exception of any kind that another process raised, such as SystemExit.
 
     Returns:
-        The exception itself, with the traceback there as a note; a WorkerError with its description where it can't be
-        rebuilt.
+        The exception itself, with the other process's traceback as a note; a WorkerError that names its type and
+        message if it can't be rebuilt.
     """
-    return _unpacked(packed, BaseException)
+    return _unpack(packed, BaseException, None, "In")
 
 
-def unpack_error(packed: PackedError) -> Exception:
-    """Return the exception to raise for what was packed in another process.
+def unpack_error(packed: PackedError, *, replacement: Exception | None = None, place: str = "In") -> Exception:
+    """Return the exception to raise for one that another process raised.
+
+    Args:
+        packed: the exception, as it arrived.
+        replacement: returned if the exception can't be rebuilt, or is none that functions should raise, such as
+            SystemExit. Default: a WorkerError that names its type and message.
+        place: begins the note; "process", the pid and the traceback follow.
 
     Returns:
-        The exception itself, with the traceback there as a note; a WorkerError with its description where it can't be
-        rebuilt, and where it is none that functions should raise, such as SystemExit.
+        The exception itself, or the replacement, with the other process's traceback as a note.
     """
-    return _unpacked(packed, Exception)
+    return _unpack(packed, Exception, replacement, place)
 
 
-def _unpacked(packed: PackedError, kind: type[Raised]) -> Raised | WorkerError:
+def _unpack(packed: PackedError, kind: type[Raised], replacement: Exception | None, place: str) -> Raised | Exception:
     original: object = None
     if packed.pickled:
         with Caught() as caught:  # its class may not exist here
             original = pickle.loads(packed.pickled)
         caught.pass_interrupt()
-    raised = f"process {packed.pid} raised {packed.description}"
-    error = original if isinstance(original, kind) else WorkerError(raised)
+    if replacement is None:
+        replacement = WorkerError(f"process {packed.pid} raised {packed.kind}: {packed.message}")
+    error = original if isinstance(original, kind) else replacement
     if packed.cause is not None:
         error.__cause__ = unpack_raised(packed.cause)
     if packed.traceback:
-        error.add_note(f"In process {packed.pid}:\n{packed.traceback}")
+        error.add_note(f"{place} process {packed.pid}:\n{packed.traceback}")
     return error

@@ -8,7 +8,7 @@ from multiprocessing import process as process_module
 from typing import TYPE_CHECKING
 
 from penstock._processes._child_ends import interrupts_blocked
-from penstock.transport._process import watch_process
+from penstock._processes._pidfd import watch_process
 
 if TYPE_CHECKING:
     import io

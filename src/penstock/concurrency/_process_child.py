@@ -18,13 +18,13 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
+from penstock._processes._exceptions import pack_error
 from penstock._processes._seeding import GlobalSeeds, seed_process
 
 if TYPE_CHECKING:
@@ -42,21 +42,6 @@ class Succeeded:
     """A method returned."""
 
     value: object
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A method raised, or what it returned can't be pickled.
-
-    Attributes:
-        error: the exception, pickled; empty where that can't be done.
-        description: its type and words.
-        traceback: where it was raised, as text.
-    """
-
-    error: bytes
-    description: str
-    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +121,7 @@ def _outcome(method: Callable[[], object]) -> bytes:
     if outcome is not None:
         return outcome
     assert calling.error is not None
-    return pickle.dumps(_describe(calling.error))
-
-
-def _describe(error: BaseException) -> Failed:
-    pickled = b""
-    with Caught():  # it may refuse in any way; it is told in words then
-        tried = pickle.dumps(error)
-        pickle.loads(tried)  # exceptions often pickle well and then can't be built again
-        pickled = tried
-    words = "(its __str__ failed)"
-    with Caught():
-        words = str(error)
-    return Failed(pickled, f"{type(error).__qualname__}: {words}", "".join(traceback.format_exception(error)))
+    return pickle.dumps(pack_error(calling.error))
 
 
 def _value(returned: Awaitable[object] | object, runner: asyncio.Runner) -> object:

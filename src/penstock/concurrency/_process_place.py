@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, ParamSpec, 
 
 from penstock._caught import Caught
 from penstock._processes._child_ends import death_of, interrupts_blocked
+from penstock._processes._exceptions import PackedError, unpack_raised
 from penstock._processes._seeding import GlobalSeeds
-from penstock.concurrency._process_child import RUN, START, STOP, Failed, Service, Succeeded
+from penstock.concurrency._process_child import RUN, START, STOP, Service, Succeeded
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Worker
 from penstock.errors import UsageError, WorkerError
@@ -192,22 +193,10 @@ class _Process(Generic[Job, Result]):
             answer = b""
         if not answer:
             raise self.death()
-        outcome: Succeeded | Failed = pickle.loads(answer)
+        outcome: Succeeded | PackedError = pickle.loads(answer)
         if isinstance(outcome, Succeeded):
             return outcome.value
-        raise self._error(outcome)
-
-    def _error(self, failed: Failed) -> BaseException:
-        original: object = None
-        if failed.error:
-            with Caught() as caught:  # its class may not exist here; then it is told in words
-                original = pickle.loads(failed.error)
-            caught.pass_interrupt()
-        error = (
-            original if isinstance(original, BaseException) else WorkerError(f"the worker raised {failed.description}")
-        )
-        error.add_note(f"In the worker's process:\n{failed.traceback.rstrip()}")
-        return error
+        raise unpack_raised(outcome)
 
     # -- in either thread
 

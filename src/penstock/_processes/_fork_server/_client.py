@@ -19,8 +19,8 @@ from penstock._os import HeldInterrupts
 from penstock._processes._child_ends import interrupts_blocked
 from penstock._processes._fork_server._preparation import current_path
 from penstock._processes._fork_server._server import NO_SPARE, SPARE, Begun
+from penstock._processes._pidfd import watch_process
 from penstock._processes._thread_limits import thread_variables
-from penstock.transport._process import watch_process
 
 _ENDING_SECONDS: Final = 1.0
 # The variables have to be set before NumPy is loaded, and where Penstock is must be known before it is.

@@ -3,9 +3,9 @@
 import io
 import os
 
+from penstock._processes._pidfd import has_ended
 from penstock.errors import UsageError
 from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaTable
-from penstock.transport._process import has_ended
 
 
 class Guests:

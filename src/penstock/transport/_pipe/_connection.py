@@ -8,6 +8,7 @@ import select
 import socket
 from typing import Final, cast
 
+from penstock._processes._pidfd import has_ended
 from penstock.errors import MessageError, PeerError
 from penstock.transport._arena import AttachedArena, SlotPlace
 from penstock.transport._encoding import Decoder, DevicePlace, ReaderSlot
@@ -28,7 +29,6 @@ from penstock.transport._pipe._frames import (
     parse_region,
     parse_starved,
 )
-from penstock.transport._process import has_ended
 
 
 class Nothing:

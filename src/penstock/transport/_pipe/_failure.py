@@ -1,33 +1,23 @@
-"""An exception goes to the other end of a pipe: as itself between processes that trust each other, else as text."""
+"""Exceptions sent to the other end of a pipe: pickled between processes that trust each other, else as text.
 
-import contextlib
+They travel as JSON, so that an end that isn't trusted can send no more than text.
+"""
+
 import json
-import pickle
-import traceback
 from typing import Any, Final
 
+from penstock._processes._exceptions import PackedError, pack_error, unpack_error
 from penstock.errors import MessageError, PeerError
 
-_MESSAGE_CHARACTERS: Final = 2_000
-_TEXT_CHARACTERS: Final = 10_000  # of a traceback, from its end: deep recursion makes them as long as a book
-_PICKLED_BYTES: Final = 16_384  # all must fit into the socket at once: who fails does not wait
-_REMOTE: Final = "At the other end of the pipe"
+_PICKLED_BYTES: Final = 16_384  # all must fit into the socket at once: a failing end does not wait
 
 
 def pack_failure(error: BaseException, *, allow_pickle: bool) -> bytes:
-    """Return a description of an exception, with the exception itself where that may be pickled and can be."""
-    text = "".join(traceback.format_exception(error))
-    described: dict[str, Any] = {
-        "type": type(error).__qualname__,
-        "message": _words(error)[:_MESSAGE_CHARACTERS],
-        "traceback": text[-_TEXT_CHARACTERS:],
-    }
-    if allow_pickle:
-        with contextlib.suppress(Exception):  # it may refuse in any way; it is described then
-            pickled = pickle.dumps(error)
-            pickle.loads(pickled)  # exceptions often pickle well and then can't be built again
-            if len(pickled) <= _PICKLED_BYTES:
-                described["pickled"] = pickled.hex()
+    """Return a description of an exception, with the exception itself if pickle is allowed and works for it."""
+    packed = pack_error(error, with_pickle=allow_pickle, contain=Exception)
+    described: dict[str, Any] = {"type": packed.kind, "message": packed.message, "traceback": packed.traceback}
+    if packed.pickled and len(packed.pickled) <= _PICKLED_BYTES:
+        described["pickled"] = packed.pickled.hex()
     return json.dumps(described).encode()
 
 
@@ -36,13 +26,12 @@ def unpack_failure(described: bytes, *, who: str, pid: int, allow_pickle: bool) 
 
     Args:
         described: what `pack_failure` returned there.
-        who: what the other end is called: "the writer".
+        who: the name of the other end in messages: "the writer".
         pid: its process.
         allow_pickle: whether it is trusted.
 
     Returns:
-        The original exception, with the traceback there as a note; else a PeerError that tells type, message and
-        traceback.
+        The original exception, with the remote traceback as a note; else a PeerError with type, message and traceback.
 
     Raises:
         MessageError: the description is malformed.
@@ -55,16 +44,6 @@ def unpack_failure(described: bytes, *, who: str, pid: int, allow_pickle: bool) 
         raise MessageError(
             f"a failure must be described by type, message and traceback; got {described[:64]!r}"
         ) from cause
-    original: object = None
-    if allow_pickle and pickled:
-        with contextlib.suppress(Exception):  # its class may not exist here; then it is told in words
-            original = pickle.loads(pickled)
-    error = original if isinstance(original, Exception) else PeerError(f"{who} failed with {kind}: {message}", pid=pid)
-    error.add_note(f"{_REMOTE}, in process {pid}:\n{text.rstrip()}")
-    return error
-
-
-def _words(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # a user's __str__ may fail; the type still tells something
-        return str(error)
-    return "(no message)"
+    packed = PackedError(pickled if allow_pickle else b"", kind, message, text.rstrip(), pid)
+    replacement = PeerError(f"{who} failed with {kind}: {message}", pid=pid)
+    return unpack_error(packed, replacement=replacement, place="At the other end of the pipe, in")

@@ -9,11 +9,11 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
+from penstock._processes._pidfd import has_ended, watch_process
 from penstock.errors import ClosedError, MessageError, PeerError
 from penstock.transport._pipe._address import connect, peer_pid
 from penstock.transport._pipe._failure import unpack_failure
 from penstock.transport._pipe._frames import Frame, Inbox, Kind, close_all, packets
-from penstock.transport._process import has_ended, watch_process
 
 
 class Outbox:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from penstock._processes._pidfd import watch_process
 from penstock._tree import Element
 from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError
 from penstock.transport._pipe._address import absolute, forget, listen, new_address
@@ -26,7 +27,6 @@ from penstock.transport._pipe._connection import NOTHING, Connection
 from penstock.transport._pipe._failure import pack_failure
 from penstock.transport._pipe._frames import Frame, Kind
 from penstock.transport._pipe._operations import Operations, Steps
-from penstock.transport._process import watch_process
 
 if TYPE_CHECKING:
     import io
