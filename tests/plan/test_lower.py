@@ -8,8 +8,8 @@ import pytest
 
 import penstock as ps
 from penstock._graph._nodes import Batch, Node, Read, Reindex
-from penstock._graph._streaming._build import leaves_of
-from penstock._graph._streaming._leaf import count_positions
+from penstock._graph._streaming._block_input import count_positions
+from penstock._graph._streaming._build import inputs_of
 from penstock._plan._lower import choose_place, lower, parse_memory
 from penstock._plan._plan import Batches, Limits, Plan, Shard, Streaming
 from tests.dataset.functions import double, is_odd
@@ -129,7 +129,7 @@ def test_filters_belong_to_what_depends_on_the_position() -> None:
     """Without a batch above them there are no folds: any worker may leave elements out."""
     dataset = ps.range(20).map(double).filter(is_odd).map(double)
     program = ordered_of(dataset)
-    assert leaves_of(program.node) == [dataset.node]
+    assert inputs_of(program.node) == [dataset.node]
     assert program.batch is None
 
 
@@ -137,7 +137,7 @@ def test_what_is_read_in_order_starts_at_the_first_batch_of_an_ordered_dataset()
     """Below it positions are computed by anyone; the outermost batch is what ranks are cut from."""
     below = ps.range(20).batch(2).unbatch().filter(is_odd)
     program = ordered_of(below.batch(3).map(double).unbatch().filter(is_odd).batch(5))
-    assert leaves_of(program.node) == [below.node]
+    assert inputs_of(program.node) == [below.node]
     assert isinstance(program.batch, Batch)
     assert program.batch.size == 5
 
@@ -145,7 +145,7 @@ def test_what_is_read_in_order_starts_at_the_first_batch_of_an_ordered_dataset()
 def test_rows_of_reordered_short_batches_are_read_in_order() -> None:
     """Where the rows' positions aren't known, they are counted in order."""
     program = ordered_of(ps.range(20).batch(3).shuffle().unbatch())
-    (leaf,) = leaves_of(program.node)
+    (leaf,) = inputs_of(program.node)
     assert isinstance(leaf, Reindex)
     assert count_positions(leaf) == 7
 
@@ -153,7 +153,7 @@ def test_rows_of_reordered_short_batches_are_read_in_order() -> None:
 def test_skipping_steps_leave_positions_below() -> None:
     """Positions address the dataset below what is left out."""
     program = ordered_of(ps.range(20)[:15].map(double, on_error="skip").filter(is_odd).batch(2))
-    (leaf,) = leaves_of(program.node)
+    (leaf,) = inputs_of(program.node)
     assert count_positions(leaf) == 15
 
 

@@ -12,7 +12,7 @@ from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._jax_keys import key_of, keys_of
 from penstock._graph._length import length
-from penstock._graph._locate import leaf_of
+from penstock._graph._locate import source_of
 from penstock._graph._nodes import Element, Filter, FlatMap, Map, Node, Origin, Read, Substitute, UserFold
 from penstock._graph._rng import StepGenerator, seeded_globals
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
@@ -72,7 +72,7 @@ class Context:
 
 
 @frozen
-class Place:
+class Location:
     """Where one element stands at a step: its own coordinates there, its seed position, and its record's key.
 
     `part` names the part of a mixture with positions that has the record. Where elements are read in order, the
@@ -86,13 +86,13 @@ class Place:
     key: int
     node: Node | None = None
     component: str = ""
-    stream: int = 0
+    salt: int = 0
     part: str = ""
 
     @property
     def address(self) -> SeedPosition:
         """The address of the element's random streams below a step's seed."""
-        return self.seed._replace(position=self.seed.position ^ self.stream)
+        return self.seed._replace(position=self.seed.position ^ self.salt)
 
     @property
     def path(self) -> str:
@@ -100,12 +100,12 @@ class Place:
         return "/".join(filter(None, (self.component, self.part)))
 
 
-def stream_of(component: str) -> int:
+def salt_of(component: str) -> int:
     """Return what is mixed into the seed positions of a part of a mixture; 0 outside of any."""
     return derive(0, "component", component) >> 2 if component else 0
 
 
-class Places(Protocol):
+class Locations(Protocol):
     """The places of a block's elements, looked up only where they are needed."""
 
     @property
@@ -113,7 +113,7 @@ class Places(Protocol):
         """Whether seed positions are the addresses of random streams as they are."""
         ...
 
-    def place(self, index: int, /) -> Place:
+    def at(self, index: int, /) -> Location:
         """Return the place of the block's element `index`."""
         ...
 
@@ -138,18 +138,18 @@ ElementAt = Callable[[Node, int, int, Context], Element]
 """The definition's evaluation of one element, handed in where a substitute has to be computed."""
 
 
-def apply_one(step: Map, element: Element, place: Place, context: Context, element_at: ElementAt) -> Element:
+def apply_one(step: Map, element: Element, location: Location, context: Context, element_at: ElementAt) -> Element:
     """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
     try:
-        return _call(step, element, place, context)
+        return _call(step, element, location, context)
     except Exception as error:
         if raised_by_handler(error):
             raise
-        return apply_again(step, element, error, place, context, element_at)
+        return apply_again(step, element, error, location, context, element_at)
 
 
 def apply_again(
-    step: Map, element: Element, error: Exception, place: Place, context: Context, element_at: ElementAt
+    step: Map, element: Element, error: Exception, location: Location, context: Context, element_at: ElementAt
 ) -> Element:
     """Return what `apply_one` does once the step's function has raised an error for an element.
 
@@ -161,21 +161,21 @@ def apply_again(
                 break
             threading.Event().wait(seconds)
             with Caught(Exception) as caught:
-                return _call(step, element, place, context)
+                return _call(step, element, location, context)
             error = cast("Exception", caught.taken())
         if isinstance(error, StopIteration):
             error = _stop_error(step, error)
-        return after_error(step, error, place, context, element_at)
+        return after_error(step, error, location, context, element_at)
     finally:
         del error  # else its traceback holds it, by this frame, and with it the loader
 
 
 def apply_block(
-    step: Map, elements: Sequence[Element], places: Places, context: Context, element_at: ElementAt
+    step: Map, elements: Sequence[Element], locations: Locations, context: Context, element_at: ElementAt
 ) -> list[Element]:
     """Return `apply_one` of every element of a block."""
     results: list[Element] = []
-    apply_into(results, step, elements, places, context, element_at)
+    apply_into(results, step, elements, locations, context, element_at)
     return results
 
 
@@ -183,7 +183,7 @@ def apply_into(
     results: list[Element],
     step: Map,
     elements: Sequence[Element],
-    places: Places,
+    locations: Locations,
     context: Context,
     element_at: ElementAt,
 ) -> None:
@@ -191,22 +191,22 @@ def apply_into(
 
     The function is called once for each element, since it may write to it.
     """
-    if step.form != "globals" and (step.form != "origin" or places.are_plain):
+    if step.form != "globals" and (step.form != "origin" or locations.are_plain):
         with Caught(Exception) as caught:
-            _apply_at_once(results, step, elements, places, context)
+            _apply_at_once(results, step, elements, locations, context)
         if caught.error is not None and elements:
             number = len(results)
             error = cast("Exception", caught.taken())
             try:
-                results.append(apply_again(step, elements[number], error, places.place(number), context, element_at))
+                results.append(apply_again(step, elements[number], error, locations.at(number), context, element_at))
             finally:
                 del error  # likewise
     left = range(len(results), len(elements))
-    results.extend(apply_one(step, elements[each], places.place(each), context, element_at) for each in left)
+    results.extend(apply_one(step, elements[each], locations.at(each), context, element_at) for each in left)
 
 
 def _apply_at_once(
-    results: list[Element], step: Map, elements: Sequence[Element], places: Places, context: Context
+    results: list[Element], step: Map, elements: Sequence[Element], locations: Locations, context: Context
 ) -> None:
     """Add the function of every element to a list, until one raises, in one loop: Python calls it there at no cost."""
     function, add = step.function, results.append
@@ -215,43 +215,43 @@ def _apply_at_once(
             for element in elements:
                 add(function(element))
         case "generator":
-            streams = context.generator.streams(step.seed, places.seeds())
+            streams = context.generator.streams(step.seed, locations.seeds())
             for element, rng in zip(elements, streams, strict=True):
                 add(function(element, rng))
         case "seed":
-            seeds = derive_block(step.seed, *places.seeds()).tolist()
+            seeds = derive_block(step.seed, *locations.seeds()).tolist()
             for element, seed in zip(elements, seeds, strict=True):
                 add(function(element, seed))
         case "key":
-            keys = keys_of(derive_block(step.seed, *places.seeds()))
+            keys = keys_of(derive_block(step.seed, *locations.seeds()))
             for element, key in zip(elements, keys, strict=True):
                 add(function(element, key))
         case "origin":
-            seeds = places.seeds()
-            columns = (seeds.epochs, seeds.positions, places.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
-            origins = map(Origin, *(column.tolist() for column in columns), places.components(), places.indices())
+            seeds = locations.seeds()
+            columns = (seeds.epochs, seeds.positions, locations.keys(), derive_block(step.seed, *seeds), seeds.ordinals)
+            origins = map(Origin, *(column.tolist() for column in columns), locations.components(), locations.indices())
             for element, origin in zip(elements, origins, strict=True):
                 add(function(element, origin))
         case _:
             assert_never(step.form)
 
 
-def _call(step: Map, element: Element, place: Place, context: Context) -> Element:
+def _call(step: Map, element: Element, location: Location, context: Context) -> Element:
     match step.form:
         case "none":
             return _no_stop_iteration(step, step.function, element)
         case "generator":
-            return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, place.address))
+            return _no_stop_iteration(step, step.function, element, context.generator.at(step.seed, location.address))
         case "seed":
-            return _no_stop_iteration(step, step.function, element, derive(step.seed, *place.address))
+            return _no_stop_iteration(step, step.function, element, derive(step.seed, *location.address))
         case "key":
-            key = key_of(derive(step.seed, *place.address))
+            key = key_of(derive(step.seed, *location.address))
             return _no_stop_iteration(step, step.function, element, key)
         case "globals":
-            with seeded_globals(derive(step.seed, *place.address)):
+            with seeded_globals(derive(step.seed, *location.address)):
                 return _no_stop_iteration(step, step.function, element)
         case "origin":
-            return _no_stop_iteration(step, step.function, element, origin_of(step, place))
+            return _no_stop_iteration(step, step.function, element, origin_of(step, location))
         case _:
             assert_never(step.form)
 
@@ -270,68 +270,68 @@ def _stop_error(step: Map, cause: StopIteration) -> RuntimeError:
     return error
 
 
-def origin_of(step: Map, place: Place) -> Origin:
+def origin_of(step: Map, location: Location) -> Origin:
     """Return what `map_with_origin` hands over for the element at `place`."""
-    epoch, position, ordinal = place.seed
-    (index,) = indices(place.node or step.parent, [epoch], [position])
-    return Origin(epoch, position, place.key, derive(step.seed, *place.address), ordinal, place.path, index)
+    epoch, position, ordinal = location.seed
+    (index,) = indices(location.node or step.parent, [epoch], [position])
+    return Origin(epoch, position, location.key, derive(step.seed, *location.address), ordinal, location.path, index)
 
 
-def after_error(step: Map, error: Exception, place: Place, context: Context, element_at: ElementAt) -> Element:
+def after_error(step: Map, error: Exception, location: Location, context: Context, element_at: ElementAt) -> Element:
     """Follow the step's `on_error`: raise with a note, drop the element, or take another position's."""
     match step.on_error:
         case "raise":
-            error.add_note(whereabouts(step, place))
+            error.add_note(whereabouts(step, location))
             try:
                 raise error
             finally:
                 del error  # else its traceback holds it, by this frame, and with it the loader
         case "skip":
-            context.observe(Skipped(step.name, *_where(place), _text(error)))
+            context.observe(Skipped(step.name, *_where(location), _text(error)))
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
-            if budget is not None and context.substituted(step.name, *place.seed[:2]) >= budget:
-                error.add_note(f"{whereabouts(step, place)}; the budget of {budget} substitutions is used up")
+            if budget is not None and context.substituted(step.name, *location.seed[:2]) >= budget:
+                error.add_note(f"{whereabouts(step, location)}; the budget of {budget} substitutions is used up")
                 try:
                     raise error
                 finally:
                     del error  # likewise
-            return _substitute(step, attempts, _text(error), place, context, element_at)
+            return _substitute(step, attempts, _text(error), location, context, element_at)
         case _:
             assert_never(step.on_error)
 
 
 def _substitute(
-    step: Map, attempts: int, reason: str, place: Place, context: Context, element_at: ElementAt
+    step: Map, attempts: int, reason: str, location: Location, context: Context, element_at: ElementAt
 ) -> Element:
     """Return the step's element of another position of the epoch, chosen by hash of the seed position."""
     # The parent is indexable: verified when the step was described.
     count = length(step.parent) or 0
     bare = Map(step.parent, step.function, step.name, step.seed, step.form)
     for attempt in range(attempts):
-        position = derive(step.seed, "substitute", *place.seed, attempt) % count
+        position = derive(step.seed, "substitute", *location.seed, attempt) % count
         try:
-            element = element_at(bare, place.epoch, position, context)
+            element = element_at(bare, location.epoch, position, context)
         except Exception as error:
             if attempt + 1 < attempts and not raised_by_handler(error):
                 continue
-            error.add_note(f"{whereabouts(step, place)}; {attempts} substitutes failed too")
+            error.add_note(f"{whereabouts(step, location)}; {attempts} substitutes failed too")
             raise
-        context.observe(Substituted(step.name, *_where(place), reason, position))
+        context.observe(Substituted(step.name, *_where(location), reason, position))
         return element
     raise InternalError("a substitute is tried for once at least")
 
 
-def whereabouts(step: Map | Filter | FlatMap | UserFold, place: Place) -> str:
+def whereabouts(step: Map | Filter | FlatMap | UserFold, location: Location) -> str:
     """Return which step, epoch, position and record an error is about, the record as its source describes it."""
-    leaf = leaf_of(place.node or step, place.part)
-    record = describe_key(leaf.source, place.key) if isinstance(leaf, Read) else f"key {place.key}"
-    part = f" of {place.path!r}" if place.path else ""
-    return f"in step {step.name!r} at epoch {place.seed.epoch}, position {place.seed.position}, {record}{part}"
+    source = source_of(location.node or step, location.part)
+    record = describe_key(source.source, location.key) if isinstance(source, Read) else f"key {location.key}"
+    part = f" of {location.path!r}" if location.path else ""
+    return f"in step {step.name!r} at epoch {location.seed.epoch}, position {location.seed.position}, {record}{part}"
 
 
-def _where(place: Place) -> tuple[int, int, int]:
-    return place.seed.epoch, place.seed.position, place.key
+def _where(location: Location) -> tuple[int, int, int]:
+    return location.seed.epoch, location.seed.position, location.key
 
 
 def _text(error: Exception) -> str:

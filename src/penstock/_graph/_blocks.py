@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, assert_never, cast
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._graph._apply import DROPPED, Context, Place, apply_again, apply_block
+from penstock._graph._apply import DROPPED, Context, Location, apply_again, apply_block
 from penstock._graph._cache import cached
-from penstock._graph._evaluate import check_row_count, element_at, keeps, place_of, zipped
+from penstock._graph._evaluate import check_row_count, element_at, keeps, location_of, zipped
 from penstock._graph._flat import check_made, flat_into
 from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
 from penstock._graph._length import length, rows_per_batch
@@ -80,7 +80,7 @@ def joined(singles: list[Block]) -> Block:
     return Block(elements, kept, sum(single.filtered for single in singles))
 
 
-class BlockPlaces:
+class BlockLocations:
     """The places of a block's elements at one node, computed when they are asked for."""
 
     def __init__(self, node: Node, epochs: Integers, positions: Integers, kept: Integers | None) -> None:
@@ -97,19 +97,19 @@ class BlockPlaces:
         """Whether seed positions are the addresses of random streams as they are."""
         return True
 
-    def place(self, index: int) -> Place:
+    def at(self, index: int) -> Location:
         """Return the place of the block's element `index`."""
         seeds, keys = self.seeds(), self.keys()
         seed = SeedPosition(*(int(part[index]) for part in seeds))
         part = self.components()[index]
-        return Place(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), part=part)
+        return Location(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), part=part)
 
-    def all(self) -> list[Place]:
+    def all(self) -> list[Location]:
         """Return the places of all the block's elements."""
         seeds = map(SeedPosition, *(part.tolist() for part in self.seeds()))
         positions = self._epochs.tolist(), self._positions.tolist()
         keyed = zip(*positions, seeds, self.keys().tolist(), self.components(), strict=True)
-        return [Place(epoch, position, seed, key, part=part) for epoch, position, seed, key, part in keyed]
+        return [Location(epoch, position, seed, key, part=part) for epoch, position, seed, key, part in keyed]
 
     def seeds(self) -> SeedPositions:
         """Return the seed positions of the block's elements."""
@@ -156,15 +156,15 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             return evaluate_block(parent, *apply_sampler(sampler, epochs, positions), context)
         case Map(parent=parent):
             below = evaluate_block(parent, epochs, positions, context)
-            places = BlockPlaces(parent, epochs, positions, below.kept)
-            results = apply_block(node, below.elements, places, context, element_at)
+            locations = BlockLocations(parent, epochs, positions, below.kept)
+            results = apply_block(node, below.elements, locations, context, element_at)
             if node.on_error != "skip":
                 return below._replace(elements=results)
             return _keep(results, below, [result is not DROPPED for result in results])
         case Filter(parent=parent):
             below = evaluate_block(parent, epochs, positions, context)
-            places = BlockPlaces(parent, epochs, positions, below.kept)
-            block = _keep(below.elements, below, _predicate(node, below.elements, places))
+            locations = BlockLocations(parent, epochs, positions, below.kept)
+            block = _keep(below.elements, below, _predicate(node, below.elements, locations))
             return block._replace(filtered=below.filtered + len(below.elements) - len(block.elements))
         case Batch():
             return Block(_batches(node, epochs, positions, context), None)
@@ -197,11 +197,11 @@ def _keep(elements: list[Element], below: Block, mask: list[bool]) -> Block:
     return Block([elements[i] for i in chosen.tolist()], kept, below.filtered)
 
 
-def _predicate(step: Filter, elements: list[Element], places: BlockPlaces) -> list[bool]:
+def _predicate(step: Filter, elements: list[Element], locations: BlockLocations) -> list[bool]:
     with Caught(Exception):  # judged again below, one by one, which adds the note
         predicate = step.predicate
         return [bool(predicate(element)) for element in elements]
-    return [keeps(step, element, places.place(index)) for index, element in enumerate(elements)]
+    return [keeps(step, element, locations.at(index)) for index, element in enumerate(elements)]
 
 
 def _batches(step: Batch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
@@ -253,7 +253,7 @@ def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context
     epochs, parents, which = distinct(epochs, parents)
     elements = evaluate_block(step.parent, epochs, parents, context).elements
     lists: list[list[Element]] = []
-    flat_into(lists, step, elements, BlockPlaces(step.parent, epochs, parents, None), context, element_at)
+    flat_into(lists, step, elements, BlockLocations(step.parent, epochs, parents, None), context, element_at)
     for parent, made in zip(parents.tolist(), lists, strict=True):
         check_made(step, parent, len(made))
     return _take(lists, which, ordinals.tolist())
@@ -361,8 +361,8 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
         with Caught(Exception) as caught:
             element = step.function(element)
         if caught.error is not None:
-            place = place_of(step.parent, epoch, position)
-            element = apply_again(step, element, cast("Exception", caught.taken()), place, context, element_at)
+            location = location_of(step.parent, epoch, position)
+            element = apply_again(step, element, cast("Exception", caught.taken()), location, context, element_at)
     return element
 
 
@@ -377,15 +377,15 @@ def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers,
 
 def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> list[Element]:
     """Return one element of each list named; one that is taken again is a copy, since a map may write to its input."""
-    places = list(zip(which, ordinals, strict=True))
-    if len(set(places)) == len(places):
-        return [lists[number][ordinal] for number, ordinal in places]
+    locations = list(zip(which, ordinals, strict=True))
+    if len(set(locations)) == len(locations):
+        return [lists[number][ordinal] for number, ordinal in locations]
     seen: set[tuple[int, int]] = set()
     taken: list[Element] = []
-    for place in places:
-        element = lists[place[0]][place[1]]
-        taken.append(map_leaves(_copied, element) if place in seen else element)
-        seen.add(place)
+    for location in locations:
+        element = lists[location[0]][location[1]]
+        taken.append(map_leaves(_copied, element) if location in seen else element)
+        seen.add(location)
     return taken
 
 

@@ -3,20 +3,20 @@
 import functools
 from collections.abc import Callable, Iterator
 
-from penstock._graph._apply import Place
+from penstock._graph._apply import Location
 from penstock._graph._nodes import Bucket, Element
 from penstock._graph._packed import where_read
 
-Placed = tuple[Element, Place]
+LocatedElement = tuple[Element, Location]
 
 
-def bucketed(step: Bucket, below: Iterator[Placed]) -> Iterator[Placed]:
+def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
     """Yield a batch whenever a bucket has its rows, and at the end what is left, with the place of the first row."""
     told = step.bucketing
-    waiting: list[list[Placed]] = [[] for _ in told.boundaries]
-    for element, place in below:
-        number = bucket_of(step, element, functools.partial(_same, place))
-        waiting[number].append((element, place))
+    waiting: list[list[LocatedElement]] = [[] for _ in told.boundaries]
+    for element, location in below:
+        number = bucket_of(step, element, functools.partial(_same, location))
+        waiting[number].append((element, location))
         if len(waiting[number]) == told.rows[number]:
             yield _merged(step, number, waiting[number])
             waiting[number] = []
@@ -25,18 +25,18 @@ def bucketed(step: Bucket, below: Iterator[Placed]) -> Iterator[Placed]:
             yield _merged(step, number, rows)
 
 
-def _same(place: Place) -> Place:
-    return place
+def _same(location: Location) -> Location:
+    return location
 
 
-def _merged(step: Bucket, number: int, rows: list[Placed]) -> Placed:
+def _merged(step: Bucket, number: int, rows: list[LocatedElement]) -> LocatedElement:
     return step.bucketing.merge[number]([element for element, _ in rows]), rows[0][1]
 
 
-def bucket_of(step: Bucket, element: Element, place: Callable[[], Place]) -> int:
+def bucket_of(step: Bucket, element: Element, location: Callable[[], Location]) -> int:
     """Return the number of an element's bucket; an error gets a note of the element's place."""
     try:
         return step.bucketing.bucket(element)
     except Exception as error:
-        error.add_note(where_read("bucket()", place()))
+        error.add_note(where_read("bucket()", location()))
         raise

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, apply_one
+from penstock._graph._apply import DROPPED, Context, Location, apply_one
 from penstock._graph._describe import chain_text
-from penstock._graph._evaluate import element_at, keeps, place_of
+from penstock._graph._evaluate import element_at, keeps, location_of
 from penstock._graph._flat import flat_elements
 from penstock._graph._in_order import in_order
 from penstock._graph._length import is_indexable, length
@@ -71,8 +71,8 @@ def _check_fold(step: UserFold, count: int) -> None:
     below = list(itertools.islice(in_order(step.parent, 0, Context()), count))
     held: list[int] = []
     fold = CheckedCombiner(step)
-    for element, place in below:
-        fold.add(copy.deepcopy(element), lambda at=place: at)
+    for element, location in below:
+        fold.add(copy.deepcopy(element), lambda at=location: at)
         held.append(fold.held)
     for number in range(len(below)):
         undisturbed = _given(step, below, 0, number + 1)
@@ -86,12 +86,12 @@ def _check_fold(step: UserFold, count: int) -> None:
             )
 
 
-def _given(step: UserFold, below: list[tuple[Element, Place]], start: int, stop: int) -> list[Any]:
+def _given(step: UserFold, below: list[tuple[Element, Location]], start: int, stop: int) -> list[Any]:
     """Return what a new object gives from element `stop` on, once elements [start, stop) were added; and its `held`."""
     fold = CheckedCombiner(step)
     found: list[Any] = []
-    for number, (element, place) in enumerate(below[start : stop + _FOLLOWING], start):
-        given = fold.add(copy.deepcopy(element), lambda at=place: at)
+    for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
+        given = fold.add(copy.deepcopy(element), lambda at=location: at)
         if number >= stop:
             found += [*copy.deepcopy(given), fold.held]
     last = below[-1][1]
@@ -103,17 +103,17 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
     base = next((step for step in reversed(steps) if is_indexable(step)), None)
     if base is not None:
         total = length(base) or 0
-        places = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
-        _check_places(base, steps[steps.index(base) + 1 :] + above, sorted(places))
+        locations = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
+        _check_places(base, steps[steps.index(base) + 1 :] + above, sorted(locations))
         return
-    joint = root(node)
-    if isinstance(joint, StreamingMix | Chain):
+    combine = root(node)
+    if isinstance(combine, StreamingMix | Chain):
         above = steps[1:] + above
-    elif isinstance(joint, Zip):
+    elif isinstance(combine, Zip):
         above = []
     else:
         return  # a stream gives its elements once
-    for part in joint.parts:
+    for part in combine.parts:
         _check_chain(part, above, count)
 
 
@@ -158,55 +158,55 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
     if isinstance(step, FlatMap):
         (_, epoch, position), *_ = _below(step, epoch, position)
     if isinstance(step, Map | FlatMap):
-        place = place_of(step.parent, epoch, position)
+        location = location_of(step.parent, epoch, position)
         element = element_at(step.parent, epoch, position, context)
         before = copy.deepcopy(element)
-        _check_map(step, element, place, context)
-        _applied(step, element, place, context)
+        _check_map(step, element, location, context)
+        _applied(step, element, location, context)
         if not same_element(before, element_at(step.parent, epoch, position, context)):
             raise GraphError(
                 f"step {step.name!r} in {chain_text(step)} changes its input in place, and that is the source's own "
-                f"memory: key {place.key} reads differently afterwards. Return a new array, or copy the input first."
+                f"memory: key {location.key} reads differently afterwards. Return a new array, or copy the input first."
             )
 
 
 def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, context: Context) -> None:
     """Follow one element through the maps and filters above the highest indexable step."""
     element = element_at(base, epoch, position, context)
-    place = place_of(base, epoch, position)
+    location = location_of(base, epoch, position)
     for step in steps:
         if isinstance(step, Map):
-            element = _check_map(step, element, place, context)
+            element = _check_map(step, element, location, context)
             if element is DROPPED:
                 return
         elif isinstance(step, Filter):
-            first, second = (keeps(step, copy.deepcopy(element), place) for _ in range(2))
+            first, second = (keeps(step, copy.deepcopy(element), location) for _ in range(2))
             if first != second:
-                _refuse(step, place)
+                _refuse(step, location)
             if not first:
                 return
         else:
             return  # what comes out of a fold depends on more than one element
 
 
-def _check_map(step: Map | FlatMap, element: Element, place: Place, context: Context) -> Element:
+def _check_map(step: Map | FlatMap, element: Element, location: Location, context: Context) -> Element:
     """Return the step's result for an element, or raise if a second call differs."""
-    first, second = (copy.deepcopy(_applied(step, copy.deepcopy(element), place, context)) for _ in range(2))
+    first, second = (copy.deepcopy(_applied(step, copy.deepcopy(element), location, context)) for _ in range(2))
     if not same_element(first, second):
-        _refuse(step, place)
+        _refuse(step, location)
     return first
 
 
-def _applied(step: Map | FlatMap, element: Element, place: Place, context: Context) -> Element:
+def _applied(step: Map | FlatMap, element: Element, location: Location, context: Context) -> Element:
     if isinstance(step, FlatMap):
-        return flat_elements(step, element, place, context, element_at)
-    return apply_one(step, element, place, context, element_at)
+        return flat_elements(step, element, location, context, element_at)
+    return apply_one(step, element, location, context, element_at)
 
 
-def _refuse(step: Map | FlatMap | Filter, place: Place) -> NoReturn:
+def _refuse(step: Map | FlatMap | Filter, location: Location) -> NoReturn:
     raise GraphError(
         f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it gave two different results "
-        f"for epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}. {_REMEDY}"
+        f"for epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}. {_REMEDY}"
     )
 
 

@@ -84,7 +84,7 @@ def verb_text(node: Node) -> str:
         case Group(verb=verb) | Cache(verb=verb):
             return verb
         case Mix() | StreamingMix() | Chain() | Zip():
-            return _joint_text(node)
+            return _combine_text(node)
         case Pack(packing=packing):
             lengths = dict(packing.features)
             return f"pack({lengths.get('', lengths)}, how={packing.how!r})"
@@ -104,7 +104,7 @@ def verb_text(node: Node) -> str:
             assert_never(node)
 
 
-def _joint_text(node: Combine) -> str:
+def _combine_text(node: Combine) -> str:
     """Return the verb that joined parts, these abbreviated to their names."""
     match node:
         case Mix(verb=verb) | StreamingMix(verb=verb):

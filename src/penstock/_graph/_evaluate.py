@@ -9,7 +9,7 @@ from typing import assert_never
 
 import numpy as np
 
-from penstock._graph._apply import Context, Place, apply_one, whereabouts
+from penstock._graph._apply import Context, Location, apply_one, whereabouts
 from penstock._graph._cache import cached
 from penstock._graph._flat import check_made, flat_elements
 from penstock._graph._frames import Span, cut_window, read_windows, reads_spans
@@ -55,7 +55,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             return element_at(parent, *sampler(epoch, position), context)
         case Map(parent=parent):
             element = element_at(parent, epoch, position, context)
-            return apply_one(node, element, place_of(parent, epoch, position), context, element_at)
+            return apply_one(node, element, location_of(parent, epoch, position), context, element_at)
         case Batch(parent=parent):
             start, stop = node.size * position, min(node.size * (position + 1), length(parent) or 0)
             rows = [element_at(parent, epoch, row, context) for row in range(start, stop)]
@@ -106,7 +106,7 @@ def _one_of_list(step: FlatMap, epoch: int, position: int, context: Context) -> 
     parents, ordinals = step.counts.locate(np.array([position], np.int64))
     parent, ordinal = int(parents[0]), int(ordinals[0])
     element = element_at(step.parent, epoch, parent, context)
-    made = flat_elements(step, element, place_of(step.parent, epoch, parent), context, element_at)
+    made = flat_elements(step, element, location_of(step.parent, epoch, parent), context, element_at)
     check_made(step, parent, len(made))
     return made[ordinal]
 
@@ -125,23 +125,23 @@ def zipped(step: Zip, elements: list[Element]) -> Element:
     return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
 
 
-def place_of(node: Node, epoch: int, position: int) -> Place:
+def location_of(node: Node, epoch: int, position: int) -> Location:
     """Return where the element at (epoch, position) of an indexable node stands."""
     _, part, key = locate(node, epoch, position)
-    return Place(epoch, position, seed_position(node, epoch, position), key, part=part)
+    return Location(epoch, position, seed_position(node, epoch, position), key, part=part)
 
 
-def row_place(batch: Place, row: int) -> Place:
+def row_location(batch: Location, row: int) -> Location:
     """Return the place of one row that is taken out of a batch."""
     return replace(batch, seed=row_seed_position(batch.seed, row))
 
 
-def keeps(step: Filter, element: Element, place: Place) -> bool:
+def keeps(step: Filter, element: Element, location: Location) -> bool:
     """Return whether the predicate is true of the element."""
     try:
         return bool(step.predicate(element))
     except Exception as error:
-        error.add_note(whereabouts(step, place))
+        error.add_note(whereabouts(step, location))
         raise
 
 

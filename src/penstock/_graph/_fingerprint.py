@@ -21,7 +21,6 @@ from penstock._graph._code import code_identity, held_values
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Batch,
-    BlockInput,
     Bucket,
     Cache,
     Chain,
@@ -36,6 +35,7 @@ from penstock._graph._nodes import (
     Pack,
     Read,
     Reindex,
+    SourceNode,
     Stream,
     StreamingMix,
     Unbatch,
@@ -150,9 +150,9 @@ def seen_past(node: Node, epoch: int, position: int) -> object:
 def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | None = None) -> _Texts:
     base, *steps = chain(node)
     if isinstance(base, Read | Stream):
-        texts = _leaf_texts(base, known)
+        texts = _source_texts(base, known)
     elif isinstance(base, Mix | StreamingMix | Chain | Zip):
-        texts = _joint_texts(base, seen, known)
+        texts = _combine_texts(base, seen, known)
     else:
         raise InternalError("a chain begins at a source or a joint")
     for step in steps:
@@ -182,8 +182,8 @@ def _seen(node: Node, position: int) -> _Seen | None:
     return _Seen(node, position)
 
 
-def _leaf_texts(leaf: BlockInput, known: _Known) -> _Texts:
-    match leaf:
+def _source_texts(node: SourceNode, known: _Known) -> _Texts:
+    match node:
         case Read(source=source, length=length, seed=seed, content=content):
             texts = _Texts([f"{length}:{source_fingerprint(source)}"], [f"seed {seed}"])
             texts.details["source"].extend([content] if content else [])
@@ -197,18 +197,18 @@ def _leaf_texts(leaf: BlockInput, known: _Known) -> _Texts:
                 texts.details["functions"].append(opener)
             return texts
         case _:
-            assert_never(leaf)
+            assert_never(node)
 
 
-def _joint_texts(joint: Combine, seen: _Seen | None, known: _Known) -> _Texts:
+def _combine_texts(combine: Combine, seen: _Seen | None, known: _Known) -> _Texts:
     """Return what tells a joint from others: how it joins, and each part that counts."""
     functions: list[str] = []
-    names = joint.names or tuple(map(str, range(len(joint.parts))))
-    parts = list(zip(names, joint.parts, strict=True))
-    match joint:
+    names = combine.names or tuple(map(str, range(len(combine.parts))))
+    parts = list(zip(names, combine.parts, strict=True))
+    match combine:
         case Mix(rule=WeightedMixture() as rule):
             past = rule.past(len(rule) if seen is None else min(seen.elements, len(rule)))
-            how = f"mix {joint.seed} {rule.seed} {rule.stop} {past}"
+            how = f"mix {combine.seed} {rule.seed} {rule.stop} {past}"
             counted = {name for _, weights in past for name, _ in weights} if seen is not None else set(names)
             parts = sorted((part for part in parts if part[0] in counted), key=lambda part: part[0])
         case Mix(seed=seed, rule=rule):
@@ -221,11 +221,11 @@ def _joint_texts(joint: Combine, seen: _Seen | None, known: _Known) -> _Texts:
         case Zip(seed=seed):
             how = f"zip {seed}"
         case _:
-            assert_never(joint)
+            assert_never(combine)
     texts = _Texts([], [how], functions)
-    if isinstance(joint, Zip):
-        texts.details["order"].append(f"zip {'dict' if joint.as_dict else 'tuple'}")
-    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(joint))))
+    if isinstance(combine, Zip):
+        texts.details["order"].append(f"zip {'dict' if combine.as_dict else 'tuple'}")
+    texts.details["functions"].extend(filter(None, (_held_text(each, known) for each in functions_of(combine))))
     for name, part in parts:
         texts.add(name, _texts(part, None, known))
     return texts

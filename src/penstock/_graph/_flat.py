@@ -1,33 +1,33 @@
 """What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
 
-from penstock._graph._apply import Context, ElementAt, Place, Places, apply_into, apply_one
+from penstock._graph._apply import Context, ElementAt, Location, Locations, apply_into, apply_one
 from penstock._graph._nodes import Element, FlatMap, Map
 from penstock.errors import GraphError
 
 
 def flat_elements(
-    step: FlatMap, element: Element, place: Place, context: Context, element_at: ElementAt
+    step: FlatMap, element: Element, location: Location, context: Context, element_at: ElementAt
 ) -> list[Element]:
     """Return the elements that the step makes of one of its parent's.
 
     Raises:
         GraphError: if the function returned no list.
     """
-    return _as_list(step, apply_one(_as_map(step), element, place, context, element_at))
+    return _as_list(step, apply_one(_as_map(step), element, location, context, element_at))
 
 
 def flat_into(
     lists: list[list[Element]],
     step: FlatMap,
     elements: list[Element],
-    places: Places,
+    locations: Locations,
     context: Context,
     element_at: ElementAt,
 ) -> None:
     """Add `flat_elements` of every element of a block to an empty list; if one raises, of those before it."""
     made: list[Element] = []
     try:
-        apply_into(made, _as_map(step), elements, places, context, element_at)
+        apply_into(made, _as_map(step), elements, locations, context, element_at)
     finally:
         lists.extend(_as_list(step, each) for each in made)
 

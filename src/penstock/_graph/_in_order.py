@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock._frozen import frozen
-from penstock._graph._apply import DROPPED, Context, Place, apply_one, stream_of
+from penstock._graph._apply import DROPPED, Context, Location, apply_one, salt_of
 from penstock._graph._bucketed import bucketed
-from penstock._graph._evaluate import element_at, keeps, merge_rows, place_of, row_place
+from penstock._graph._evaluate import element_at, keeps, location_of, merge_rows, row_location
 from penstock._graph._flat import flat_elements
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import (
@@ -50,7 +50,7 @@ from penstock._graph._user_fold import combined
 from penstock.batching._rows import split_rows
 from penstock.errors import GraphError, InternalError
 
-Placed = tuple[Element, Place]
+LocatedElement = tuple[Element, Location]
 
 
 def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
@@ -60,7 +60,7 @@ def elements(node: Node, epoch: int, position: int, context: Context) -> Iterato
             yield element
 
 
-def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[Placed]:
+def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[LocatedElement]:
     """Yield each element with its place, of which only the seed position and key mean something after a fold."""
     shared = outermost_batch(node) if ranks > 1 and not is_indexable(node) else None
     return _in_order(node, epoch, context, _Share(rank, ranks, shared))
@@ -80,28 +80,30 @@ class _Share:
         return self.batch is not None and outermost_batch(node) is self.batch
 
 
-def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[Placed]:
+def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[LocatedElement]:
     if is_indexable(node) and not share.is_above(node):
         positions = range(share.rank, length(node) or 0, share.ranks)
-        at = ((each, replace(place_of(node, epoch, each), node=node)) for each in positions)
-        return ((element_at(node, epoch, each, context), place) for each, place in at)
+        at = ((each, replace(location_of(node, epoch, each), node=node)) for each in positions)
+        return ((element_at(node, epoch, each, context), location) for each, location in at)
 
-    def below(parent: Node) -> Iterator[Placed]:
+    def below(parent: Node) -> Iterator[LocatedElement]:
         return _in_order(parent, epoch, context, share)
 
     match node:
         case Map():
-            results = ((apply_one(node, e, place, context, element_at), place) for e, place in below(node.parent))
+            results = (
+                (apply_one(node, e, location, context, element_at), location) for e, location in below(node.parent)
+            )
             return (result for result in results if result[0] is not DROPPED)
         case Filter():
-            return ((e, place) for e, place in below(node.parent) if keeps(node, e, place))
+            return ((e, location) for e, location in below(node.parent) if keeps(node, e, location))
         case FlatMap():
             return _flat(node, below(node.parent), context)
         case Batch():
             return _batches(node, below(node.parent), node.size // (share.ranks if node is share.batch else 1))
         case Unbatch():
             return (
-                (row, row_place(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
+                (row, row_location(p, n)) for batch, p in below(node.parent) for n, row in enumerate(split_rows(batch))
             )
         case UserFold():
             return combined(node, below(node.parent))
@@ -115,7 +117,7 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return _mixed(node, [below(part) for part in node.parts])
         case Chain():
             parts = zip(node.names, node.parts, strict=True)
-            return ((e, within(place, name)) for name, part in parts for e, place in below(part))
+            return ((e, within(location, name)) for name, part in parts for e, location in below(part))
         case Zip():
             return _zipped(node, [below(part) for part in node.parts])
         case Stream():
@@ -128,19 +130,19 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
             return bucketed(_cut(node, share.ranks) if node is share.batch else node, below(node.parent))
 
 
-def within(place: Place, name: str) -> Place:
+def within(location: Location, name: str) -> Location:
     """Return the place as it is seen from above a mixture: below the part `name`."""
-    component = f"{name}/{place.component}" if place.component else name
-    return replace(place, component=component, stream=stream_of(component))
+    component = f"{name}/{location.component}" if location.component else name
+    return replace(location, component=component, salt=salt_of(component))
 
 
-def _flat(step: FlatMap, below: Iterator[Placed], context: Context) -> Iterator[Placed]:
-    for element, place in below:
-        for number, made in enumerate(flat_elements(step, element, place, context, element_at)):
-            yield made, row_place(place, number)
+def _flat(step: FlatMap, below: Iterator[LocatedElement], context: Context) -> Iterator[LocatedElement]:
+    for element, location in below:
+        for number, made in enumerate(flat_elements(step, element, location, context, element_at)):
+            yield made, row_location(location, number)
 
 
-def _batches(step: Batch, below: Iterator[Placed], size: int) -> Iterator[Placed]:
+def _batches(step: Batch, below: Iterator[LocatedElement], size: int) -> Iterator[LocatedElement]:
     """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
     while rows := list(itertools.islice(below, size)):
         if len(rows) == size or step.remainder != "drop":
@@ -152,13 +154,13 @@ def _cut(step: Bucket, ranks: int) -> Bucket:
     return replace(step, bucketing=replace(step.bucketing, rows=rows))
 
 
-def _windows(step: WindowShuffle, below: Iterator[Placed]) -> Iterator[Placed]:
+def _windows(step: WindowShuffle, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
     while window := list(itertools.islice(below, step.size)):
         order = window_order(step, len(window), window[0][1].address)
         yield from (window[number] for number in order.tolist())
 
 
-def _mixed(step: StreamingMix, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
+def _mixed(step: StreamingMix, parts: list[Iterator[LocatedElement]]) -> Iterator[LocatedElement]:
     """Yield the next element of the part whose taken measure over weight is least, the first among equals."""
     ended = [False] * len(parts)
     taken = [0] * len(parts)
@@ -172,16 +174,16 @@ def _mixed(step: StreamingMix, parts: list[Iterator[Placed]]) -> Iterator[Placed
             return
         number = min(left, key=lambda each: (taken[each] / weights[each], each))
         try:
-            element, place = next(parts[number])
+            element, location = next(parts[number])
         except StopIteration:
             ended[number] = True
             continue
-        yield element, within(place, step.names[number])
+        yield element, within(location, step.names[number])
         taken[number] += measured(step, element)
         count += 1
 
 
-def _zipped(step: Zip, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
+def _zipped(step: Zip, parts: list[Iterator[LocatedElement]]) -> Iterator[LocatedElement]:
     while True:
         following = [next(part, None) for part in parts]
         row = [one for one in following if one is not None]
@@ -192,6 +194,6 @@ def _zipped(step: Zip, parts: list[Iterator[Placed]]) -> Iterator[Placed]:
         yield joined(step, [element for element, _ in row]), within(row[0][1], step.names[0])
 
 
-def _streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[Placed]:
+def _streamed(step: Stream, epoch: int, rank: int, ranks: int) -> Iterator[LocatedElement]:
     for count, element, _ in itertools.islice(read(step, epoch, None), rank, None, ranks):
-        yield element, Place(epoch, count, SeedPosition(epoch, count, 0), count, step)
+        yield element, Location(epoch, count, SeedPosition(epoch, count, 0), count, step)

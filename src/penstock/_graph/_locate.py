@@ -10,7 +10,6 @@ import numpy as np
 from penstock._graph._length import length
 from penstock._graph._nodes import (
     Batch,
-    BlockInput,
     Bucket,
     Cache,
     Chain,
@@ -24,6 +23,7 @@ from penstock._graph._nodes import (
     Pack,
     Read,
     Reindex,
+    SourceNode,
     Stream,
     StreamingMix,
     Unbatch,
@@ -43,7 +43,7 @@ _MAX_SHORT = 1 << 16
 class Located(NamedTuple):
     """The record that one element is made of."""
 
-    leaf: Read
+    source: Read
     component: str
     """The names of the parts on the way to it, as "web/en"; empty where nothing is mixed."""
     key: int
@@ -52,7 +52,7 @@ class Located(NamedTuple):
 class Share(NamedTuple):
     """The elements of a block whose records are in one source."""
 
-    leaf: Read
+    source: Read
     component: str
     rows: Integers | None
     """Which elements of the block these are; None for all of them."""
@@ -72,7 +72,7 @@ class PartBlock(NamedTuple):
 def locate(node: Node, epoch: int, position: int) -> Located:
     """Return which record one element of an indexable node is made of."""
     share = locate_block(node, np.array([epoch], np.int64), np.array([position], np.int64))[0]
-    return Located(share.leaf, share.component, int(share.keys[0]))
+    return Located(share.source, share.component, int(share.keys[0]))
 
 
 def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Share]:
@@ -84,9 +84,9 @@ def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Shar
     shares: list[Share] = []
     for part in split_by_part(node.rule, epochs, positions):
         name = node.names[part.number]
-        for leaf, inner, rows, keys in locate_block(node.parts[part.number], part.epochs, part.positions):
+        for source, inner, rows, keys in locate_block(node.parts[part.number], part.epochs, part.positions):
             path = f"{name}/{inner}" if inner else name
-            shares.append(Share(leaf, path, _composed(part.rows, rows), keys))
+            shares.append(Share(source, path, _composed(part.rows, rows), keys))
     return shares
 
 
@@ -182,16 +182,16 @@ def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[No
     return node.parent, epochs, np.minimum(batches * node.size + rows, last)
 
 
-def leaf_of(node: Node, component: str) -> BlockInput | None:
+def source_of(node: Node, component: str) -> SourceNode | None:
     """Return the source that a component's path leads to, or None if it leads to none."""
     base = root(node)
     if isinstance(base, Read | Stream):
         return None if component else base
     if isinstance(base, Zip):
-        return leaf_of(base.parts[0], component)
+        return source_of(base.parts[0], component)
     for name, part in zip(base.names, base.parts, strict=True):
         if component == name or component.startswith(f"{name}/"):
-            found = leaf_of(part, component[len(name) + 1 :])
+            found = source_of(part, component[len(name) + 1 :])
             if found is not None:
                 return found
     return None

@@ -281,7 +281,7 @@ class Cache:
     verb: str
 
 
-BlockInput: TypeAlias = Read | Stream
+SourceNode: TypeAlias = Read | Stream
 Combine: TypeAlias = Mix | StreamingMix | Chain | Zip
 Step: TypeAlias = (
     Reindex
@@ -299,7 +299,7 @@ Step: TypeAlias = (
     | Limit
     | Cache
 )
-Node: TypeAlias = BlockInput | Combine | Step
+Node: TypeAlias = SourceNode | Combine | Step
 
 
 @frozen
@@ -360,7 +360,7 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
 
 
-def root(node: Node) -> BlockInput | Combine:
+def root(node: Node) -> SourceNode | Combine:
     """Return the source, or the joint of parts, that a chain of steps stands on; its seed is that of the steps."""
     while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent

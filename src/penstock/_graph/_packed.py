@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph._apply import Place
+from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._seed_position import row_seed_position
 from penstock.batching._documents import Form, extra_names, form_of, lengths_of
 from penstock.batching._packing import Packing
 from penstock.errors import GraphError
 
-Placed = tuple[Element, Place]
+LocatedElement = tuple[Element, Location]
 
 
 @frozen
@@ -22,7 +22,7 @@ class _Piece:
     """Consecutive tokens of a document."""
 
     document: Element
-    place: Place
+    location: Location
     offset: int
     lengths: tuple[int, ...]
     """One, or one for each feature."""
@@ -43,21 +43,21 @@ class _Sequence:
         self.room = tuple(room - length for length, room in zip(piece.lengths, self.room, strict=True))
 
 
-def packed(step: Pack, below: Iterator[Placed]) -> Iterator[Placed]:
+def packed(step: Pack, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
     """Yield the sequences that documents make, each with the place of its first piece."""
     packing = step.packing
     rooms = tuple(room for _, room in packing.features)
     form: Form | None = None
     opened: list[_Sequence] = []
     place_piece = _best_fit if packing.how == "best_fit" else _end_to_end
-    for document, place in below:
+    for document, location in below:
         try:
             form = form or form_of(packing, document)
             lengths = tuple(np.atleast_1d(lengths_of(packing, form, [document])[0]).tolist())
         except GraphError as error:
-            error.add_note(where_read("pack()", place))
+            error.add_note(where_read("pack()", location))
             raise
-        for piece in _pieces(packing, document, place, lengths):
+        for piece in _pieces(packing, document, location, lengths):
             for sequence in place_piece(packing, rooms, opened, piece):
                 yield _filled(packing, form, sequence)
     for sequence in opened:
@@ -65,16 +65,16 @@ def packed(step: Pack, below: Iterator[Placed]) -> Iterator[Placed]:
             yield _filled(packing, form, sequence)
 
 
-def _pieces(packing: Packing, document: Element, place: Place, lengths: tuple[int, ...]) -> Iterator[_Piece]:
+def _pieces(packing: Packing, document: Element, location: Location, lengths: tuple[int, ...]) -> Iterator[_Piece]:
     """Yield what a document is packed as: for "best_fit" pieces that fit into a sequence, for "split" all of it."""
     rooms = [room for _, room in packing.features]
     if not any(lengths):
         return
     if packing.how == "split" or all(length <= room for length, room in zip(lengths, rooms, strict=True)):
-        yield _Piece(document, place, 0, lengths)
+        yield _Piece(document, location, 0, lengths)
     elif packing.long == "split":
         for offset in range(0, lengths[0], rooms[0]):
-            yield _Piece(document, place, offset, (min(rooms[0], lengths[0] - offset),))
+            yield _Piece(document, location, offset, (min(rooms[0], lengths[0] - offset),))
 
 
 def _best_fit(packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece) -> Iterator[_Sequence]:
@@ -111,7 +111,7 @@ def _end_to_end(
             yield opened.pop()
 
 
-def _filled(packing: Packing, form: Form, sequence: _Sequence) -> Placed:
+def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement:
     """Return a sequence's arrays, and its first piece's place."""
     element: dict[str, Any] = {}
     extras = extra_names(packing, form.features)
@@ -134,9 +134,9 @@ def _filled(packing: Packing, form: Form, sequence: _Sequence) -> Placed:
         element[name] = [piece.document[name] for piece in sequence.pieces]
     first = sequence.pieces[0]
     cut = first.offset // packing.features[0][1]
-    return element, replace(first.place, seed=row_seed_position(first.place.seed, cut))
+    return element, replace(first.location, seed=row_seed_position(first.location.seed, cut))
 
 
-def where_read(verb: str, place: Place) -> str:
+def where_read(verb: str, location: Location) -> str:
     """Return what a note says of the element that an error is about."""
-    return f"in {verb} at epoch {place.seed.epoch}, position {place.seed.position}, key {place.key}"
+    return f"in {verb} at epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}"

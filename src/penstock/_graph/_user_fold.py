@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
-from penstock._graph._apply import Place, whereabouts
+from penstock._graph._apply import Location, whereabouts
 from penstock._graph._nodes import Element, UserFold
 from penstock._graph._seed_position import flushed_ordinal, row_seed_position
 from penstock.errors import GraphError
@@ -20,7 +20,7 @@ from penstock.errors import GraphError
 T_contra = TypeVar("T_contra", contravariant=True)
 U_co = TypeVar("U_co", covariant=True)
 
-Placed = tuple[Element, Place]
+LocatedElement = tuple[Element, Location]
 
 
 class Combiner(Protocol[T_contra, U_co]):
@@ -90,24 +90,24 @@ class CheckedCombiner:
                 f"has held={held}. Make the object in the function"
             )
 
-    def add(self, element: Element, place: Callable[[], Place]) -> list[Element]:
+    def add(self, element: Element, location: Callable[[], Location]) -> list[Element]:
         """Return what the object gives when an element is added; an error gets a note of the element's place."""
         try:
             given = self._listed("add", self._made.add(element))
             self.held = self._held(self.held) if self.counts else self.held + 1
         except Exception as error:
-            error.add_note(whereabouts(self._step, place()))
+            error.add_note(whereabouts(self._step, location()))
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
         return given
 
-    def flush(self, place: Callable[[], Place]) -> list[Element]:
+    def flush(self, location: Callable[[], Location]) -> list[Element]:
         """Return what the object gives at the end; an error gets a note of the place of the last element."""
         try:
             return self._listed("flush", self._made.flush())
         except Exception as error:
-            error.add_note(f"{whereabouts(self._step, place())}, the last element before flush()")
+            error.add_note(f"{whereabouts(self._step, location())}, the last element before flush()")
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
@@ -147,17 +147,17 @@ class CheckedCombiner:
         return error
 
 
-def combined(step: UserFold, below: Iterator[Placed]) -> Iterator[Placed]:
+def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
     """Yield what the user's object makes, each with the place of the element whose adding gave it.
 
     What is flushed has the place of the last element. Nothing is flushed where nothing is held.
     """
     fold = CheckedCombiner(step)
-    last: Place | None = None
-    for element, place in below:
-        last = place
-        for number, made in enumerate(fold.add(element, lambda at=place: at)):
-            yield made, replace(place, seed=row_seed_position(place.seed, number))
+    last: Location | None = None
+    for element, location in below:
+        last = location
+        for number, made in enumerate(fold.add(element, lambda at=location: at)):
+            yield made, replace(location, seed=row_seed_position(location.seed, number))
     if last is not None and fold.held:
         end = last
         for number, made in enumerate(fold.flush(lambda: end)):

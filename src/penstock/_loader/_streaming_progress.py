@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock._graph._apply import Context
+from penstock._graph._streaming._block_input import read_inline
 from penstock._graph._streaming._build import Opening, first_rank_segment, open_stages
 from penstock._graph._streaming._deal import dealt_rank_segments, from_json, to_json
-from penstock._graph._streaming._leaf import read_inline
 from penstock._graph._streaming._rank_segments import RankSegment
 from penstock._graph._streaming._stage import Stage
 from penstock._loader._progress import Point
@@ -120,7 +120,7 @@ class StreamingProgress:
             self._next_epoch()
 
     def _is_pass_end(self, where: Where, epoch: int) -> bool:
-        return where != self._beginning() and self._stage(where.rank_segments, epoch).is_drained(where.token)
+        return where != self._beginning() and self._stage(where.rank_segments, epoch).is_exhausted(where.token)
 
     def _lookup(self, step: int) -> _Known:
         known = self._known.get(step)

@@ -29,7 +29,7 @@ from penstock._graph._nodes import (
     Zip,
     walk,
 )
-from penstock._graph._streaming._build import MAX_LEAVES, even_limit, leaves_of, worker_collate, worker_leaves
+from penstock._graph._streaming._build import MAX_INPUTS, even_limit, inputs_of, worker_collate, worker_inputs
 from penstock._graph._upcoming import awaits
 from penstock._plan._lower import program_of
 from penstock._plan._plan import Batches, Streaming
@@ -112,7 +112,7 @@ def _anywhere(node: Node, program: Batches | Streaming) -> set[int]:
     """Return the identities of the steps that any worker may compute."""
     if isinstance(program, Batches):
         return {id(step) for step in walk(node)}
-    return {id(step) for leaf in worker_leaves(node) for step in walk(leaf)} | set(map(id, _above(node)))
+    return {id(step) for leaf in worker_inputs(node) for step in walk(leaf)} | set(map(id, _above(node)))
 
 
 def _above(node: Node) -> list[Node]:
@@ -130,11 +130,11 @@ def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
             "everything is computed by any worker, in blocks: each element follows from its position alone",
             *awaited,
         ]
-    leaves = worker_leaves(node)
+    leaves = worker_inputs(node)
     above = ", ".join(map(verb_text, _above(node)))
     if not leaves and not above:
-        are_many = len(leaves_of(node)) > MAX_LEAVES
-        why = f"there are more than {MAX_LEAVES} datasets below" if are_many else "a stream has no positions"
+        are_many = len(inputs_of(node)) > MAX_INPUTS
+        why = f"there are more than {MAX_INPUTS} datasets below" if are_many else "a stream has no positions"
         return [f"everything is computed in one thread, in order: {why}"]
     anywhere = _anywhere(node, program)
     in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
@@ -221,7 +221,7 @@ def _sizes_text(ranks: Ranks) -> str:
 def _state_lines(node: Node, program: Batches | Streaming) -> list[str]:
     if isinstance(program, Batches):
         return ["of constant size: the next step, and from where batches are counted; going there computes nothing"]
-    leaves = len(leaves_of(node))
+    leaves = len(inputs_of(node))
     where = "a position" if leaves == 1 else f"a position in each of {leaves} datasets below"
     held = dict.fromkeys(line for step in walk(node) for line in _held_lines(step))
     return [f"{where}; no data", *held]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock._graph._apply import DROPPED, Context, Place, after_error, apply_one
+from penstock._graph._apply import DROPPED, Context, Location, after_error, apply_one
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._crashing_rows import element_around
+from penstock._graph._crashing_rows import element_after_crash
 from penstock._graph._evaluate import element_at
 from penstock._graph._locate import locate
 from penstock._graph._mask import with_mask
@@ -175,7 +175,7 @@ def _element_at(node: Node, epoch: int, position: int, context: Context) -> Elem
     death = context.deadly.get((epoch, position))
     if death is None:
         return element_at(node, epoch, position, context)
-    return element_around(node, epoch, position, death, context)
+    return element_after_crash(node, epoch, position, death, context)
 
 
 def row_coordinates(spans: list[tuple[Rows, int, int]]) -> tuple[Integers, Integers]:
@@ -287,11 +287,11 @@ class _Places:
         epochs, positions = row_coordinates([(rows, 0, 1)])
         _, self._part, self._key = locate(program.rows, int(epochs[0]), int(positions[0]))
 
-    def __call__(self, step: Map) -> Place:
+    def __call__(self, step: Map) -> Location:
         index = next(index for index, each in enumerate(self._program.above) if each is step)
         at = self._coordinates[index]
         seed = _seed_position(self._program, self._rows, self._program.above[index + 1 :], at)
-        return Place(*at, seed, self._key, part=self._part)
+        return Location(*at, seed, self._key, part=self._part)
 
 
 def _seed_position(program: Batches, rows: Rows, below: tuple[Map | Reindex, ...], at: tuple[int, int]) -> SeedPosition:

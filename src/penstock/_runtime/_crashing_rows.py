@@ -1,8 +1,8 @@
 """What is told of an element that processes die of: which one it is, and how to go on without it."""
 
-from penstock._graph._locate import leaf_of, locate
+from penstock._graph._locate import locate, source_of
 from penstock._graph._nodes import Node, Read
-from penstock._graph._streaming._leaf import BlockInput
+from penstock._graph._streaming._block_input import BlockInput
 from penstock._plan._plan import Batches, Shard
 from penstock._runtime._batches import Unit, origin, rows_of
 from penstock.errors import WorkerError
@@ -48,7 +48,7 @@ def describe_record(node: Node, epoch: int, position: int) -> str:
 
 
 def _record(node: Node, component: str, key: int) -> str:
-    source = leaf_of(node, component)
+    source = source_of(node, component)
     record = describe_key(source.source, key) if isinstance(source, Read) else f"key {key}"
     return f"{record} of {component!r}" if component else record
 

@@ -1,10 +1,10 @@
 """Opening a plan: the streams that loaders read from, and the workers behind them, in one scope."""
 
-from penstock._graph._apply import Place
+from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, Origin
 from penstock._graph._seed_position import indices
+from penstock._graph._streaming._block_input import read_inline
 from penstock._graph._streaming._build import worker_collate
-from penstock._graph._streaming._leaf import read_inline
 from penstock._os import HeldInterrupts
 from penstock._plan._plan import Batches, Plan, Streaming
 from penstock._runtime._batches import StepRange, origin, rows_of
@@ -160,7 +160,7 @@ class Runtime:
         else:
             self._owner.prepare()
 
-    def _first_in_order(self, step_range: StepRange) -> tuple[Element, list[Place]]:
+    def _first_in_order(self, step_range: StepRange) -> tuple[Element, list[Location]]:
         self.prepare()
         stream = StreamingBatches(self._plan, step_range, self._client.context(), read_inline)
         try:

@@ -9,7 +9,7 @@ from penstock._graph._apply import Context
 from penstock._graph._blocks import Block, joined
 from penstock._graph._nodes import Element, Node
 from penstock._graph._seed_position import Integers
-from penstock._graph._streaming._leaf import BlockInput
+from penstock._graph._streaming._block_input import BlockInput
 from penstock._graph._upcoming import Upcoming, upcoming
 from penstock._runtime._job_failure import NO_FAILURE
 from penstock._runtime._jobs import ComeTo

@@ -8,21 +8,21 @@ Guarantees:
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
-from penstock._graph._apply import Context, Place
+from penstock._graph._apply import Context, Location
 from penstock._graph._nodes import Element, Stream
+from penstock._graph._streaming._block_input import BlockInput, Reader
 from penstock._graph._streaming._build import (
     Opening,
     first_read,
     input_refs_of,
-    leaves_of,
+    inputs_of,
     open_stages,
     worker_collate,
-    worker_leaves,
+    worker_inputs,
 )
 from penstock._graph._streaming._chunk import Chunk, Provenance, Token
 from penstock._graph._streaming._collate import Collate
-from penstock._graph._streaming._leaf import BlockInput, Reader
-from penstock._graph._streaming._places import MarkPlaces
+from penstock._graph._streaming._locations import StreamedLocations
 from penstock._graph._streaming._stage import Stage
 from penstock._plan._plan import Plan, Streaming
 from penstock._runtime._batches import StepRange, Unit
@@ -80,10 +80,10 @@ class StreamingBatches:
                 return None
         return self._chunk
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Location]:
         """Return the places of the rows of the batch last returned."""
-        places = MarkPlaces(input_refs_of(self._plan.node), self.rows)
-        return [places.place(row) for row in range(len(self.rows))]
+        locations = StreamedLocations(input_refs_of(self._plan.node), self.rows)
+        return [locations.at(row) for row in range(len(self.rows))]
 
     @property
     def rows(self) -> Provenance:
@@ -106,7 +106,7 @@ class StreamingBatches:
 
     def first_read(self) -> tuple[BlockInput, int] | None:
         """Return the leaf and the number in its course with which reading begins; None for streams, and for several."""
-        leaves = leaves_of(self._plan.node)
+        leaves = inputs_of(self._plan.node)
         if len(leaves) > 1 or isinstance(leaves[0], Stream):
             return None
         return first_read(self._stage, self._stage.start() if self._token is None else self._token)
@@ -150,4 +150,4 @@ def stage_of(
 
 def can_read_ahead(plan: Plan) -> bool:
     """Return whether workers can compute ahead: leaves, but not too many; or what stands above streams."""
-    return bool(worker_leaves(plan.node)) or worker_collate(plan.node) is not None
+    return bool(worker_inputs(plan.node)) or worker_collate(plan.node) is not None

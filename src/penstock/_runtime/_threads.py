@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
 from penstock._graph._apply import Context
-from penstock._graph._crashing_rows import may_be_left
+from penstock._graph._crashing_rows import handles_errors
 from penstock._graph._nodes import Element
-from penstock._graph._streaming._build import leaves_of
+from penstock._graph._streaming._block_input import BlockInput, one_by_one
+from penstock._graph._streaming._build import inputs_of
 from penstock._graph._streaming._chunk import Chunk, Token
 from penstock._graph._streaming._collate import Collate
-from penstock._graph._streaming._leaf import BlockInput, one_by_one
 from penstock._graph._upcoming import awaits
 from penstock._plan._plan import Batches
 from penstock._runtime._batches import WHOLE_BATCH, StepRange, Unit, coordinates_of, may_be_replaced
@@ -153,7 +153,7 @@ class ThreadBatchStream:
         may_be = may_be_replaced(program)
         if row is not None:
             at = epoch, position = coordinates_of(program, shard, unit, row)
-            may_be = may_be_left(program.rows, epoch, position)
+            may_be = handles_errors(program.rows, epoch, position)
         if at in self._client.deadly or not may_be:  # if it is there already, what took its place kills
             try:
                 raise error
@@ -199,7 +199,7 @@ class ThreadReader:
         self._scheduler = scheduler
         self._client = client
         self._queues: dict[int, JobQueue[SpanJob]] = {}
-        leaves = leaves_of(plan.node)
+        leaves = inputs_of(plan.node)
         self._leaves = len(leaves)
         # Of those that read async sources, each has its share.
         self._read_ahead = max(plan.limits.read_ahead // max(sum(map(awaits, leaves)), 1), 1)
@@ -269,7 +269,7 @@ class ThreadReader:
         error = deadly_position_error(leaf, number, death)
         at = leaf.epoch, int(leaf.input_range.positions(number, number + 1)[0])
         # What is there already was replaced; now what took its place kills.
-        if (*at, leaf.number) in self._client.deadly or not may_be_left(leaf.node, *at):
+        if (*at, leaf.number) in self._client.deadly or not handles_errors(leaf.node, *at):
             try:
                 raise error
             finally:

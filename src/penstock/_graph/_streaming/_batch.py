@@ -71,8 +71,8 @@ class BatchStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)
 
-    def is_drained(self, token: Token, /) -> bool:
-        return self.below.is_drained(token)
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
 
 
 def _rest(pending: Pending) -> Chunk:

@@ -12,7 +12,7 @@ from penstock._frozen import frozen
 from penstock._graph._bucketed import bucket_of
 from penstock._graph._nodes import Bucket, Element
 from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound, no_provenance
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._stage import Point, Stage, one_each, parts_of, refuse
 from penstock.errors import StateError
 
@@ -40,7 +40,7 @@ class BucketStage:
     rows: tuple[int, ...]
     keep_short: bool
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
 
     def start(self) -> Token:
         return (self.below.start(), ((),) * len(self.rows))
@@ -73,7 +73,7 @@ class BucketStage:
                 yield chunk
 
     def _bucket(self, element: Element, provenance: Provenance, index: int) -> int:
-        return bucket_of(self.step, element, lambda: MarkPlaces(self.leaves, provenance).place(index))
+        return bucket_of(self.step, element, lambda: StreamedLocations(self.inputs, provenance).at(index))
 
     def _taken(
         self, waiting: list[_Waiting], number: int, at: tuple[Sequence[Token], int], last: Sequence[Token]
@@ -87,7 +87,7 @@ class BucketStage:
 
         def after(_: int) -> Token:
             tokens, index = at
-            return (tokens[index], tuple(tuple(starts[place] for starts, place in refs) for refs in held))
+            return (tokens[index], tuple(tuple(starts[location] for starts, location in refs) for refs in held))
 
         return Chunk([batch], provenance[:1], Lazy(1, lambda _: last[0]), Lazy(1, after), [provenance])
 
@@ -125,9 +125,9 @@ class BucketStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
+    def is_exhausted(self, token: Token, /) -> bool:
         may_follow = any(token[1]) if self.keep_short else self._has_full(token[1])
-        return not may_follow and self.below.is_drained(token[0])
+        return not may_follow and self.below.is_exhausted(token[0])
 
     def _has_full(self, held: tuple[tuple[Token, ...], ...]) -> bool:
         return any(len(bucket) >= rows for bucket, rows in zip(held, self.rows, strict=True))

@@ -34,23 +34,23 @@ from penstock._graph._nodes import (
 )
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._streaming._batch import BatchStage
-from penstock._graph._streaming._bucket import BucketStage
-from penstock._graph._streaming._chunk import Token, is_compound
-from penstock._graph._streaming._collate import Collate, collate_of
-from penstock._graph._streaming._each import FilterStage, MapStage
-from penstock._graph._streaming._join import ChainStage, ZipStage
-from penstock._graph._streaming._leaf import (
+from penstock._graph._streaming._block_input import (
     BlockInput,
     InputRange,
     Reader,
     Span,
     count_positions,
-    is_leaf,
+    is_block_input,
 )
+from penstock._graph._streaming._bucket import BucketStage
+from penstock._graph._streaming._chunk import Token, is_compound
+from penstock._graph._streaming._collate import Collate, collate_of
+from penstock._graph._streaming._each import FilterStage, MapStage
+from penstock._graph._streaming._join import ChainStage, ZipStage
 from penstock._graph._streaming._limit import LimitStage
+from penstock._graph._streaming._locations import InputRef
 from penstock._graph._streaming._mix import StreamingMixStage
 from penstock._graph._streaming._pack import PackStage
-from penstock._graph._streaming._places import InputRef
 from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsStage
 from penstock._graph._streaming._rows import RowsStage
 from penstock._graph._streaming._stage import Stage, StepStage
@@ -62,7 +62,7 @@ from penstock.errors import InternalError
 _ENDLESS = 1 << 62
 _PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
 
-MAX_LEAVES: Final = 64
+MAX_INPUTS: Final = 64
 """Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
 
 
@@ -86,10 +86,10 @@ class Opening:
 
 class _Opened(NamedTuple):
     stage: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
 
 
-def leaves_of(node: Node) -> list[Node]:
+def inputs_of(node: Node) -> list[Node]:
     """Return what an ordered dataset is computed from: its streams, and its highest nodes without a fold below.
 
     The outermost batch is in none of them, since each rank makes its own part of every batch from rows.
@@ -97,20 +97,20 @@ def leaves_of(node: Node) -> list[Node]:
     return [input_ref.node for input_ref in _input_refs(rank_segments_top(node))]
 
 
-def worker_leaves(node: Node) -> list[Node]:
+def worker_inputs(node: Node) -> list[Node]:
     """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
-    leaves = leaves_of(node)
-    return [leaf for leaf in leaves if not isinstance(leaf, Stream)] if len(leaves) <= MAX_LEAVES else []
+    inputs = inputs_of(node)
+    return [each for each in inputs if not isinstance(each, Stream)] if len(inputs) <= MAX_INPUTS else []
 
 
 def reads_streams(node: Node) -> bool:
     """Return whether an ordered node is computed from a stream, beside other leaves or alone."""
-    return any(isinstance(leaf, Stream) for leaf in leaves_of(node))
+    return any(isinstance(each, Stream) for each in inputs_of(node))
 
 
 def worker_collate(node: Node) -> Collate | None:
     """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
-    reads = bool(worker_leaves(node)) or all(isinstance(leaf, Stream) for leaf in leaves_of(node))
+    reads = bool(worker_inputs(node)) or all(isinstance(each, Stream) for each in inputs_of(node))
     return collate_of(node, outermost_batch(node)) if reads else None
 
 
@@ -141,8 +141,8 @@ def even_limit(node: Node) -> Limit | None:
 def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
     """Return one rank's way through an epoch: every `ranks`-th position of each leaf."""
     input_ranges: list[InputRange] = []
-    for leaf in leaves_of(node):
-        total = _ENDLESS if isinstance(leaf, Stream) else count_positions(leaf)
+    for each in inputs_of(node):
+        total = _ENDLESS if isinstance(each, Stream) else count_positions(each)
         input_ranges.append(InputRange((Span(rank, ranks, len(range(rank, total, ranks))),)))
     return RankSegment(tuple(input_ranges))
 
@@ -152,14 +152,14 @@ def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Ope
     batch, top = outermost_batch(node), rank_segments_top(node)
     opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = RankSegmentsStage(rank_segments, lambda rank_segment: opener.open_rank_segment(top, rank_segment))
-    leaves = input_refs_of(node)
+    inputs = input_refs_of(node)
     if isinstance(batch, Batch):
         collate = opening.collate
         merges, gives_rest = collate is None or collate.merge is None, collate is not None and bool(collate.rows)
         stage = BatchStage(batch, batch.size // opening.ranks, stage, merges, gives_rest)
         for step in _steps_above(node, batch):
             if not opening.leaves_out(step):
-                stage = opener.step(step, _Opened(stage, leaves))
+                stage = opener.step(step, _Opened(stage, inputs))
     return stage
 
 
@@ -233,11 +233,11 @@ class _Opener:
             return _Opened(
                 StreamStage(first, node, opening.epoch, rank_segment.input_ranges[first]), {first: InputRef(node, "")}
             )
-        if is_leaf(node):
-            leaf = BlockInput(
+        if is_block_input(node):
+            stage = BlockInput(
                 first, node, opening.epoch, rank_segment.input_ranges[first], opening.read, opening.context, share
             )
-            return _Opened(leaf, {first: InputRef(node, "")})
+            return _Opened(stage, {first: InputRef(node, "")})
         if isinstance(node, StreamingMix | Chain | Zip):
             return self._join(node, rank_segment, first, share)
         below = self._open(parents_of(node)[0], rank_segment, first, share)
@@ -246,58 +246,58 @@ class _Opener:
         stage = self.step(node, below)
         if isinstance(stage, BucketStage) and rank_segment.token is not None:
             stage = replace(stage, keep_short=True)  # what was held open must all come out
-        return _Opened(stage, below.leaves)
+        return _Opened(stage, below.inputs)
 
     def _join(self, node: StreamingMix | Chain | Zip, rank_segment: RankSegment, first: int, share: int) -> _Opened:
         stages: list[Stage] = []
-        leaves: dict[int, InputRef] = {}
+        inputs: dict[int, InputRef] = {}
         for name, part in zip(node.names, node.parts, strict=True):
-            opened = self._open(part, rank_segment, first + len(leaves), share)
+            opened = self._open(part, rank_segment, first + len(inputs), share)
             stages.append(opened.stage)
-            leaves |= {number: _within(name, input_ref) for number, input_ref in opened.leaves.items()}
+            inputs |= {number: _within(name, input_ref) for number, input_ref in opened.inputs.items()}
         parts = tuple(stages)
         if isinstance(node, StreamingMix):
             # What was held open must all come out, however the parts end.
             return _Opened(
-                StreamingMixStage(replace(node, stop="all") if rank_segment.token is not None else node, parts), leaves
+                StreamingMixStage(replace(node, stop="all") if rank_segment.token is not None else node, parts), inputs
             )
-        return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), leaves)
+        return _Opened(ChainStage(parts) if isinstance(node, Chain) else ZipStage(node, parts), inputs)
 
     def step(self, node: Node, below: _Opened) -> Stage:
         """Return the stage of a single step over an opened one."""
-        stage, leaves = below
+        stage, inputs = below
         match node:
             case Map():
-                return MapStage(node, stage, leaves, self.opening.context)
+                return MapStage(node, stage, inputs, self.opening.context)
             case Filter():
-                return FilterStage(node, stage, leaves, self.opening.context)
+                return FilterStage(node, stage, inputs, self.opening.context)
             case Unbatch() | FlatMap():
-                return RowsStage(node, stage, leaves, self.opening.context)
+                return RowsStage(node, stage, inputs, self.opening.context)
             case Batch():
                 if isinstance(stage, PackStage):
                     stage = replace(stage, batched=node.size)
                 return BatchStage(node, node.size, stage)
             case UserFold():
-                return UserFoldStage(node, stage, leaves)
+                return UserFoldStage(node, stage, inputs)
             case WindowShuffle():
-                return WindowShuffleStage(node, stage, leaves)
+                return WindowShuffleStage(node, stage, inputs)
             case Limit():
                 return LimitStage(node, stage, must_fill=node is self.even_limit)
             case Pack():
                 batch = self.outermost
                 if isinstance(batch, Batch) and batch.parent is node:
-                    return PackStage(node, stage, leaves, batch.size // self.opening.ranks)
-                return PackStage(node, stage, leaves)
+                    return PackStage(node, stage, inputs, batch.size // self.opening.ranks)
+                return PackStage(node, stage, inputs)
             case Bucket():
                 ranks = self.opening.ranks if node is self.outermost else 1
                 rows = tuple(count // ranks for count in node.bucketing.rows)
-                return BucketStage(node, rows, node.bucketing.keep_short, stage, leaves)
+                return BucketStage(node, rows, node.bucketing.keep_short, stage, inputs)
             case _:
                 raise InternalError(f"{type(node).__name__} is not a step that is read in order")
 
 
 def _input_refs(node: Node) -> list[InputRef]:
-    if isinstance(node, Stream) or is_leaf(node):
+    if isinstance(node, Stream) or is_block_input(node):
         return [InputRef(node, "")]
     if isinstance(node, StreamingMix | Chain | Zip):
         parts = zip(node.names, node.parts, strict=True)

@@ -23,7 +23,7 @@ Provenance: TypeAlias = NDArray[np.int64]
 """int64 of shape (elements, 6): which leaf of the graph an element comes from, the epoch and position there, and its
 seed position: epoch, position, ordinal. What was made of several elements has the first one's."""
 
-LEAF: Final = 0
+INPUT: Final = 0
 EPOCH: Final = 1
 POSITION: Final = 2
 SEEDS: Final = slice(3, 6)

@@ -14,9 +14,9 @@ from penstock._graph._blocks import merge_block
 from penstock._graph._evaluate import element_at
 from penstock._graph._nodes import Batch, Bucket, Element, Limit, Map, Node
 from penstock._graph._streaming._batch import Rest
+from penstock._graph._streaming._block_input import is_block_input
 from penstock._graph._streaming._chunk import Provenance
-from penstock._graph._streaming._leaf import is_leaf
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock.batching import Stack
 from penstock.errors import InternalError
 
@@ -52,15 +52,15 @@ def collate_of(node: Node, shared: Batch | Bucket | None) -> Collate | None:
         node: of a dataset that is read in order.
         shared: the batch that its ranks share. No step above it is part of a leaf.
     """
-    above, node = _functions(node, any_may_fail=True, are_in_leaves=shared is None)
+    above, node = _functions(node, any_may_fail=True, are_in_inputs=shared is None)
     rows: tuple[Map, ...] = ()
     if isinstance(node, Batch):
-        rows, _ = _functions(node.parent, any_may_fail=False, are_in_leaves=True)
+        rows, _ = _functions(node.parent, any_may_fail=False, are_in_inputs=True)
     merge = node if isinstance(node, Batch) and (rows or not isinstance(node.merge, Stack)) else None
     return Collate(rows, merge, above) if above or merge is not None else None
 
 
-def _functions(node: Node, *, any_may_fail: bool, are_in_leaves: bool) -> tuple[tuple[Map, ...], Node]:
+def _functions(node: Node, *, any_may_fail: bool, are_in_inputs: bool) -> tuple[tuple[Map, ...], Node]:
     """Return the functions from a node down that may be left to others, innermost first, and the node below.
 
     A limit counts elements without looking at them, so a function below it may be applied after it, unless it leaves
@@ -69,11 +69,11 @@ def _functions(node: Node, *, any_may_fail: bool, are_in_leaves: bool) -> tuple[
     Args:
         node: of a dataset that is read in order.
         any_may_fail: whether those that go on after an error are among them.
-        are_in_leaves: whether functions that depend on the position alone are part of a leaf.
+        are_in_inputs: whether functions that depend on the position alone are part of a block input.
     """
     functions: list[Map] = []
     is_limited = False
-    while isinstance(node, Limit | Map) and not (are_in_leaves and is_leaf(node)):
+    while isinstance(node, Limit | Map) and not (are_in_inputs and is_block_input(node)):
         if isinstance(node, Limit):
             is_limited = True
         elif node.on_error == "raise" or (any_may_fail and not (is_limited and node.on_error == "skip")):
@@ -100,7 +100,7 @@ class CollateRun:
 
     collate: Collate
     size: int
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
 
     def result(self, given: Element, provenance: Provenance, context: Context) -> Element:
         """Return a batch, or DROPPED.
@@ -122,8 +122,8 @@ class CollateRun:
         for step in self.collate.rows:
             results: list[Element] = []
             with Caught(Exception) as caught:
-                places = MarkPlaces(self.leaves, provenance[: len(rows)])
-                apply_into(results, step, rows, places, context, element_at)
+                locations = StreamedLocations(self.inputs, provenance[: len(rows)])
+                apply_into(results, step, rows, locations, context, element_at)
             if caught.error is not None:  # of a row before the one that failed so far, if any
                 error = caught.taken()
             rows = results
@@ -140,9 +140,9 @@ class CollateRun:
             return DROPPED
         merge = self.collate.merge
         batch = given if merge is None else merge_block(merge, given, self.size)
-        places = MarkPlaces(self.leaves, provenance[:1])
+        locations = StreamedLocations(self.inputs, provenance[:1])
         for step in self.collate.above:
-            (batch,) = apply_block(step, [batch], places, context, element_at)
+            (batch,) = apply_block(step, [batch], locations, context, element_at)
             if batch is DROPPED:
                 break
         return batch
@@ -158,4 +158,4 @@ class CollateRun:
         skipping = next((step for step in reversed(self.collate.above) if step.on_error == "skip"), None)
         if skipping is None:
             raise death
-        return after_error(skipping, death, MarkPlaces(self.leaves, provenance).place(0), context, element_at)
+        return after_error(skipping, death, StreamedLocations(self.inputs, provenance).at(0), context, element_at)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Limit, Node, Stream, Zip, walk
 from penstock._graph._streaming._batch import BatchStage
-from penstock._graph._streaming._build import Opening, leaves_of, open_stages, rank_segments_of, rank_segments_top
+from penstock._graph._streaming._block_input import InputRange, Span, count_positions, is_block_input, read_inline
+from penstock._graph._streaming._build import Opening, inputs_of, open_stages, rank_segments_of, rank_segments_top
 from penstock._graph._streaming._chunk import Token, is_compound
-from penstock._graph._streaming._leaf import InputRange, Span, count_positions, is_leaf, read_inline
 from penstock._graph._streaming._limit import LimitStage
 from penstock._graph._streaming._rank_segments import RankSegment, RankSegmentsStage, deal
 from penstock._graph._streaming._rows import RowsStage
@@ -84,7 +84,7 @@ def _check_whole(stage: Stage, token: Token) -> None:
 def _check_steps(node: Node) -> None:
     """Raise where an epoch that was begun can't be dealt to other ranks."""
     for step in walk(rank_segments_top(node)):
-        if isinstance(step, Zip | Limit) and not is_leaf(step):
+        if isinstance(step, Zip | Limit) and not is_block_input(step):
             raise StateError(
                 f"{type(step).__name__.lower()} over datasets that are read in order can't be dealt to another number "
                 "of ranks within an epoch. Resume on as many ranks as saved the states."
@@ -108,13 +108,13 @@ def from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
     Raises:
         StateError: they can't be those of a rank of this dataset. The tokens that they begin at are not looked at.
     """
-    leaves = leaves_of(node)
+    inputs = inputs_of(node)
     rank_segments: list[RankSegment] = []
     for rank_segment in _some(value, "a state after a change of ranks has parts that a rank reads"):
         input_ranges, token = parts_of(rank_segment, 2, of="a rank's part")
-        parts = parts_of(input_ranges, len(leaves), of="a rank's part")
+        parts = parts_of(input_ranges, len(inputs), of="a rank's part")
         rank_segments.append(
-            RankSegment(tuple(_input_range(part, leaf) for part, leaf in zip(parts, leaves, strict=True)), token)
+            RankSegment(tuple(_input_range(part, each) for part, each in zip(parts, inputs, strict=True)), token)
         )
     if not rank_segments:
         refuse(value, "a state after a change of ranks has parts that a rank reads")
@@ -127,12 +127,12 @@ def _some(value: Token, needed: str) -> tuple[Token, ...]:
     return tuple(value)
 
 
-def _input_range(value: Token, leaf: Node) -> InputRange:
+def _input_range(value: Token, node: Node) -> InputRange:
     """Return what a rank reads of a leaf: positions that the leaf has."""
     spans, snapshot = parts_of(value, 2, of="a rank's part of a leaf")
-    total = LARGEST if isinstance(leaf, Stream) else count_positions(leaf)
-    if isinstance(leaf, Stream):
-        check_snapshot(leaf, snapshot, LARGEST)
+    total = LARGEST if isinstance(node, Stream) else count_positions(node)
+    if isinstance(node, Stream):
+        check_snapshot(node, snapshot, LARGEST)
     elif snapshot is not None:
         refuse(snapshot, "only a stream has a state of its own")
     found: list[Span] = []

@@ -10,7 +10,7 @@ from penstock._graph._apply import DROPPED, Context, apply_block, apply_into, wh
 from penstock._graph._evaluate import element_at
 from penstock._graph._nodes import Element, Filter, Map
 from penstock._graph._streaming._chunk import Chunk, Provenance, Token
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._stage import Point, Stage
 
 
@@ -20,7 +20,7 @@ class MapStage:
 
     step: Map
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
     context: Context
 
     def start(self) -> Token:
@@ -30,8 +30,8 @@ class MapStage:
         for chunk in self.below.run(token):
             results: list[Element] = []
             with Caught(Exception) as caught:
-                places = MarkPlaces(self.leaves, chunk.provenance)
-                apply_into(results, self.step, chunk.elements, places, self.context, element_at)
+                locations = StreamedLocations(self.inputs, chunk.provenance)
+                apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
             if caught.error is None:
                 yield _kept(chunk, results)
                 continue
@@ -40,8 +40,8 @@ class MapStage:
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         elements, provenance = self.below.reproduce(tokens)
-        places = MarkPlaces(self.leaves, provenance)
-        return apply_block(self.step, elements, places, self.context, element_at), provenance
+        locations = StreamedLocations(self.inputs, provenance)
+        return apply_block(self.step, elements, locations, self.context, element_at), provenance
 
     def check(self, token: Token, /) -> None:
         self.below.check(token)
@@ -49,8 +49,8 @@ class MapStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)
 
-    def is_drained(self, token: Token, /) -> bool:
-        return self.below.is_drained(token)
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
 
 
 def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
@@ -66,7 +66,7 @@ class FilterStage:
 
     step: Filter
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
     context: Context
 
     def start(self) -> Token:
@@ -74,14 +74,14 @@ class FilterStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
-            places = MarkPlaces(self.leaves, chunk.provenance)
+            locations = StreamedLocations(self.inputs, chunk.provenance)
             kept: list[int] = []
             for index, element in enumerate(chunk.elements):
                 try:
                     if self.step.predicate(element):
                         kept.append(index)
                 except Exception as error:
-                    error.add_note(whereabouts(self.step, places.place(index)))
+                    error.add_note(whereabouts(self.step, locations.at(index)))
                     self.context.filtered(self.step, len(kept), index - len(kept))
                     yield _picked(chunk, kept)
                     raise
@@ -98,8 +98,8 @@ class FilterStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token)
 
-    def is_drained(self, token: Token, /) -> bool:
-        return self.below.is_drained(token)
+    def is_exhausted(self, token: Token, /) -> bool:
+        return self.below.is_exhausted(token)
 
 
 def _picked(chunk: Chunk, kept: list[int]) -> Chunk:

@@ -42,8 +42,8 @@ class ChainStage:
             for point in (part.points(at) if at is not None else _ends(part))
         )
 
-    def is_drained(self, token: Token, /) -> bool:
-        return all(at is None or part.is_drained(at) for part, at in zip(self.parts, token, strict=True))
+    def is_exhausted(self, token: Token, /) -> bool:
+        return all(at is None or part.is_exhausted(at) for part, at in zip(self.parts, token, strict=True))
 
 
 def _wrapped(chunk: Chunk, before: tuple[Token, ...], behind: tuple[Token, ...]) -> Chunk:
@@ -105,8 +105,8 @@ class ZipStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return tuple(point for part, at in zip(self.parts, token, strict=True) for point in part.points(at))
 
-    def is_drained(self, token: Token, /) -> bool:
-        return any(part.is_drained(at) for part, at in zip(self.parts, token, strict=True))
+    def is_exhausted(self, token: Token, /) -> bool:
+        return any(part.is_exhausted(at) for part, at in zip(self.parts, token, strict=True))
 
 
 def joined(step: Zip, elements: list[Element]) -> Element:

@@ -55,8 +55,8 @@ class LimitStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
-        return token[1] >= self.step.count or (not self.must_fill and self.below.is_drained(token[0]))
+    def is_exhausted(self, token: Token, /) -> bool:
+        return token[1] >= self.step.count or (not self.must_fill and self.below.is_exhausted(token[0]))
 
 
 def _counted(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:

@@ -127,8 +127,8 @@ class StreamingMixStage:
             found += part.points(at) if at is not None else [END] * len(part.points(part.start()))
         return tuple(found)
 
-    def is_drained(self, token: Token, /) -> bool:
-        return all(at is None or part.is_drained(at) for part, at in zip(self.parts, token[2], strict=True))
+    def is_exhausted(self, token: Token, /) -> bool:
+        return all(at is None or part.is_exhausted(at) for part, at in zip(self.parts, token[2], strict=True))
 
 
 def measured(step: StreamingMix, element: Element) -> int:

@@ -18,8 +18,8 @@ from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Pack
 from penstock._graph._packed import where_read
 from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token, is_compound
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._packer import Intake, Packer
-from penstock._graph._streaming._places import InputRef, MarkPlaces
 from penstock._graph._streaming._stage import (
     LARGEST,
     Point,
@@ -42,7 +42,7 @@ class PackStage:
 
     step: Pack
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
     batched: int = 0
     """How many sequences the batches right above have; 0 where there are none."""
 
@@ -71,7 +71,7 @@ class PackStage:
             try:
                 chunks = packer.pack(intake.one(number))
             except GraphError as error:
-                error.add_note(where_read("pack()", MarkPlaces(self.leaves, intake.provenance).place(number)))
+                error.add_note(where_read("pack()", StreamedLocations(self.inputs, intake.provenance).at(number)))
                 raise
             yield from chunks
 
@@ -113,8 +113,8 @@ class PackStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
-        return not token[1] and not token[3] and self.below.is_drained(token[0])
+    def is_exhausted(self, token: Token, /) -> bool:
+        return not token[1] and not token[3] and self.below.is_exhausted(token[0])
 
 
 class _BrokenError(Exception):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element
+from penstock._graph._streaming._block_input import InputRange, Span
 from penstock._graph._streaming._chunk import Chunk, Lazy, Provenance, Token
-from penstock._graph._streaming._leaf import InputRange, Span
 from penstock._graph._streaming._stage import Point, Stage, check_number, one_each, parts_of
 
 
@@ -61,11 +61,11 @@ class RankSegmentsStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.stage(token[0]).points(token[1])
 
-    def is_drained(self, token: Token, /) -> bool:
-        if not self.stage(token[0]).is_drained(token[1]):
+    def is_exhausted(self, token: Token, /) -> bool:
+        if not self.stage(token[0]).is_exhausted(token[1]):
             return False
         later = (self._start_of(number) for number in range(token[0] + 1, len(self.rank_segments)))
-        return all(self.stage(number).is_drained(at) for number, at in later)
+        return all(self.stage(number).is_exhausted(at) for number, at in later)
 
 
 def _numbered(chunk: Chunk, number: int) -> Chunk:
@@ -94,14 +94,14 @@ def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> l
             left = left or [[] for _ in points]
             snapshots = snapshots or [[] for _ in points]
             read: list[InputRange] = []
-            for leaf, (input_range, point) in enumerate(zip(rank_segment.input_ranges, points, strict=True)):
+            for index, (input_range, point) in enumerate(zip(rank_segment.input_ranges, points, strict=True)):
                 done, rest = input_range.split(point)
                 read.append(done)
-                left[leaf] += rest
-                snapshots[leaf].append(point.snapshot)
+                left[index] += rest
+                snapshots[index].append(point.snapshot)
             if token is not None:
                 held = RankSegment(tuple(read), token)
-                if not stage.open_rank_segment(held).is_drained(token):
+                if not stage.open_rank_segment(held).is_exhausted(token):
                     open_rank_segments.append(held)
     dealt = [[_dealt(_joined(spans), rank, ranks) for spans in left] for rank in range(ranks)]
     return [

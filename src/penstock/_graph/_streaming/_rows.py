@@ -20,7 +20,7 @@ from penstock._graph._flat import flat_into
 from penstock._graph._nodes import Element, FlatMap, Unbatch
 from penstock._graph._seed_position import Integers, nested_ordinals
 from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._stage import (
     LARGEST,
     Point,
@@ -43,7 +43,7 @@ class RowsStage:
 
     step: Unbatch | FlatMap
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
     context: Context
 
     def start(self) -> Token:
@@ -79,7 +79,7 @@ class RowsStage:
         if isinstance(self.step, Unbatch):
             lists.extend(map(split_rows, elements))
         else:
-            flat_into(lists, self.step, elements, MarkPlaces(self.leaves, provenance), self.context, element_at)
+            flat_into(lists, self.step, elements, StreamedLocations(self.inputs, provenance), self.context, element_at)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         if not tokens:
@@ -110,8 +110,8 @@ class RowsStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
-        return token[1] == 0 and self.below.is_drained(token[0])
+    def is_exhausted(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_exhausted(token[0])
 
 
 def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:

@@ -58,7 +58,7 @@ class Stage(Protocol):
         """Return how far each leaf below was read at a token: what a stage holds open lies before."""
         ...
 
-    def is_drained(self, token: Token, /) -> bool:
+    def is_exhausted(self, token: Token, /) -> bool:
         """Return whether it is certain that nothing follows a token."""
         ...
 

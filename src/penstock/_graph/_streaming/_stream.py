@@ -16,8 +16,8 @@ import numpy as np
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, Stream
+from penstock._graph._streaming._block_input import InputRange
 from penstock._graph._streaming._chunk import Chunk, Provenance, Token
-from penstock._graph._streaming._leaf import InputRange
 from penstock._graph._streaming._stage import LARGEST, Point, check_number, one_each, parts_of, refuse
 from penstock.errors import GraphError, StateError
 from penstock.sources._stateful import begin_pass, forgets, state_methods
@@ -101,7 +101,7 @@ class StreamStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return (Point(token[0], token[1], by_position=True),)
 
-    def is_drained(self, token: Token, /) -> bool:
+    def is_exhausted(self, token: Token, /) -> bool:
         return bool(token[0] >= self.input_range.end)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
-from penstock._graph._apply import Place
+from penstock._graph._apply import Location
 from penstock._graph._nodes import Element, UserFold
 from penstock._graph._seed_position import flushed_ordinal, nested_ordinal
 from penstock._graph._streaming._chunk import ORDINAL, Chunk, Lazy, Provenance, Token, no_provenance
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._stage import (
     LARGEST,
     Point,
@@ -47,7 +47,7 @@ class UserFoldStage:
 
     step: UserFold
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
 
     def start(self) -> Token:
         return (self.below.start(), 0, 0)
@@ -84,8 +84,8 @@ class UserFoldStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[3] if len(token) > 3 else token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
-        return not token[1] and not token[2] and self.below.is_drained(token[0])
+    def is_exhausted(self, token: Token, /) -> bool:
+        return not token[1] and not token[2] and self.below.is_exhausted(token[0])
 
 
 class _Moment(NamedTuple):
@@ -237,8 +237,8 @@ class _Fold:
             each = _Given(given[number], self._provenance, ordinals[number], before, number, last, following)
             self._given.append(each)
 
-    def _place(self, provenance: Provenance) -> Place:
-        return MarkPlaces(self._stage.leaves, provenance).place(0)
+    def _place(self, provenance: Provenance) -> Location:
+        return StreamedLocations(self._stage.inputs, provenance).at(0)
 
     def given(self) -> Chunk:
         """Return what the object has given since the last call."""

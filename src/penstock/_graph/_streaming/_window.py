@@ -11,7 +11,7 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._graph._nodes import Element, WindowShuffle
 from penstock._graph._streaming._chunk import Chunk, Group, Lazy, Provenance, Token, groups, no_provenance
-from penstock._graph._streaming._places import InputRef, MarkPlaces
+from penstock._graph._streaming._locations import InputRef, StreamedLocations
 from penstock._graph._streaming._stage import Point, Stage, check_enough, check_held, check_number, parts_of, refuse
 from penstock._seeds import derive
 from penstock.errors import StateError
@@ -24,7 +24,7 @@ class WindowShuffleStage:
 
     step: WindowShuffle
     below: Stage
-    leaves: Mapping[int, InputRef]
+    inputs: Mapping[int, InputRef]
 
     def start(self) -> Token:
         return (self.below.start(), 0)
@@ -41,7 +41,7 @@ class WindowShuffleStage:
 
     def _shuffled(self, window: Group) -> Chunk:
         count = len(window.elements)
-        first = MarkPlaces(self.leaves, window.provenance[:1]).place(0)
+        first = StreamedLocations(self.inputs, window.provenance[:1]).at(0)
         order = window_order(self.step, count, first.address)
 
         def token(number: int) -> Token:
@@ -81,8 +81,8 @@ class WindowShuffleStage:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return self.below.points(token[2] if token[1] else token[0])
 
-    def is_drained(self, token: Token, /) -> bool:
-        return token[1] == 0 and self.below.is_drained(token[0])
+    def is_exhausted(self, token: Token, /) -> bool:
+        return token[1] == 0 and self.below.is_exhausted(token[0])
 
 
 def window_order(step: WindowShuffle, count: int, address: tuple[int, int, int]) -> "np.typing.NDArray[np.int64]":

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from penstock._graph._nodes import Map, Node, walk
 from penstock._graph._per_worker import PerWorker
-from penstock._graph._streaming._build import worker_leaves
-from penstock._graph._streaming._leaf import count_positions
+from penstock._graph._streaming._block_input import count_positions
+from penstock._graph._streaming._build import worker_inputs
 from penstock._graph._upcoming import awaits
 from penstock._plan._choose import (
     Choice,
@@ -58,7 +58,7 @@ def _kind(plan: Plan, num_workers: int) -> Choice:
 
 
 def _number(plan: Plan, workers: Workers) -> Choice:
-    if not isinstance(plan.program, Batches) and not worker_leaves(plan.node):
+    if not isinstance(plan.program, Batches) and not worker_inputs(plan.node):
         only_read = "everything is computed in one thread, in order"
         return Choice("inline", 0, "a stream isn't read to see" if can_read_ahead(plan) else only_read)
     room = _room(plan, (_holds_no_lock() or obstacle(plan)) if workers == "auto" else "")
@@ -77,7 +77,7 @@ def _number(plan: Plan, workers: Workers) -> Choice:
 def _room(plan: Plan, why_not: str = "") -> Room:
     program, processors = plan.program, usable_processors()
     if not isinstance(program, Batches):
-        rows = sum(map(count_positions, worker_leaves(plan.node))) // plan.shard.count
+        rows = sum(map(count_positions, worker_inputs(plan.node))) // plan.shard.count
         return Room(max(plan.batch_size // plan.shard.count, 1), rows, processors, why_not)
     if not plan.length:  # a step above the batch may leave nothing of what there is
         return Room(1, 0, processors, why_not)
@@ -97,7 +97,7 @@ def _is_measurable(plan: Plan) -> bool:
     Not those of streams, which come once; nor those of async sources, whose records are requested at once where they
     are read ahead; nor those for which each worker makes something of its own first, which may be large.
     """
-    has_positions = isinstance(plan.program, Batches) or bool(worker_leaves(plan.node))
+    has_positions = isinstance(plan.program, Batches) or bool(worker_inputs(plan.node))
     return has_positions and not awaits(plan.node) and not any(_makes_its_own(step) for step in walk(plan.node))
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._graph._apply import Context
 from penstock._graph._blocks import evaluate_block
-from penstock._graph._streaming._build import worker_leaves
-from penstock._graph._streaming._leaf import count_positions
+from penstock._graph._streaming._block_input import count_positions
+from penstock._graph._streaming._build import worker_inputs
 from penstock._os import DaemonThread
 from penstock._plan._choose import Cost
 from penstock._plan._plan import Batches, Plan
@@ -74,7 +74,7 @@ class _Measuring:
             self._node = plan.program.rows
             self._total = plan.program.total
         else:
-            self._node = worker_leaves(plan.node)[0]
+            self._node = worker_inputs(plan.node)[0]
             self._total = count_positions(self._node)
         self._next = 0
 

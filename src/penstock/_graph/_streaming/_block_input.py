@@ -15,7 +15,7 @@ from penstock._decisions import LEAF_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph._apply import DROPPED, Context
 from penstock._graph._blocks import Block, evaluate_block, joined
-from penstock._graph._crashing_rows import element_around
+from penstock._graph._crashing_rows import element_after_crash
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Element, Filter, Map, Node
 from penstock._graph._seed_position import Integers, seed_position_block
@@ -135,7 +135,7 @@ class BlockInput:
         if death is None:
             at = np.array([self.epoch], np.int64), np.array([position], np.int64)
             return evaluate_block(self.node, *at, context)
-        element = element_around(self.node, self.epoch, position, death, context)
+        element = element_after_crash(self.node, self.epoch, position, death, context)
         return Block([], np.empty(0, np.int64)) if element is DROPPED else Block([element], None)
 
     def chunk(self, start: int, stop: int, block: Block) -> Chunk:
@@ -180,7 +180,7 @@ class BlockInput:
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return (Point(token),)
 
-    def is_drained(self, token: Token, /) -> bool:
+    def is_exhausted(self, token: Token, /) -> bool:
         return bool(token >= self.input_range.total)
 
 
@@ -188,34 +188,34 @@ Reader: TypeAlias = Callable[[BlockInput, int], Iterator[Chunk]]
 """Yields the chunks of a leaf from some number in its course on; who computes them is the reader's affair."""
 
 
-def read_inline(leaf: BlockInput, start: int) -> Iterator[Chunk]:
+def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
     """Yield chunks computed here and now: one element first, then as many at once as take a few milliseconds."""
-    end = leaf.input_range.total
+    end = block_input.input_range.total
     size = 1
     while start < end:
-        stop = min(start + decide(LEAF_ELEMENTS, size, leaf.at_once), end)
+        stop = min(start + decide(LEAF_ELEMENTS, size, block_input.at_once), end)
         began = time.perf_counter()
         block: Block | None = None
         with Caught(Exception):  # raised again below, by the element that it belongs to
-            block = leaf.evaluate(start, stop, leaf.context)
+            block = block_input.evaluate(start, stop, block_input.context)
         if block is None:
-            yield from one_by_one(leaf, start, stop)
+            yield from one_by_one(block_input, start, stop)
         else:
             seconds = time.perf_counter() - began
-            yield leaf.chunk(start, stop, block)
-            size = min(size * 2, leaf.at_once) if seconds < _CHUNK_SECONDS else max(size // 2, 1)
+            yield block_input.chunk(start, stop, block)
+            size = min(size * 2, block_input.at_once) if seconds < _CHUNK_SECONDS else max(size // 2, 1)
         start = stop
 
 
-def one_by_one(leaf: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
+def one_by_one(block_input: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
     """Yield chunks computed singly, so that elements before a failing one come first."""
     for index in range(start, stop):
-        yield leaf.chunk(index, index + 1, leaf.evaluate(index, index + 1, leaf.context))
+        yield block_input.chunk(index, index + 1, block_input.evaluate(index, index + 1, block_input.context))
 
 
-def is_leaf(node: Node) -> bool:
+def is_block_input(node: Node) -> bool:
     """Return whether a node depends on the position alone, filters that leave positions out included."""
-    return is_indexable(node) or (isinstance(node, Map | Filter) and is_leaf(node.parent))
+    return is_indexable(node) or (isinstance(node, Map | Filter) and is_block_input(node.parent))
 
 
 def count_positions(node: Node) -> int:

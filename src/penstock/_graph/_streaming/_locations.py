@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock._graph._apply import Place, stream_of
+from penstock._graph._apply import Location, salt_of
 from penstock._graph._locate import key_block, locate
 from penstock._graph._nodes import Node, Stream
 from penstock._graph._seed_position import Integers, SeedPosition, SeedPositions, indices
-from penstock._graph._streaming._chunk import EPOCH, LEAF, POSITION, Provenance, seeds_of
+from penstock._graph._streaming._chunk import EPOCH, INPUT, POSITION, Provenance, seeds_of
 
 
 class InputRef(NamedTuple):
@@ -24,56 +24,56 @@ class InputRef(NamedTuple):
     """The names of the parts between the step and the leaf, joined by "/"."""
 
 
-class MarkPlaces:
+class StreamedLocations:
     """The places of a chunk's elements, computed when they are asked for."""
 
-    def __init__(self, leaves: Mapping[int, InputRef], provenance: Provenance) -> None:
-        self._leaves = leaves
+    def __init__(self, inputs: Mapping[int, InputRef], provenance: Provenance) -> None:
+        self._inputs = inputs
         self._provenance = provenance
 
-    def place(self, index: int) -> Place:
+    def at(self, index: int) -> Location:
         """Return the place of the chunk's element `index`."""
-        leaf, epoch, position, *seed = self._provenance[index].tolist()
-        input_ref = self._leaves[leaf]
+        number, epoch, position, *seed = self._provenance[index].tolist()
+        input_ref = self._inputs[number]
         part, key = "", position
         if not isinstance(input_ref.node, Stream):
             _, part, key = locate(input_ref.node, epoch, position)
-        stream = stream_of(input_ref.component)
-        return Place(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, stream, part)
+        stream = salt_of(input_ref.component)
+        return Location(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, stream, part)
 
     @property
     def are_plain(self) -> bool:
         """Whether no hash of a part's name is mixed into the seeds."""
-        return not any(input_ref.component for input_ref in self._leaves.values())
+        return not any(input_ref.component for input_ref in self._inputs.values())
 
     def seeds(self) -> SeedPositions:
         """Return the addresses of the elements' random streams."""
         seeds = seeds_of(self._provenance)
         if self.are_plain:
             return seeds
-        streams = {leaf: stream_of(input_ref.component) for leaf, input_ref in self._leaves.items()}
-        offsets = np.array([streams[leaf] for leaf in self._provenance[:, LEAF].tolist()], np.int64)
+        salts = {number: salt_of(input_ref.component) for number, input_ref in self._inputs.items()}
+        offsets = np.array([salts[number] for number in self._provenance[:, INPUT].tolist()], np.int64)
         return seeds._replace(positions=seeds.positions ^ offsets)
 
     def keys(self) -> Integers:
         """Return the keys of the elements' records."""
         keys = np.empty(len(self._provenance), np.int64)
-        for leaf in np.unique(self._provenance[:, LEAF]).tolist():
-            chosen = self._provenance[:, LEAF] == leaf
-            keys[chosen] = _keys(self._leaves[leaf].node, self._provenance[chosen])
+        for number in np.unique(self._provenance[:, INPUT]).tolist():
+            chosen = self._provenance[:, INPUT] == number
+            keys[chosen] = _keys(self._inputs[number].node, self._provenance[chosen])
         return keys
 
     def components(self) -> list[str]:
         """Return the paths of the elements' parts."""
-        return [self.place(index).path for index in range(len(self._provenance))]
+        return [self.at(index).path for index in range(len(self._provenance))]
 
     def indices(self) -> list[int | None]:
         """Return the numbers of the elements over all epochs, each counted in the leaf that it comes from."""
         found: list[int | None] = []
-        for leaf, epoch, position in zip(
-            self._provenance[:, LEAF].tolist(), *seeds_of(self._provenance)[:2], strict=True
+        for number, epoch, position in zip(
+            self._provenance[:, INPUT].tolist(), *seeds_of(self._provenance)[:2], strict=True
         ):
-            found += indices(self._leaves[leaf].node, [int(epoch)], [int(position)])
+            found += indices(self._inputs[number].node, [int(epoch)], [int(position)])
         return found
 
 
