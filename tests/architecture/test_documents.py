@@ -1,8 +1,8 @@
-"""Every Python block of README.md and docs/ runs, or says on its fence why not; and links lead somewhere.
+"""Every Python block of README.md and docs/ runs, or its fence gives the reason why not; and links have a target.
 
-The blocks of a page are one program: a later one goes on where an earlier one stopped. A block that shows what
-cannot run here opens with ```` ```python no-run: the reason ````. A block of any language that opens with
-```` ```language file: name ```` is a file: it lies in the program's folder from the start, to be imported or compiled.
+The blocks of a page are one program: a later block continues an earlier one. A block that can't run here opens with
+```` ```python no-run: the reason ````. A block of any language that opens with ```` ```language file: name ```` is a
+file, which is in the program's folder from the start, to be imported or compiled.
 """
 
 import re
@@ -26,10 +26,10 @@ PAGES = {name_of(page): page for page in files(".md") if name_of(page).split("/"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two fences.
+    """The text between two fences.
 
     Attributes:
-        info: what its first fence says.
+        info: the text of its first fence.
         number: the number of that fence's line, from 1.
         lines: the lines inside, without the fence's indent.
     """
@@ -77,13 +77,13 @@ def program_of(text: str) -> str:
 
 
 def files_of(text: str) -> dict[str, str]:
-    """Return the contents of the files that a page shows, by their names."""
+    """Return the contents of the files that a page shows, by name."""
     named = [(FILE.match(block.info), block) for block in blocks_of(text)]
     return {name["name"]: "\n".join([*block.lines, ""]) for name, block in named if name is not None}
 
 
 def forget_modules(folder: Path) -> None:
-    """Forget what was imported from a folder: another page may have a module of that name."""
+    """Remove modules that were imported from a folder, since another page may have a module of that name."""
     for name, module in list(sys.modules.items()):
         if folder in Path(getattr(module, "__file__", None) or "/").parents:
             del sys.modules[name]
@@ -91,7 +91,7 @@ def forget_modules(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page shows works, in a folder with its own files, with the names that the page itself imports."""
+    """The blocks of a page run, in a folder with its own files, with the names that the page itself imports."""
     text = PAGES[name].read_text()
     for file, content in files_of(text).items():
         (tmp_path / file).write_text(content)
@@ -105,15 +105,15 @@ def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
-    """Each link to another file of the checkout names one that is there."""
+    """Each link to another file of the checkout names an existing file."""
     page = PAGES[name]
-    words = FENCED.sub("", page.read_text())  # in code, what looks like a link is none
+    words = FENCED.sub("", page.read_text())  # text in code that looks like a link is none
     lost = [link["path"] for link in LINK.finditer(words) if not (page.parent / link["path"]).exists()]
     assert not lost
 
 
 def test_every_page_is_in_an_index() -> None:
-    """A reader who begins at docs/README.md finds every page."""
+    """A reader who starts at docs/README.md can reach every page."""
     indexes = [name for name in PAGES if name.endswith("README.md")]
     linked = {
         (PAGES[index].parent / link["path"]).resolve()
@@ -130,20 +130,20 @@ def test_blocks_keep_their_place() -> None:
 
 
 def test_a_block_may_say_why_it_does_not_run() -> None:
-    """A block with a reason isn't run; one without is an error that names its line."""
+    """A block with a reason isn't run; one without a reason is an error that names its line."""
     assert not program_of("```python no-run: needs eight ranks\nlaunch()\n```").strip()
     with pytest.raises(ValueError, match="line 1: a block that doesn't run says why"):
         program_of("```python no-run\nlaunch()\n```")
 
 
 def test_an_open_block_is_an_error() -> None:
-    """A page whose last block isn't closed is wrong, and its end would not run."""
+    """A page whose last block isn't closed is an error, since its end would not run."""
     with pytest.raises(ValueError, match="the last block isn't closed"):
         program_of("```python\nvalue = 1\n")
 
 
 def test_a_block_may_be_a_file() -> None:
-    """Of any language; it isn't part of the program."""
+    """A block of any language may be a file; it isn't part of the program."""
     page = "```python file: one.py\nvalue = 1\n```\n```cpp file: two.cpp\nint two;\n```\n```cpp\nint none;\n```\n"
     assert files_of(page) == {"one.py": "value = 1\n", "two.cpp": "int two;\n"}
     assert not program_of(page).strip()

@@ -1,4 +1,4 @@
-"""Changes of the public names are deliberate, and each name explains itself with an example."""
+"""Changes of the public names are intended, and each name has an example."""
 
 import inspect
 from pathlib import Path
@@ -13,7 +13,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def test_public_names_are_the_committed_ones() -> None:
-    """No public name appears or goes without a change of the committed list."""
+    """No public name appears or disappears without a change of the committed list."""
     committed = set(COMMITTED.read_text().split())
     found = set(public_names())
     assert found == committed, (
@@ -23,7 +23,7 @@ def test_public_names_are_the_committed_ones() -> None:
 
 @pytest.mark.parametrize(("name", "value"), PUBLIC, ids=NAMES)
 def test_public_names_have_docstrings(name: str, value: object) -> None:
-    """Every public function, class, method and property says what it means."""
+    """Every public function, class, method and property has a docstring."""
     described = [(name, value), *public_members(name, value)]
     silent = [name for name, value in described if _needs_docstring(value) and not inspect.getdoc(value)]
     assert not silent, f"without a docstring: {silent}"
@@ -31,7 +31,7 @@ def test_public_names_have_docstrings(name: str, value: object) -> None:
 
 @pytest.mark.parametrize(("name", "value"), PUBLIC, ids=NAMES)
 def test_public_names_have_examples(name: str, value: object) -> None:
-    """Every public function and class shows its use; errors are shown by the calls that raise them."""
+    """Every public function and class has an example; errors have theirs in the calls that raise them."""
     if _is_error(value) or not callable(value):
         return
     assert ">>> " in (inspect.getdoc(value) or ""), f"{name} has no example in its docstring"
@@ -39,7 +39,7 @@ def test_public_names_have_examples(name: str, value: object) -> None:
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the reference pages are not written yet")
 def test_public_names_are_in_the_reference() -> None:
-    """Every public name has its place in docs/reference."""
+    """Every public name is in docs/reference."""
     pages = "\n".join(page.read_text() for page in sorted(REFERENCE.rglob("*.md")))
     missing = [name for name in NAMES if name not in pages]
     assert not missing, f"not in docs/reference: {missing}"

@@ -1,4 +1,4 @@
-"""Promises of the interval of a median."""
+"""The interval of a median."""
 
 import itertools
 
@@ -14,14 +14,14 @@ def test_seven_rounds_give_the_whole_range() -> None:
     assert interval.coverage == 1 - 2 / 128
 
 
-def test_fifteen_rounds_leave_out_three_on_each_side() -> None:
-    """Of fifteen rounds the 4th smallest and the 4th largest bound the median, as statistical tables have it."""
+def test_fifteen_rounds_exclude_three_on_each_side() -> None:
+    """Of fifteen rounds the 4th smallest and the 4th largest bound the median, as in statistical tables."""
     interval = median_interval([float(value) for value in range(1, 16)])
     assert (interval.low, interval.high) == (4.0, 12.0)
 
 
-def test_too_few_rounds_say_what_they_cover() -> None:
-    """Three rounds cannot reach 95 %; the interval is their range, and its coverage is told."""
+def test_too_few_rounds_have_a_lower_coverage() -> None:
+    """Three rounds cannot reach 95 %; the interval is their range, and includes its coverage."""
     interval = median_interval([2.0, 1.0, 3.0])
     assert (interval.low, interval.high, interval.coverage) == (1.0, 3.0, 0.75)
 
@@ -36,12 +36,12 @@ def test_coverage_is_the_share_of_patterns_that_enclose_the_median(count: int) -
         assert rank_coverage(count, rank) == enclosing / len(patterns)
 
 
-def test_an_even_number_of_rounds_has_the_middle_between_two() -> None:
+def test_the_median_of_an_even_number_is_the_mean_of_two() -> None:
     """The median of an even number of rounds is the mean of the middle two."""
     assert median_interval([1.0, 2.0, 4.0, 10.0]).median == 3.0
 
 
 def test_no_rounds_are_an_error() -> None:
-    """There is no median of nothing, and the message says what to do."""
+    """An empty list is an error whose message has the remedy."""
     with pytest.raises(ValueError, match="measure at least one round"):
         median_interval([])

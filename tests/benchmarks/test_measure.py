@@ -1,4 +1,4 @@
-"""Promises of the measuring loop, on contestants that take made-up times."""
+"""The measuring loop, on contestants with made-up times."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,14 +16,14 @@ def silent(_: str) -> None:
 
 
 def result(name: str, seconds: list[float], *, against: tuple[str, ...] = (), goal: Goal | None = None) -> Result:
-    """Return what a contestant would have measured that does one item in each of `seconds`."""
+    """Return the measurements of a contestant that does one item in each of `seconds`."""
     rounds = {number: Measurement(1, value) for number, value in enumerate(seconds)}
     contestant = Contestant(name, "ours", lambda _: rounds[0], per_second("items"), against=against, goal=goal)
     return Result(contestant, 1, rounds, {}, None)
 
 
 def test_contestants_take_turns_in_rotating_order() -> None:
-    """Each round measures everyone once, and begins with the next one."""
+    """Each round measures every contestant once, and the first turn rotates."""
     turns: list[str] = []
 
     def taking_turns(name: str) -> Callable[[int], Measurement]:
@@ -39,7 +39,7 @@ def test_contestants_take_turns_in_rotating_order() -> None:
 
 
 def test_a_share_is_the_median_of_the_ratios_of_each_round() -> None:
-    """A slow moment that falls on both contestants of a round doesn't change the share."""
+    """A slow moment that affects both contestants of a round doesn't change the share."""
     limit = result("limit", [1.0, 10.0, 2.0])
     ours = result("ours", [2.0, 20.0, 4.0], against=("limit",))
     comparison = compare(ours, (limit, ours))
@@ -48,7 +48,7 @@ def test_a_share_is_the_median_of_the_ratios_of_each_round() -> None:
 
 
 def test_the_fastest_limit_counts() -> None:
-    """With two limits the share is taken of the faster one."""
+    """With two limits the share refers to the faster one."""
     slow, fast = result("slow", [4.0, 4.0]), result("fast", [1.0, 1.0])
     ours = result("ours", [2.0, 2.0], against=("slow", "fast"))
     comparison = compare(ours, (slow, fast, ours))
@@ -67,7 +67,7 @@ def test_a_goal_is_reached_when_the_interval_covers_it(best: float, *, expected:
 
 
 def test_a_goal_beyond_the_limit_is_a_difference() -> None:
-    """What goes beyond the limit is the difference of each round, in the contestant's unit."""
+    """A goal beyond the limit bounds the difference of each round, in the contestant's unit."""
     limit, ours = (
         result("limit", [1.0, 0.5]),
         result("ours", [0.5, 0.25], against=("limit",), goal=Goal("difference", 2)),
@@ -80,14 +80,14 @@ def test_a_goal_beyond_the_limit_is_a_difference() -> None:
 
 @pytest.mark.parametrize(("best", "expected"), [(0.5, True), (1.0, False)])
 def test_a_goal_of_a_rate_is_at_least_that(best: float, *, expected: bool) -> None:
-    """A rate is better the higher it is: its best round reaches 2 items a second, or misses it."""
+    """More of a rate is better: its best round reaches 2 items a second, or misses it."""
     ours = result("ours", [1.0, best, 1.0], goal=Goal("value", 2))
     assert reached(ours, None) is expected
     assert not median_reaches(ours, None)
 
 
 def producing(name: str, *batches: list[int], ordered: bool = True) -> Contestant:
-    """Return a contestant that claims to produce the same as others, and produces these batches."""
+    """Return a contestant that claims the same output as others, and yields these batches."""
 
     def arrays() -> Iterator[NDArray[np.int64]]:
         return (np.array(batch, np.int64) for batch in batches)
@@ -104,13 +104,13 @@ def test_outputs_that_agree_have_one_digest() -> None:
 
 @pytest.mark.parametrize("other", [([1, 2], [4]), ([2, 1], [3]), ([1, 2, 3],)])
 def test_outputs_that_differ_are_an_error(other: tuple[list[int], ...]) -> None:
-    """Another value, another order, or other batches are not the same work."""
+    """Another value, another order, or other batches are an error."""
     with pytest.raises(OutputDiffersError, match="b and a"):
         check_outputs(Scenario("", "", (producing("a", [1, 2], [3]), producing("b", *other))))
 
 
 def test_a_prefix_agrees_with_the_whole() -> None:
-    """A contestant too slow for a whole pass may do its beginning; order of contestants doesn't matter."""
+    """A slow contestant may yield only the first batches; the order of contestants doesn't matter."""
     check_outputs(Scenario("", "", (producing("a", [1, 2]), producing("b", [1, 2], [3]), producing("c", [1, 2], [3]))))
     with pytest.raises(OutputDiffersError):
         check_outputs(
@@ -119,7 +119,7 @@ def test_a_prefix_agrees_with_the_whole() -> None:
 
 
 def test_an_unordered_output_is_a_set_of_rows() -> None:
-    """Another order is the same set; a missing or a repeated row isn't."""
+    """Another order is the same set; a missing or repeated row is an error."""
     whole = producing("a", [1, 2], [3])
     check_outputs(Scenario("", "", (whole, producing("b", [3, 1], [2], ordered=False))))
     for rows in ([1, 2], [1, 2, 3, 3], [1, 1, 3]):

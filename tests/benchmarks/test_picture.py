@@ -1,4 +1,4 @@
-"""The picture of memory over workers shows what was measured, and says what is missing."""
+"""The picture of memory over workers shows the measured values, and a missing loader is an error."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -9,7 +9,7 @@ from benchmarks.processes.picture import drawn, lines_of
 
 
 def results(**measured: dict[int, float]) -> list[dict[str, Any]]:
-    """Return results as a run writes them: megabytes by loader and number of workers, and rates beside them."""
+    """Return results in the format of a run: megabytes by loader and number of workers, and rates."""
     contestants: list[dict[str, Any]] = []
     for loader, values in measured.items():
         name = loader.replace("_", ".")
@@ -19,8 +19,8 @@ def results(**measured: dict[int, float]) -> list[dict[str, Any]]:
     return [{"contestants": contestants}]
 
 
-def test_lines_are_where_values_are() -> None:
-    """Each loader has one line with a point for each width, higher where it takes more, and its last value in words."""
+def test_lines_show_the_values() -> None:
+    """Each loader has one line with a point for each width, higher for more memory, and its last value as text."""
     found = lines_of(results(torch={2: 400.0, 16: 2544.0, 8: 1310.0}, penstock_torch={2: 231.0, 8: 231.0, 16: 385.0}))
     picture = ElementTree.fromstring(drawn(found))
     space = "{http://www.w3.org/2000/svg}"
@@ -37,7 +37,7 @@ def test_lines_are_where_values_are() -> None:
     assert {"2,544 MB", "385 MB", "torch DataLoader", "penstock.torch DataLoader"} < set(words)
 
 
-def test_a_missing_line_is_said() -> None:
-    """Results without the other loader make no picture."""
+def test_a_missing_loader_is_an_error() -> None:
+    """Results without the other loader are an error."""
     with pytest.raises(ValueError, match=r"at least two widths; torch has fewer\. Run memory with --rivals"):
         lines_of(results(penstock_torch={2: 231.0, 8: 231.0}))

@@ -1,4 +1,4 @@
-"""Every scenario works: contestants run on tiny work, and give the output that they claim."""
+"""Every scenario runs on tiny work, and its contestants yield the output that they claim."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchmarks.macro.scenarios import SCENARIOS
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_runs_and_its_outputs_agree(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In smoke mode a scenario ends with a table and JSON that tell who measured what, where."""
+    """In smoke mode a scenario prints a table, and writes JSON with the contestants, the machine and the versions."""
     report = tmp_path / "report.json"
     assert main([name, "--smoke", "--json", str(report)]) == 0
     (measured,) = json.loads(report.read_text())
@@ -26,7 +26,7 @@ def test_a_scenario_runs_and_its_outputs_agree(name: str, tmp_path: Path, capsys
 
 @pytest.mark.parametrize("name", ["tiny", "tokens"])
 def test_ours_is_compared_with_a_limit_of_the_same_output(name: str, tmp_path: Path) -> None:
-    """Where a share of a limit is told, the limit and ours produced the same bytes in this run."""
+    """Contestants that are compared with a limit produce the same bytes as the limit in this run."""
     report = tmp_path / "report.json"
     main([name, "--smoke", "--json", str(report)])
     (measured,) = json.loads(report.read_text())

@@ -1,4 +1,4 @@
-"""`examples/byte_handles`: what is uploaded comes back equal, and parts of one block are parsed where they are."""
+"""`examples/byte_handles`: the download equals the upload, and the parts of one block are parsed in place."""
 
 import subprocess
 import sys
@@ -8,12 +8,12 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "byte_handles"
 
-# Put before the script: as if this module were not installed.
+# Put before the script to hide a module, as if it were not installed.
 HIDDEN = "import runpy, sys; sys.modules[{0!r}] = None; runpy.run_path({1!r}, run_name='__main__')"
 
 
 def run(script: str, hidden: str) -> list[str]:
-    """Run an example where the hidden module, if any, can't be imported; return the lines that it printed."""
+    """Run an example with a hidden module, if one is given; return the lines that it printed."""
     program = HIDDEN.format(hidden, str(FOLDER / script))
     command = [sys.executable, "-W", "error", *(["-c", program] if hidden else [str(FOLDER / script)])]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -21,7 +21,7 @@ def run(script: str, hidden: str) -> list[str]:
 
 @pytest.mark.parametrize("hidden", ["", "aiohttp"])
 def test_an_array_is_uploaded_from_its_memory(hidden: str) -> None:
-    """With aiohttp and without, what is fetched equals what was sent, and nothing was copied to send it."""
+    """With aiohttp and without, the download equals the upload, and the upload copied nothing."""
     if not hidden:
         pytest.importorskip("aiohttp")
     lines = run("upload.py", hidden)
@@ -32,8 +32,8 @@ def test_an_array_is_uploaded_from_its_memory(hidden: str) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["", "simplejpeg"])
-def test_parts_of_a_block_are_parsed_where_they_are(hidden: str) -> None:
-    """With simplejpeg and without, the picture, the label and the text are those that were put in."""
+def test_parts_of_a_block_are_parsed_in_place(hidden: str) -> None:
+    """With simplejpeg and without, the picture, the label and the text are the original ones."""
     pytest.importorskip("PIL")
     if not hidden:
         pytest.importorskip("simplejpeg")

@@ -1,4 +1,4 @@
-"""`examples/digits.py`, the script that users copy: it trains, saves, resumes, and feeds what its description says."""
+"""`examples/digits.py`, the script that users copy: it trains, saves, resumes, and reads the described data."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ pytest.importorskip("sklearn")
 
 
 class Fixed:
-    """Stands in for a generator: every draw gives the numbers that it was made with."""
+    """Replaces a generator: every draw returns the given numbers."""
 
     def __init__(self, *numbers: float) -> None:
         self._numbers = numbers
@@ -62,7 +62,7 @@ def few(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, directory: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
-    """Run the script with its files in `directory`; return its log's lines and what it printed."""
+    """Run the script with its files in `directory`; return the lines of its log and its output."""
     log = directory / "log.jsonl"
     log.unlink(missing_ok=True)
     files = ["--checkpoint", str(directory / "digits.npz"), "--log", str(log)]
@@ -71,8 +71,8 @@ def run(folder: Path, directory: Path, *options: str) -> tuple[list[dict[str, An
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], ended.stdout
 
 
-def test_decoding_gives_the_digits_levels_back(script: ModuleType, folder: Path) -> None:
-    """A decoded image is its digit's levels in steps of 15/255."""
+def test_decoding_returns_the_digits_levels(script: ModuleType, folder: Path) -> None:
+    """A decoded image has its digit's levels in steps of 15/255."""
     images, labels = load_digits()
     for number in (0, 1, 1796):
         label = int(labels[number])
@@ -83,14 +83,14 @@ def test_decoding_gives_the_digits_levels_back(script: ModuleType, folder: Path)
         assert np.array_equal(element["image"], (images[number] * np.float32(15)) / np.float32(255))
 
 
-def test_no_turn_and_no_shift_change_nothing(script: ModuleType) -> None:
-    """With all chance at its middle, augmenting gives the image back."""
+def test_augmentation_without_rotation_or_shift_is_the_identity(script: ModuleType) -> None:
+    """With draws of 0, augmentation returns the image unchanged."""
     image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
     assert np.array_equal(script.augment({"image": image, "label": 3}, Fixed(0, 0, 0))["image"], image)
 
 
-def test_a_whole_pixels_shift_moves_the_image(script: ModuleType) -> None:
-    """Shifted by one row or one column, the image is its neighbour, and what comes in is black."""
+def test_a_shift_by_one_pixel_moves_the_image(script: ModuleType) -> None:
+    """An image shifted by one row or one column is its neighbour, and the new pixels are black."""
     image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64 + 1
     rows = script.augment({"image": image, "label": 3}, Fixed(0, 1, 0))["image"]
     assert np.array_equal(rows[:-1], image[1:])
@@ -100,8 +100,8 @@ def test_a_whole_pixels_shift_moves_the_image(script: ModuleType) -> None:
     assert not columns[:, 0].any()
 
 
-def test_the_farthest_turn_and_shift_stay_inside(script: ModuleType) -> None:
-    """Every corner of chance gives an image between black and the brightest pixel."""
+def test_extreme_augmentation_stays_in_range(script: ModuleType) -> None:
+    """Extreme draws give an image between black and the brightest pixel."""
     image = np.ones((8, 8), np.float32)
     for corner in np.ndindex(2, 2, 2):
         turned = script.augment({"image": image, "label": 3}, Fixed(*(2.0 * np.array(corner) - 1)))["image"]
@@ -111,15 +111,15 @@ def test_the_farthest_turn_and_shift_stay_inside(script: ModuleType) -> None:
         assert turned.max() <= 1 + 1e-6
 
 
-def test_training_and_held_out_digits_are_apart_and_all(script: ModuleType, folder: Path) -> None:
-    """Four fifths are trained on, the rest is tested on."""
+def test_training_and_held_out_digits_are_disjoint_and_complete(script: ModuleType, folder: Path) -> None:
+    """Four fifths of the digits are for training, the rest for testing."""
     train, test = script.describe(folder)
     assert [len(batch["label"]) for batch in test][:2] == [64, 64]
     assert sum(len(batch["label"]) for batch in test) + sum(len(batch["label"]) for batch in train) == 1797
 
 
-def test_a_step_goes_down_the_gradient(script: ModuleType, folder: Path) -> None:
-    """The change of each weight is the loss's slope, as differences of the loss tell it, times the rate."""
+def test_a_step_follows_the_gradient(script: ModuleType, folder: Path) -> None:
+    """The change of each weight is the rate times the loss's gradient, as computed from differences of the loss."""
     train, _ = script.describe(folder)
     batch = train[0] | {"image": train[0]["image"].astype(np.float64)}
     chance = np.random.default_rng(1)  # noqa: TID251 - a test's own seed
@@ -143,7 +143,7 @@ def test_a_step_goes_down_the_gradient(script: ModuleType, folder: Path) -> None
 def test_the_log_is_the_same_for_any_number_of_workers_and_resumes(
     script: ModuleType, few: Path, tmp_path: Path
 ) -> None:
-    """Six epochs on no worker equal four on two and, in another process, two more on three."""
+    """Six epochs without workers equal four on two workers and, in another process, two more on three."""
     straight, cut = tmp_path / "straight", tmp_path / "cut"
     straight.mkdir()
     cut.mkdir()
@@ -160,7 +160,7 @@ def test_the_log_is_the_same_for_any_number_of_workers_and_resumes(
 
 @pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(few: Path, tmp_path: Path) -> None:
-    """Run again, the script says at once what it said before."""
+    """A second run of the script prints its result at once."""
     _, printed = run(few, tmp_path, "--epochs", "1")
     lines, again = run(few, tmp_path, "--epochs", "1")
     assert [sorted(line) for line in lines] == [["resume_seconds", "resumed_at"], ["accuracy", "model"]]

@@ -1,4 +1,4 @@
-"""`examples/jax_lm.py`: it learns, and goes on from its checkpoint, on other processes too."""
+"""`examples/jax_lm.py`: it learns, and resumes from its checkpoint, also on other processes."""
 
 import argparse
 import importlib.util
@@ -37,8 +37,8 @@ def losses(printed: str) -> dict[int, float]:
     return {int(words[1].rstrip(":")): float(words[2]) for words in lines}
 
 
-def test_it_goes_on_where_it_stopped(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """After a stop it begins at the last checkpoint, and has the losses that it had."""
+def test_it_resumes_where_it_stopped(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """After a stop it starts at the last checkpoint, with the same losses."""
     for steps in (7, 9):
         script.train(argparse.Namespace(steps=steps, modules=3, checkpoint=tmp_path / "lm"))
     printed = capfd.readouterr().out
@@ -62,8 +62,8 @@ def start(folder: Path, process: int, processes: int, port: int) -> "subprocess.
 
 
 @SOAK
-def test_killed_on_two_processes_it_goes_on_as_one(tmp_path: Path) -> None:
-    """Killed by SIGKILL between two checkpoints, it has the losses of a run that was never stopped."""
+def test_killed_on_two_processes_it_resumes_on_one(tmp_path: Path) -> None:
+    """Killed by SIGKILL between two checkpoints, it has the losses of an uninterrupted run."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,6 +82,6 @@ def test_killed_on_two_processes_it_goes_on_as_one(tmp_path: Path) -> None:
     straight = losses(start(tmp_path / "straight", 0, 1, port).communicate(timeout=PATIENCE_SECONDS)[0])
     after = losses(start(tmp_path / "killed", 0, 1, port).communicate(timeout=PATIENCE_SECONDS)[0])
     assert list(straight) == list(range(12))
-    assert min(after) in (5, 10)  # the second checkpoint may have been under way
+    assert min(after) in (5, 10)  # the second checkpoint may have been in progress
     for step, loss in {**losses(seen), **after}.items():
         assert loss == pytest.approx(straight[step], rel=1e-4)

@@ -40,14 +40,14 @@ def run(checkpoint: Path, *options: str) -> list[str]:
 
 
 def test_docstrings_are_found_at_every_depth(script: ModuleType) -> None:
-    """Those of the module, its classes and its functions; code without any gives nothing."""
+    """The docstrings of the module, its classes and its functions are found; code without any gives nothing."""
     code = '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
     assert script.docstrings(code) == "One.\n\nTwo.\n\nThree."
     assert script.docstrings("x = 1") == ""
 
 
-def test_sequences_hold_the_documents_and_nothing_else(script: ModuleType, texts: dict[str, Any]) -> None:
-    """Every piece of a row is a run of one document's bytes, and the shares of the parts are exact."""
+def test_sequences_hold_exactly_the_documents(script: ModuleType, texts: dict[str, Any]) -> None:
+    """Every piece of a row is a run of one document's bytes, and the proportions of the parts are exact."""
     dataset = script.describe(texts)
     everything = [tokens.tobytes() for documents in texts.values() for _, tokens in documents]
     with ps.Loader(dataset) as loader:
@@ -63,7 +63,7 @@ def test_sequences_hold_the_documents_and_nothing_else(script: ModuleType, texts
 
 
 def test_contexts_end_at_the_documents_beginning(script: ModuleType) -> None:
-    """A byte's context is what stands before it in its own document, nearest first."""
+    """A byte's context is the bytes before it in its own document, nearest first."""
     tokens = np.array([[11, 12, 13, 21, 22, 0]], np.uint8)
     positions = np.array([[0, 1, 2, 0, 1, 0]], np.int32)
     nothing = script.NOTHING
@@ -73,8 +73,8 @@ def test_contexts_end_at_the_documents_beginning(script: ModuleType) -> None:
     assert (contexts[0, :, 2:] == nothing).all()
 
 
-def test_a_step_goes_down_the_gradient(script: ModuleType, texts: dict[str, Any]) -> None:
-    """The slope of each weight is the loss's, as differences of the loss tell it."""
+def test_a_step_follows_the_gradient(script: ModuleType, texts: dict[str, Any]) -> None:
+    """The gradient of each weight is that of the loss, as computed from differences of the loss."""
     batch = {name: leaf[:2, :40] for name, leaf in script.describe(texts)[0].items()}
     chance = np.random.default_rng(1)  # noqa: TID251 - a test's own seed
     model = {name: array.astype(np.float64) for name, array in script.new_model().items()}
@@ -93,8 +93,8 @@ def test_a_step_goes_down_the_gradient(script: ModuleType, texts: dict[str, Any]
         assert slope[place] == pytest.approx(measured, rel=1e-4)
 
 
-def test_losses_of_bytes_have_the_batchs_mean(script: ModuleType, texts: dict[str, Any]) -> None:
-    """The mean over all bytes of data is the loss that is trained on."""
+def test_the_mean_loss_of_bytes_is_the_batchs_loss(script: ModuleType, texts: dict[str, Any]) -> None:
+    """The mean over all bytes of data is the loss of training."""
     batch, model = script.describe(texts)[0], script.new_model()
     losses = script.losses_of(batch, model)
     assert losses[batch["segment_ids"] > 0].mean() == pytest.approx(script.gradients_of(batch, model)[0], rel=1e-5)
@@ -102,8 +102,8 @@ def test_losses_of_bytes_have_the_batchs_mean(script: ModuleType, texts: dict[st
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
-    """Stopped between two saves, and gone on in a new process with another number of workers: the same weights."""
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    """A run that stops between two saves, and resumes with other workers in a new process, has the same weights."""
     straight = run(tmp_path / "straight.npz", "--steps", "40", "--num-workers", "0")
     first = run(tmp_path / "cut.npz", "--steps", "40", "--stop-after", "27", "--num-workers", "2")
     second = run(tmp_path / "cut.npz", "--steps", "40", "--num-workers", "1")

@@ -1,4 +1,4 @@
-"""`examples/range_reads.py`: what is read by ranges over HTTP and decoded in a pipeline is what was written."""
+"""`examples/range_reads.py`: the images read by ranges over HTTP and decoded in a pipeline are the original ones."""
 
 import importlib.util
 import subprocess
@@ -27,7 +27,7 @@ def example() -> ModuleType:
 
 
 def test_images_arrive_in_order() -> None:
-    """The script reads every range of both archives, and its batches are the images in their order."""
+    """The script reads every range of both archives, and its batches are the images in order."""
     pytest.importorskip("aiohttp")
     command = [sys.executable, "-W", "error", str(EXAMPLE)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -35,7 +35,7 @@ def test_images_arrive_in_order() -> None:
     assert lines[1:] == ["batches: 8 of uint8 (128, 32, 32, 3)", "equal:   True"]
 
 
-def test_images_are_cut_where_they_are(example: ModuleType) -> None:
+def test_images_are_divided_without_a_copy(example: ModuleType) -> None:
     """The handles of a range's images are parts of the range's own memory."""
     body = bytearray(b"onetwothree")
     wanted = example.Range("numbers", 100, (103, 106, 111))
