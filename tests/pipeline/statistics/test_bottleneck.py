@@ -128,10 +128,11 @@ def test_too_few_threads() -> None:
     assert report_of(source(below=0.9), *thirds, HUNGRY, num_threads=3).advice.startswith("nothing")
 
 
-def test_a_stage_without_concurrency_has_to_become_cheaper() -> None:
-    """An aggregate stage runs one call at a time, so the advice is not to raise its concurrency."""
-    batches = Stage("batches", "aggregate", on_threads=False).spent(busy=0.99).queued(1.0)
-    assert report_of(source(), batches, HUNGRY).advice.startswith("make 'batches' cheaper: it runs one call at a time")
+@pytest.mark.parametrize("kind", ["aggregate", "disaggregate", "router"])
+def test_a_stage_without_concurrency_has_to_become_cheaper(kind: str) -> None:
+    """A stage that runs one call at a time has no concurrency to raise, so the advice is to make it cheaper."""
+    stage = Stage("single", kind, on_threads=False).spent(busy=0.99).queued(1.0)
+    assert report_of(source(), stage, HUNGRY).advice.startswith("make 'single' cheaper: it runs one call at a time")
 
 
 def test_a_stage_without_a_queue_counts_with_the_one_before_it() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.pipeline._statistics._bottleneck import HARDLY, MOSTLY, bottleneck_of, gain_of
 from penstock.pipeline._statistics._stage_report import StageReport
 
-_ONE_AT_A_TIME: Final = frozenset({"aggregate", "disaggregate", "merge", "paths"})
+_ONE_AT_A_TIME: Final = frozenset({"aggregate", "disaggregate", "router"})
 _NEARLY: Final = 0.85
 _ONE_CORE: Final = (0.75, 1.25)
 _WORTH_NAMING: Final = 1.1

@@ -13,8 +13,8 @@ class StageReport:
 
     Attributes:
         name: the stage's name, unique in its pipeline.
-        kind: "source", "sync", "async", "generator", "async generator", "lookup", "aggregate", "disaggregate", "paths",
-            "merge" or "sink".
+        kind: "source", "sync", "async", "generator", "async generator", "lookup", "aggregate", "disaggregate",
+            "router" or "sink".
         concurrency: how many calls the stage may run at once.
         on_threads: whether the calls run on the pipeline's own threads. False, the default: they run on the event loop
             or in the user's executor, or the stage calls nothing.
