@@ -1,4 +1,4 @@
-"""An HTTP server on a real socket, in a thread of its own, that counts the requests that it has at the same time."""
+"""An HTTP server on a real socket, in a thread of its own, that counts its concurrent requests."""
 
 import asyncio
 import threading
@@ -13,25 +13,25 @@ PATIENCE_SECONDS = 20.0
 
 
 class CountingServer:
-    """What a server has seen.
+    """A server that counts its concurrent requests.
 
-    It answers nothing before `expected` requests are there together, or patience has run out, and from then on each
-    request after its latency: how many there are at once is up to the client, and not to the machine's speed.
+    It answers no request before `expected` requests are open at the same time, or a timeout, and from then on each
+    request after a latency. So the number of concurrent requests depends on the client, not on the machine's speed.
 
     Args:
-        expected: how many requests make it full.
-        answers: False for a server that never answers, however full.
+        expected: how many open requests make it full.
+        answers: False for a server that never answers.
 
     Attributes:
-        url: where it listens.
-        most: how many requests there were at once.
-        full: set when `expected` are there.
-        idle: set when there is no request.
+        url: its URL.
+        peak: the largest number of concurrent requests.
+        full: set when `expected` requests are open.
+        idle: set when no request is open.
     """
 
     def __init__(self, expected: int, *, answers: bool) -> None:
         self.url = ""
-        self.most = 0
+        self.peak = 0
         self.full = threading.Event()
         self.idle = threading.Event()
         self._expected = expected
@@ -54,7 +54,7 @@ class CountingServer:
             self._leave()
 
     async def lines(self, request: web.Request) -> web.StreamResponse:
-        """Send one number a line, without an end."""
+        """Send one number per line, without an end."""
         self._enter()
         try:
             response = web.StreamResponse()
@@ -83,12 +83,12 @@ class CountingServer:
             await runner.cleanup()
 
     def stop(self) -> None:
-        """End serving; to be called in the server's loop."""
+        """Stop serving; called on the server's loop."""
         self._stop.set()
 
     def _enter(self) -> None:
         self._present += 1
-        self.most = max(self.most, self._present)
+        self.peak = max(self.peak, self._present)
         self.idle.clear()
         if self._present >= self._expected:
             self.full.set()
@@ -103,7 +103,7 @@ class CountingServer:
 
 @contextmanager
 def counting_server(expected: int, *, answers: bool = True) -> Generator[CountingServer]:
-    """Give a server that waits for `expected` requests at once, and then answers them, or not."""
+    """Yield a server that waits for `expected` concurrent requests, and then answers them, if `answers`."""
     server = CountingServer(expected, answers=answers)
     ready: Future[asyncio.AbstractEventLoop] = Future()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(ready)), name="http server")

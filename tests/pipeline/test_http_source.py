@@ -1,4 +1,4 @@
-"""Pipelines of coroutines read from a real HTTP server: as many requests at once as they may, and never one more."""
+"""Pipelines of coroutines read from a real HTTP server, with as many concurrent requests as allowed and never more."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,36 +18,36 @@ NUM_REQUESTS = 500
 
 
 class Numbers:
-    """The numbers to ask for, as a source; its session is open from the first until the last was answered."""
+    """A source of numbers to request; its session is open from the first number to the last answer."""
 
     def __init__(self, url: str, count: int) -> None:
         self._url = url
         self._count = count
         self._session: ClientSession | None = None
-        self._left = count
+        self._unanswered = count
         self._answered = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[int]:
-        self._left = self._count
-        self._answered = asyncio.Event()  # a pass may be in another loop than the one before
-        async with ClientSession(connector=TCPConnector(limit=0)) as self._session:  # no limit of its own
+        self._unanswered = self._count
+        self._answered = asyncio.Event()  # a pass may run in another loop than the one before
+        async with ClientSession(connector=TCPConnector(limit=0)) as self._session:  # the client sets no limit
             for number in range(self._count):
                 yield number
             await self._answered.wait()
 
     async def fetch(self, number: int) -> int:
-        """Ask the server for a number."""
+        """Request a number from the server."""
         assert self._session is not None
         async with self._session.get(f"{self._url}/numbers/{number}") as response:
             answer = int(await response.text())
-        self._left -= 1
-        if self._left == 0:
+        self._unanswered -= 1
+        if self._unanswered == 0:
             self._answered.set()
         return answer
 
 
 class Lines:
-    """A response without an end, as a source of its lines."""
+    """A source of the lines of an endless response."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -59,20 +59,20 @@ class Lines:
 
 
 @pytest.mark.parametrize("output_order", ["completion", "input"])
-def test_a_stage_has_as_many_requests_as_it_may(output_order: Literal["completion", "input"]) -> None:
-    """With a concurrency of 100 the server sees 100 requests at once, never 101, and every answer comes out."""
+def test_a_stage_has_as_many_requests_as_its_concurrency(output_order: Literal["completion", "input"]) -> None:
+    """With a concurrency of 100 the server gets 100 concurrent requests, never 101, and no answer is lost."""
     with counting_server(AT_ONCE) as server:
         numbers = Numbers(server.url, NUM_REQUESTS)
         builder = PipelineBuilder().add_source(numbers)
         builder.pipe(numbers.fetch, concurrency=AT_ONCE, output_order=output_order)
         with builder.add_sink(AT_ONCE).build(num_threads=1).auto_stop() as pipeline:
             answers = list(pipeline)
-        assert server.most == AT_ONCE
+        assert server.peak == AT_ONCE
     assert (answers if output_order == "input" else sorted(answers)) == list(range(NUM_REQUESTS))
 
 
-def test_requests_fill_batches_of_several_passes() -> None:
-    """A source that opens its session in each pass is read again in the next one."""
+def test_a_source_that_opens_a_session_in_each_pass() -> None:
+    """A source that opens its session in each pass can be read several times."""
     with counting_server(2) as server:
         numbers = Numbers(server.url, 6)
         builder = PipelineBuilder().add_source(numbers)
@@ -80,11 +80,11 @@ def test_requests_fill_batches_of_several_passes() -> None:
         with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
             for _ in range(3):
                 assert list(pipeline) == [[0, 1], [2, 3], [4, 5]]
-        assert server.most == 2
+        assert server.peak == 2
 
 
-def test_stopping_ends_the_requests_on_their_way() -> None:
-    """With 100 requests unanswered `stop` returns, and the server sees each of them go."""
+def test_stopping_ends_open_requests() -> None:
+    """`stop` returns while 100 requests are unanswered, and closes all of them."""
     with counting_server(AT_ONCE, answers=False) as server:
         numbers = Numbers(server.url, NUM_REQUESTS)
         builder = PipelineBuilder().add_source(numbers).pipe(numbers.fetch, concurrency=AT_ONCE)
@@ -93,11 +93,11 @@ def test_stopping_ends_the_requests_on_their_way() -> None:
         assert server.full.wait(PATIENCE_SECONDS)
         pipeline.stop()
         assert server.idle.wait(PATIENCE_SECONDS)
-        assert server.most == AT_ONCE
+        assert server.peak == AT_ONCE
 
 
 def test_leaving_a_pass_ends_a_response_that_streams() -> None:
-    """A source reads an endless response as it comes; leaving the loop closes the connection."""
+    """A source reads an endless response as it is sent; leaving the `for` closes the connection."""
     with counting_server(1) as server:
         builder = PipelineBuilder().add_source(Lines(server.url)).pipe(lambda number: number * 2)
         with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:

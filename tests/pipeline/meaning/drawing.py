@@ -1,4 +1,4 @@
-"""Strategies that draw random stage graphs."""
+"""Hypothesis strategies that draw random stage graphs."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ MAX_GENERATORS = 2  # each may double the items
 
 @st.composite
 def graphs(draw: Any, *, failing: bool, ordered: bool | None = None) -> Graph:
-    """Draw a pipeline: one whose stages and source may fail, or none of whose does; ordered, not, or either."""
+    """Draw a pipeline: with or without failing stages and sources; with a fixed order, a free one, or either."""
     in_order: bool = draw(st.booleans()) if ordered is None else ordered
     drawing = _Drawing(draw, failing=failing, ordered=in_order)
     sources = drawing.sources()
@@ -22,7 +22,7 @@ def graphs(draw: Any, *, failing: bool, ordered: bool | None = None) -> Graph:
 
 
 class _Drawing:
-    """Draws one graph, and knows what it has drawn of it."""
+    """The state of drawing one graph."""
 
     def __init__(self, draw: Any, *, failing: bool, ordered: bool) -> None:
         self._draw = draw
@@ -32,7 +32,7 @@ class _Drawing:
         self._generators = 0
 
     def sources(self) -> tuple[Items, ...]:
-        """Draw one source, or several with different numbers."""
+        """Draw one source, or several of different numbers."""
         count = self._draw(st.sampled_from([1, 1, 1, 2, 3]))
         return tuple(self._source(number) for number in range(count))
 
@@ -48,7 +48,7 @@ class _Drawing:
         )
 
     def stages(self, count: int, depth: int, *, on_a_path: bool = False) -> tuple[tuple[StageValue, ...], int]:
-        """Draw so many stages for items that lie in `depth` lists; return how deep they lie after them, too."""
+        """Draw `count` stages for items nested in `depth` lists; also return the depth of their outputs."""
         found: list[StageValue] = []
         for _ in range(count):
             stage = self._stage(depth, on_a_path=on_a_path)
@@ -96,7 +96,7 @@ class _Drawing:
         paths: list[tuple[StageValue, ...]] = []
         for _ in range(count):
             path, after = self.stages(self._draw(st.integers(0, 2)), depth, on_a_path=True)
-            # Items of all paths lie equally deep when they meet.
+            # The outputs of all paths need the same depth.
             for _ in range(after, depth):
                 path = (*path, Group(2))
             for _ in range(depth, after):

@@ -1,8 +1,8 @@
-"""Random stage graphs: plain descriptions that Hypothesis can draw, show and shrink, and that are built into pipelines.
+"""Random stage graphs: plain descriptions that Hypothesis can draw, show and shrink, and pipelines built from them.
 
-Every leaf of an item is None or a number that tells by its last three digits which of the source's items it came from.
-Functions work on leaves, whatever lists they lie in, so that batches which an order by completion composes differently
-are still equal once they are flattened.
+Every leaf of an item is None or a number whose last three digits identify the source's item from which it was made.
+Functions apply to the leaves of nested lists, so that batches of other items, which completion order produces, are
+still equal once they are flattened.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ MAX_ITEMS = 1000
 
 
 class BrokenError(ValueError):
-    """What the random functions and sources raise."""
+    """The exception of the random functions and sources."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A function for each item: it adds, and may leave some out, give several, or fail on some."""
+    """A function for each item: it adds a number, and may skip items, return several, or fail."""
 
     number: int
     kind: Kind
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Group:
-    """Batches of a count, or by an aggregator that closes one after each multiple of it."""
+    """Batches of `count` items, or by an aggregator that ends a batch at each multiple of `count`."""
 
     count: int
     drop_last: bool = False
@@ -49,12 +49,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Ungroup:
-    """Each list becomes its items."""
+    """A stage that puts out the elements of each list."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Several ways, chosen by where the item came from."""
+    """Several paths, chosen by the source's item from which an item was made."""
 
     number: int
     paths: tuple["tuple[StageValue, ...]", ...]
@@ -72,7 +72,7 @@ StageValue = Step | Group | Ungroup | Branch
 
 @dataclass(frozen=True)
 class Items:
-    """A source: so many numbers from `first` on, the ones given replaced by None, which may fail before one of them."""
+    """A source of `count` numbers from `first` on, some replaced by None, which may fail before one of them."""
 
     first: int
     count: int
@@ -92,28 +92,28 @@ class Graph:
     continuous: bool = False
 
     def is_ordered(self) -> bool:
-        """Whether what comes out comes in the order of what went in."""
+        """Return whether the outputs keep the order of the inputs."""
         merged = len(self.sources) == 1 or self.merge == "turns"
         return merged and all(map(_keeps_order, self.stages))
 
     def may_fail(self) -> bool:
-        """Whether something can raise."""
+        """Return whether a source or a stage may raise."""
         return any(source.fails_at is not None for source in self.sources) or any(
             stage.fails_at for stage in all_stages(self.stages) if isinstance(stage, Step | Branch)
         )
 
     def drops_last(self) -> bool:
-        """Whether an aggregation drops what doesn't fill a batch."""
+        """Return whether a stage drops incomplete batches."""
         return any(isinstance(stage, Group) and stage.drop_last for stage in all_stages(self.stages))
 
     def intact(self) -> "Graph":
-        """Return the same where nothing fails and no batch is dropped."""
+        """Return the same graph without failures and dropped batches."""
         sources = tuple(replace(source, fails_at=None) for source in self.sources)
         return replace(self, sources=sources, stages=tuple(map(_intact, self.stages)))
 
 
 def all_stages(stages: Iterable[StageValue]) -> Iterator[StageValue]:
-    """Give every stage, those on paths included."""
+    """Yield every stage, including those on paths."""
     for stage in stages:
         yield stage
         if isinstance(stage, Branch):
@@ -122,9 +122,9 @@ def all_stages(stages: Iterable[StageValue]) -> Iterator[StageValue]:
 
 
 def flattened(item: Any) -> Iterator[Any]:
-    """Give the leaves of nested lists."""
+    """Yield the leaves of nested lists."""
     if isinstance(item, list):
-        for inner in item:  # pyright: ignore[reportUnknownVariableType] - lists of lists of what there is
+        for inner in item:  # pyright: ignore[reportUnknownVariableType] - nested lists of any items
             yield from flattened(inner)
     else:
         yield item
@@ -153,11 +153,11 @@ def _intact(stage: StageValue) -> StageValue:
             return stage
 
 
-# How descriptions become pipelines.
+# Pipelines of descriptions.
 
 
 def configured(graph: Graph) -> PipelineConfig:
-    """Return the pipeline that a description describes."""
+    """Return the config of a graph."""
     sources = [Source(source_of(items), continuous=graph.continuous) for items in graph.sources]
     stages = tuple(map(_built, graph.stages))
     sink = Sink(graph.buffer_size)
@@ -168,7 +168,7 @@ def configured(graph: Graph) -> PipelineConfig:
 
 
 def source_of(items: Items) -> Any:
-    """Return what can be iterated again and again."""
+    """Return an iterable of the items that can be iterated over several times."""
     if items.form == "list" and items.fails_at is None:
         return list(_numbers(items))
     return _AsyncNumbers(items) if items.form == "async" else _Numbers(items)
@@ -221,7 +221,7 @@ def _built(stage: StageValue) -> Any:
 
 
 class _UpTo:
-    """An aggregator whose batches end with an item that came from a multiple of a number."""
+    """An aggregator that ends a batch at each item made from a multiple of a number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -263,7 +263,7 @@ def _origin(item: Any) -> int:
 
 
 def function_of(step: Step) -> Any:
-    """Return a function of the kind that the step has."""
+    """Return a function of the step's kind."""
     return _FUNCTIONS[step.kind](step)
 
 
@@ -333,7 +333,7 @@ KINDS: list[Kind] = [*_FUNCTIONS]
 
 
 def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:
-    """Return an op of that kind which calls the function for each item."""
+    """Return an op of a kind that calls the function for each item."""
 
     async def run_async(item: Any) -> Any:
         await asyncio.sleep(0)
@@ -361,7 +361,7 @@ def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:
 
 
 def changed(item: Any, step: Step) -> Any:
-    """Return what a step makes of an item: other leaves, fewer if some are left out, or SKIP."""
+    """Return a step's result for an item: changed leaves, fewer if some are skipped, or SKIP."""
     if isinstance(item, list):
         inner = [changed(leaf, step) for leaf in item]  # pyright: ignore[reportUnknownVariableType] - as above
         return [leaf for leaf in inner if leaf is not SKIP]

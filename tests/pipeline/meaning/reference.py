@@ -1,6 +1,6 @@
-"""What a pipeline means: the same stages run one item at a time, in plain Python, with no threads.
+"""The reference for a pipeline: its stages applied to one item at a time, in plain Python, without threads.
 
-`evaluate` says which items come out, in the order in which the source's items went in, and how it ends.
+`evaluate` returns the items that a pipeline puts out, in the order of the source's items, and how it ends.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from penstock.pipeline import (
     Source,
 )
 
-RATE_FROM = 100  # a rate of failures is looked at once a stage has seen so many items
+RATE_FROM = 100  # a rate of failures is checked once a stage has tried this many items
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a pipeline: the stage's name (None: a source), which item it was given, and what was raised."""
+    """The failure of a stage: its name (None for a source), the item, and the exception."""
 
     stage: str | None
     item: object
@@ -41,17 +41,16 @@ def evaluate(
     dropped: list[Failure] | None = None,
     tried: list[int] | None = None,
 ) -> tuple[list[Any], Failure | None]:
-    """Return one pass: the items that come out in input order, and the failure that ended it, if one did.
+    """Return the items of one pass in input order, and the failure that ended it, if one did.
 
-    What is dropped by failures that are allowed is added to `dropped`, and how many items all stages were given to
-    `tried`.
+    Dropped items are added to `dropped`, and the number of items that the stages tried is added to `tried`.
     """
     outputs: list[Any] = []
     with closing(asyncio.new_event_loop()) as loop:
         run = _Run(loop, max_failures, [] if dropped is None else dropped)
         try:
             for item in _pipeline(config, run):
-                outputs.append(item)  # noqa: PERF402 - what came before a failure stays
+                outputs.append(item)  # noqa: PERF402 - keeps the items before a failure
             run.end()
         except _FailedError as failed:
             return outputs, failed.failure
@@ -71,14 +70,14 @@ class _FailedError(Exception):
 
 @dataclass
 class _Budget:
-    """How many of a stage's, or of all stages', items may be dropped."""
+    """The limit of failures of a stage, or of all stages together."""
 
     allowed: int | Fraction
     seen: int = 0
     failed: int = 0
 
     def is_spent(self, *, at_the_end: bool = False) -> bool:
-        """Whether more failed than may."""
+        """Return whether more items failed than allowed."""
         if isinstance(self.allowed, Fraction):
             return (at_the_end or self.seen >= RATE_FROM) and self.failed > self.allowed * self.seen
         return 0 <= self.allowed < self.failed
@@ -86,7 +85,7 @@ class _Budget:
 
 @dataclass
 class _Run:
-    """What the stages of one evaluation share: an event loop, and what may fail."""
+    """The state shared by the stages of one evaluation: an event loop, and the limits of failures."""
 
     loop: asyncio.AbstractEventLoop
     max_failures: int | Fraction
@@ -99,27 +98,27 @@ class _Run:
         self.budgets.append(self.budget)
 
     def budget_of(self, stage: Pipe | None) -> _Budget:
-        """Return what a stage may drop: its own share, or a part of everyone's."""
+        """Return the limit of a stage: its own, or that of all stages."""
         if stage is None or stage.max_failures is None:
             return self.budget
         self.budgets.append(_Budget(stage.max_failures))
         return self.budgets[-1]
 
     def drop(self, failure: Failure, budget: _Budget) -> None:
-        """Go without an item, or end the pipeline."""
+        """Drop an item, or end the pipeline."""
         budget.failed += 1
         if budget.is_spent():
             raise _FailedError(failure) from failure.error
         self.dropped.append(failure)
 
     def end(self) -> None:
-        """Look at the rates for the last time."""
+        """Check the rates at the end."""
         if any(budget.is_spent(at_the_end=True) for budget in self.budgets):
             raise _FailedError(self.dropped[-1])
 
 
 class _Stage(Protocol):
-    """A stage: what comes out for each item that goes in, and what comes out when no more follow."""
+    """A stage: its outputs for each item, and its outputs at the end."""
 
     def push(self, item: Any, /) -> Iterator[Any]: ...
 
@@ -175,7 +174,7 @@ def _through(stage: _Stage, items: Iterator[Any]) -> Iterator[Any]:
             item = next(items)
         except StopIteration:
             break
-        except _FailedError as error:  # from above: what is held here was computed before
+        except _FailedError as error:  # from upstream: the items held here were computed before
             failed = error
             break
         yield from stage.push(item)
@@ -201,8 +200,8 @@ def _stage(stage: Pipe | Aggregate | Disaggregate | PathVariants, run: _Run, pre
 
 
 def _outputs_of(op: Any, run: _Run) -> Callable[[Any], Iterator[Any]]:
-    """Return what makes an item's outputs, whichever kind of function it was."""
-    code: Any = getattr(op, "func", op)  # a partial is what it calls
+    """Return a function from an item to its outputs, for an op of any kind."""
+    code: Any = getattr(op, "func", op)  # a partial has the kind of its function
     if callable(code) and not inspect.isroutine(code):
         code = code.__call__
     if inspect.isasyncgenfunction(code):
@@ -217,7 +216,7 @@ def _outputs_of(op: Any, run: _Run) -> Callable[[Any], Iterator[Any]]:
 
 
 class _Call:
-    """One item after another is given to a function."""
+    """A stage that calls a function for each item."""
 
     def __init__(
         self, name: str | None, outputs_of: Callable[[Any], Iterator[Any]], run: _Run, budget: _Budget
@@ -228,23 +227,23 @@ class _Call:
         self._budget = budget
 
     def push(self, item: Any) -> Iterator[Any]:
-        """Give what the function makes of the item, up to where it fails."""
+        """Yield the function's outputs for the item, up to its failure."""
         self._budget.seen += 1
         try:
             outputs = self._outputs_of(item)
             for output in outputs:
                 if output is not SKIP:
                     yield output
-        except Exception as error:  # noqa: BLE001 - whatever the function raises
+        except Exception as error:  # noqa: BLE001 - the function may raise any
             self._run.drop(Failure(self._name, item, error), self._budget)
 
     def finish(self) -> Iterator[Any]:
-        """Nothing is kept."""
+        """Return nothing: no item is held."""
         return iter(())
 
 
 class _Collect:
-    """Items are collected by count, or by an aggregator."""
+    """A stage that collects items by number, or by an aggregator."""
 
     def __init__(self, stage: Aggregate, run: _Run) -> None:
         self._aggregator = _aggregator_of(stage)
@@ -252,18 +251,18 @@ class _Collect:
         self._run = run
 
     def push(self, item: Any) -> Iterator[Any]:
-        """Give the batch that this item fills."""
+        """Return the batch that this item completes, if any."""
         self._run.budget.seen += 1
         return self._batches(lambda: self._aggregator.accumulate(item), item)
 
     def finish(self) -> Iterator[Any]:
-        """Give the batch that nothing fills any more."""
+        """Return the incomplete batch, if any."""
         return iter(()) if self._drop_last else self._batches(self._aggregator.flush, None)
 
     def _batches(self, call: Callable[[], Any], item: object) -> Iterator[Any]:
         try:
             batch = call()
-        except Exception as error:  # noqa: BLE001 - whatever the aggregator raises
+        except Exception as error:  # noqa: BLE001 - the aggregator may raise any
             self._run.drop(Failure(None, item, error), self._run.budget)
             return
         if batch is not None:
@@ -278,25 +277,25 @@ def _aggregator_of(stage: Aggregate) -> Any:
 
 
 class _Count:
-    """Collects lists of so many items."""
+    """An aggregator of lists of a fixed size."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._items: list[Any] = []
 
     def accumulate(self, item: Any) -> list[Any] | None:
-        """Return a full list, once there is one."""
+        """Return a full list, if there is one."""
         self._items.append(item)
         return self.flush() if len(self._items) == self._size else None
 
     def flush(self) -> list[Any] | None:
-        """Return what there is, if there is something."""
+        """Return the items held, if any."""
         items, self._items = self._items, []
         return items or None
 
 
 class _Branch:
-    """Each item takes the path that the router says."""
+    """A stage that sends each item along the path that the router chooses."""
 
     def __init__(self, stage: PathVariants, run: _Run, prefix: str) -> None:
         self._route = _outputs_of(stage.router, run)
@@ -312,11 +311,11 @@ class _Branch:
         try:
             number: int = next(self._route(item))
             path = self._paths[number]
-        except Exception as error:  # noqa: BLE001 - whatever the router raises
+        except Exception as error:  # noqa: BLE001 - the router may raise any
             try:
                 self._run.drop(Failure(self._name, item, error), self._run.budget)
             except _FailedError:
-                yield from self.finish()  # the paths are below: what they hold was computed before
+                yield from self.finish()  # the paths are downstream: the items they hold were computed before
                 raise
             return
         yield from _push_along(path, iter([item]))
@@ -341,7 +340,7 @@ def _push_along(path: Sequence[_Stage], items: Iterator[Any]) -> Iterator[Any]:
             item = next(items)
         except StopIteration:
             return
-        except _FailedError:  # from above: what is held here was computed before
+        except _FailedError:  # from upstream: the items held here were computed before
             yield from _finished(path)
             raise
         yield from _push_along(path[1:], path[0].push(item))

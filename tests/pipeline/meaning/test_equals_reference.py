@@ -1,4 +1,4 @@
-"""Random pipelines give what the sequential reference gives, whatever runs at the same time and whoever reads."""
+"""Random pipelines put out the items of the sequential reference, with any concurrency and any way of reading."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ ReadPass = Callable[[Pipeline], Pass]
 
 
 def leaves(items: list[Any]) -> Counter[Any]:
-    """Count the leaves of items, whatever lists they lie in."""
+    """Count the leaves of items in nested lists."""
     return Counter(flattened(items))
 
 
 def run(graph: Graph, threads: int, readings: Sequence[ReadPass], max_failures: int = 0) -> list[Pass]:
-    """Return what the passes of one pipeline give."""
+    """Return the passes of one pipeline."""
     pipeline = build_pipeline(configured(graph), num_threads=threads, max_failures=max_failures)
     try:
         return [read(pipeline) for read in readings]
@@ -35,7 +35,7 @@ def run(graph: Graph, threads: int, readings: Sequence[ReadPass], max_failures: 
 
 
 def check_whole(graph: Graph, found: Pass) -> None:
-    """Compare one pass of a pipeline where nothing fails."""
+    """Compare one pass of a pipeline in which nothing fails with the reference."""
     assert found.failure is None
     expected, _ = evaluate(configured(graph))
     if graph.is_ordered():
@@ -50,15 +50,15 @@ def check_whole(graph: Graph, found: Pass) -> None:
 
 
 @given(graph=graphs(failing=False), threads=THREADS, readings=st.lists(READING, min_size=1, max_size=3))
-def test_gives_what_the_reference_gives(graph: Graph, threads: int, readings: list[ReadPass]) -> None:
-    """Each pass has the reference's items: in its order where every stage keeps it, else each as often."""
+def test_equals_the_reference(graph: Graph, threads: int, readings: list[ReadPass]) -> None:
+    """Each pass has the reference's items: in its order if every stage keeps it, else the same number of each."""
     for found in run(graph, threads, readings):
         check_whole(graph, found)
 
 
 @given(graph=graphs(failing=False), threads=THREADS, count=st.integers(2, 3))
 def test_continuous_sources(graph: Graph, threads: int, count: int) -> None:
-    """A continuous source gives the same pass again and again, and no item moves from one to the next."""
+    """The passes of a continuous source are equal, and no item moves from one to the next."""
     graph = replace(graph, continuous=True)
     for found in run(graph, threads, [read_by_for, read_by_iterator, read_by_for][:count]):
         check_whole(graph, found)
@@ -66,7 +66,7 @@ def test_continuous_sources(graph: Graph, threads: int, count: int) -> None:
 
 @given(graph=graphs(failing=True, ordered=True), threads=THREADS, readings=st.lists(READING, min_size=1, max_size=2))
 def test_in_order_up_to_the_failure(graph: Graph, threads: int, readings: list[ReadPass]) -> None:
-    """Where order is kept, exactly the items before the first failure come, then it; and so again after a restart."""
+    """If the order is kept, exactly the items before the first failure are read, then the failure; in each pass."""
     expected, failure = evaluate(configured(graph))
     for found in run(graph, threads, readings):
         assert found.items == expected
@@ -76,7 +76,7 @@ def test_in_order_up_to_the_failure(graph: Graph, threads: int, readings: list[R
 
 
 def check_failure(found: PipelineFailure, expected: Failure) -> None:
-    """Compare where it failed, on what, and why."""
+    """Compare the stage, the item and the exception of a failure with the reference."""
     assert isinstance(found.__cause__, type(expected.error))
     assert found.__cause__.args == expected.error.args
     if expected.stage is not None:
@@ -86,7 +86,7 @@ def check_failure(found: PipelineFailure, expected: Failure) -> None:
 
 @given(graph=graphs(failing=True, ordered=False), threads=THREADS, read=READING)
 def test_out_of_order_up_to_a_failure(graph: Graph, threads: int, read: ReadPass) -> None:
-    """Where order is free, nothing comes that isn't the reference's, and one of the failures ends it."""
+    """If the order is free, all items are the reference's, and one of the failures ends the pass."""
     found = run(graph, threads, [read])[0]
     whole, _ = evaluate(configured(graph.intact()))
     assert leaves(found.items) <= leaves(whole)
@@ -98,8 +98,8 @@ def test_out_of_order_up_to_a_failure(graph: Graph, threads: int, read: ReadPass
 
 
 @given(graph=graphs(failing=True), threads=THREADS, read=READING)
-def test_without_what_fails(graph: Graph, threads: int, read: ReadPass) -> None:
-    """Where any number of items may be dropped, the rest comes; only a source that fails ends it."""
+def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass) -> None:
+    """If any number of items may be dropped, all others are read; only a failing source ends the pass."""
     pipeline = build_pipeline(configured(graph), num_threads=threads, max_failures=-1)
     try:
         found = read(pipeline)
@@ -123,14 +123,14 @@ def test_without_what_fails(graph: Graph, threads: int, read: ReadPass) -> None:
 
 @given(data=st.data(), threads=THREADS, allowed=st.integers(0, 3))
 def test_as_many_failures_as_allowed(data: Any, threads: int, allowed: int) -> None:
-    """Where one stage fails and order is kept, the n-th failure beyond those allowed ends the pass, exactly there."""
+    """If one stage fails and the order is kept, exactly the first failure beyond the limit ends the pass."""
     graph: Graph = data.draw(graphs(failing=True, ordered=True))
     failing = [stage.name for stage in all_stages(graph.stages) if isinstance(stage, Step) and stage.fails_at]
-    spared = set(failing[1:])
+    made_intact = set(failing[1:])
     graph = replace(
         graph,
         stages=tuple(
-            replace(stage, fails_at=frozenset()) if isinstance(stage, Step) and stage.name in spared else stage
+            replace(stage, fails_at=frozenset()) if isinstance(stage, Step) and stage.name in made_intact else stage
             for stage in graph.stages
         ),
     )

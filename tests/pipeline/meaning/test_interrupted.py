@@ -1,7 +1,7 @@
-"""Random pipelines whose readers leave early, are stopped or interrupted lose nothing, and end no pass early.
+"""Random pipelines whose readers leave early, or are stopped or interrupted, lose no item and end no pass early.
 
-What a reader has when it leaves, or when its read fails, is the beginning of what the sequential reference gives; and
-a read that ends without an exception has read the whole pass.
+The items that a reader has when it leaves, or when its read fails, are a prefix of those of the sequential reference;
+and a read that ends without an exception has read the whole pass.
 """
 
 import itertools
@@ -29,12 +29,12 @@ THREADS = st.integers(1, 3)
 
 
 def expected_of(graph: Graph) -> list[Any]:
-    """Return one pass of the reference."""
+    """Return the items of one pass of the reference."""
     return evaluate(configured(graph))[0]
 
 
-def is_beginning(found: list[Any], whole: list[Any], graph: Graph) -> bool:
-    """Whether items are the first of a pass; where its order is free, whether they are items of it."""
+def is_prefix(found: list[Any], whole: list[Any], graph: Graph) -> bool:
+    """Return whether items are a prefix of a pass, or, if its order is free, a part of it."""
     if graph.is_ordered():
         return found == whole[: len(found)]
     return Counter(flattened(found)) <= Counter(flattened(expected_of(graph.intact())))
@@ -47,7 +47,7 @@ def is_beginning(found: list[Any], whole: list[Any], graph: Graph) -> bool:
     by_get_item=st.booleans(),
 )
 def test_steps_over_a_continuous_source(graph: Graph, threads: int, counts: list[int], *, by_get_item: bool) -> None:
-    """`for`s of so many steps give pass after pass, each whole, and no step twice."""
+    """`for`s that are left after some items read pass after pass, each complete, and no item twice."""
     whole = expected_of(graph)
     pipeline = build_pipeline(configured(replace(graph, continuous=True)), num_threads=threads)
     with pipeline.auto_stop():
@@ -57,7 +57,7 @@ def test_steps_over_a_continuous_source(graph: Graph, threads: int, counts: list
                 assert pipeline.get_item(timeout=PATIENCE_SECONDS) == whole[at]
                 at += 1
                 continue
-            at = at if at < len(whole) or number == 0 else 0  # a rest that is empty is skipped
+            at = at if at < len(whole) or number == 0 else 0  # an empty rest is skipped
             found = list(itertools.islice(pipeline.get_iterator(timeout=PATIENCE_SECONDS), count))
             assert found == whole[at : at + count]
             at = at + count if len(found) == count else 0
@@ -65,7 +65,7 @@ def test_steps_over_a_continuous_source(graph: Graph, threads: int, counts: list
 
 @given(graph=graphs(failing=False, ordered=True), threads=THREADS, counts=st.lists(st.integers(0, 30), max_size=5))
 def test_left_early_over_a_finite_source(graph: Graph, threads: int, counts: list[int]) -> None:
-    """Each `for` begins from the start, however the one before it was left."""
+    """Each `for` reads from the start of the source, wherever the one before it was left."""
     whole = expected_of(graph)
     with build_pipeline(configured(graph), num_threads=threads).auto_stop() as pipeline:
         for count in counts:
@@ -84,7 +84,7 @@ def test_left_early_over_a_finite_source(graph: Graph, threads: int, counts: lis
 def test_stopped_from_another_thread(
     graph: Graph, threads: int, after: int, data: Any, *, continuous: bool, wait: bool
 ) -> None:
-    """A stop at any moment: the reader has read whole passes, or it gets a ClosedError; then everything works again."""
+    """After a stop at any moment, the reader has read the whole pass, or gets a ClosedError or the failure."""
     graph = replace(graph, continuous=continuous)
     by_get_item: bool = data.draw(st.booleans())
     whole, failure = evaluate(configured(graph))
@@ -116,7 +116,7 @@ def test_stopped_from_another_thread(
         except (ClosedError, PipelineFailure) as raised:
             error = raised
     assert pipeline.state == "stopped"
-    assert is_beginning(found, whole, graph)
+    assert is_prefix(found, whole, graph)
     match error:
         case None:
             assert failure is None or graph.drops_last()
@@ -128,14 +128,14 @@ def test_stopped_from_another_thread(
 
 
 def items_of(pipeline: Pipeline[Any], *, by_get_item: bool) -> Iterator[Any]:
-    """Return the items of the pass that runs."""
+    """Return an iterator over the items of the current pass."""
     if not by_get_item:
         return pipeline.get_iterator(timeout=PATIENCE_SECONDS)
     return one_by_one(pipeline)
 
 
 def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
-    """Yield what `get_item` gives."""
+    """Yield the items that `get_item` returns."""
     try:
         while True:
             yield pipeline.get_item(timeout=PATIENCE_SECONDS)
@@ -150,7 +150,7 @@ def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
     continuous=st.booleans(),
 )
 def test_interrupted_by_a_signal_handler(graph: Graph, threads: int, delays: list[float], *, continuous: bool) -> None:
-    """A handler that raises at any moments of two passes changes nothing of what is read."""
+    """A handler that raises at random moments of two passes doesn't change the items that are read."""
     graph = replace(graph, continuous=continuous)
     whole, failure = evaluate(configured(graph))
     with ExitStack() as leaving:
@@ -176,7 +176,7 @@ def read_interrupted(
         try:
             timer.armed = True
             for item in items:
-                found.append(item)  # noqa: PERF402 - what came before an exception stays
+                found.append(item)  # noqa: PERF402 - keeps the items before an exception
             ended = True
             timer.armed = False
         except InterruptedError_:
@@ -193,7 +193,7 @@ def read_interrupted(
     share=st.fractions(0, 1, max_denominator=20),
 )
 def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
-    """Where too few items are tried to judge before, the end judges the share of failures, whatever the shape."""
+    """If fewer than a hundred items are tried, the share of failures is checked at the end, in any graph."""
     tried: list[int] = []
     expected, failure = evaluate(configured(graph), share, tried=tried)
     if tried[0] >= 100:

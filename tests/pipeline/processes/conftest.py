@@ -1,4 +1,4 @@
-"""Processes can be started in each way without a test being blamed for what Python starts once for all of them."""
+"""Fixtures that start, before any test, the helpers that Python starts once and keeps, so that no test leaks them."""
 
 import multiprocessing.forkserver
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def settled_fork_server() -> None:
-    """Start the server that forks, which Python keeps to its end."""
+    """Start the fork server, which Python keeps to its end."""
     multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def settled_shared_memory() -> Iterator[None]:
-    """Have the memory of shared values, which Python keeps to its end."""
+    """Allocate the memory of shared values, which Python keeps to its end."""
     kept = [multiprocessing.RawValue("i"), multiprocessing.RawArray("i", 2)]
     yield
     kept.clear()

@@ -1,4 +1,4 @@
-"""Small pipelines, the ways of reading one pass of them, and a watch over what runs at the same time."""
+"""Small pipelines, four ways of reading a pass, and a gate that counts concurrent calls."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import PipelineFailure
 from penstock.pipeline import Pipeline, PipelineBuilder
 
-PATIENCE_SECONDS = 20.0  # a safety net, where a test would otherwise hang for ever
+PATIENCE_SECONDS = 20.0  # fails a test that would otherwise hang
 
 
 def build(source: Any = range(10), op: Any = abs, *, continuous: bool = False, **how: Any) -> Pipeline:
@@ -19,19 +19,19 @@ def build(source: Any = range(10), op: Any = abs, *, continuous: bool = False, *
 
 
 class Again:
-    """A source that begins anew in each pass."""
+    """A source that makes a new iterator for each pass."""
 
     def __init__(self, numbers: Callable[[], Iterator[Any]]) -> None:
         self._numbers = numbers
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin."""
+        """Return a new iterator."""
         return self._numbers()
 
 
 @dataclass
 class Pass:
-    """What one pass over the source gave, and how it ended."""
+    """The items of one pass over the source, and its failure."""
 
     items: list[Any] = field(default_factory=list)
     failure: PipelineFailure | None = None
@@ -39,7 +39,7 @@ class Pass:
 
 @contextmanager
 def watched(pipeline: Pipeline) -> Generator[None]:
-    """Let no read inside hang for ever: one that does is ended by a `stop`, and fails."""
+    """Stop the pipeline if a read inside the block hangs, and fail."""
     hung = threading.Event()
 
     def end() -> None:
@@ -58,7 +58,7 @@ def watched(pipeline: Pipeline) -> Generator[None]:
 
 
 def read_by_for(pipeline: Pipeline) -> Pass:
-    """Read by a `for`."""
+    """Read a pass by a `for`."""
     found = Pass()
     try:
         with watched(pipeline):
@@ -70,7 +70,7 @@ def read_by_for(pipeline: Pipeline) -> Pass:
 
 
 def read_by_iterator(pipeline: Pipeline) -> Pass:
-    """Read by an iterator with a time-out."""
+    """Read a pass by an iterator with a timeout."""
     found = Pass()
     try:
         for item in pipeline.get_iterator(timeout=PATIENCE_SECONDS):
@@ -81,9 +81,9 @@ def read_by_iterator(pipeline: Pipeline) -> Pass:
 
 
 def read_by_get_item(pipeline: Pipeline) -> Pass:
-    """Read item by item."""
+    """Read a pass by `get_item`."""
     found = Pass()
-    iter(pipeline)  # begins a new pass, if something of this one was read
+    iter(pipeline)  # starts a new pass, if something of this one was read
     try:
         while True:
             found.items.append(pipeline.get_item(timeout=PATIENCE_SECONDS))
@@ -95,7 +95,7 @@ def read_by_get_item(pipeline: Pipeline) -> Pass:
 
 
 def read_by_async_for(pipeline: Pipeline) -> Pass:
-    """Read by an `async for` in an event loop of one's own."""
+    """Read a pass by an `async for` in another event loop."""
     found = Pass()
 
     async def read() -> None:
@@ -119,49 +119,55 @@ READINGS: list[Callable[[Pipeline], Pass]] = [
 
 
 class Gate:
-    """A gate that functions wait at, and which tells how many wait and how many waited at most."""
+    """A gate at which functions wait; it counts how many wait now, how many waited at most, and how many came.
+
+    Attributes:
+        inside: how many functions are inside now.
+        peak: the largest number that were inside at the same time.
+        entered: how many have entered so far.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._is_open = False
         self.inside = 0
-        self.most = 0
+        self.peak = 0
         self.entered = 0
 
     def __enter__(self) -> None:
-        """Be counted as inside."""
+        """Count one more inside."""
         with self._changed:
             self.inside += 1
             self.entered += 1
-            self.most = max(self.most, self.inside)
+            self.peak = max(self.peak, self.inside)
             self._changed.notify_all()
 
     def __exit__(self, *_: object) -> None:
-        """Be inside no longer."""
+        """Count one less inside."""
         with self._changed:
             self.inside -= 1
             self._changed.notify_all()
 
     def pass_through(self) -> None:
-        """Wait inside until it is open."""
+        """Wait inside until the gate is open."""
         with self, self._changed:
             assert self._changed.wait_for(lambda: self._is_open, PATIENCE_SECONDS)
 
     def open(self) -> None:
-        """Let everybody go, and whoever comes."""
+        """Release all functions inside, and let later ones pass."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
-    def wait_until(self, is_so: Callable[["Gate"], bool]) -> None:
-        """Wait until something holds for the counts."""
+    def wait_until(self, condition: Callable[["Gate"], bool]) -> None:
+        """Wait until a condition on the counts is true."""
         with self._changed:
-            assert self._changed.wait_for(lambda: is_so(self), PATIENCE_SECONDS)
+            assert self._changed.wait_for(lambda: condition(self), PATIENCE_SECONDS)
 
 
 @contextmanager
 def gate() -> Generator[Gate]:
-    """Give a gate that is open in the end, whatever happens."""
+    """Yield a gate that is opened at the end of the block, even after an error."""
     made = Gate()
     try:
         yield made

@@ -1,4 +1,4 @@
-"""How much happens at once and ahead: never more calls than asked for, and never more items than there is room for."""
+"""The limits of a pipeline: calls never exceed the concurrency of their stage, nor waiting items the room for them."""
 
 import asyncio
 import itertools
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.each_value
 Order = Literal["input", "completion"]
 ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
-MAX_IN_A_CHANNEL = 1024  # of items that cost nothing, where the user gives no bound
-FEW_AHEAD = 64  # generous for a few channels of at most two items, and what is between them
-MAX_AHEAD = 3 * 4 * MAX_IN_A_CHANNEL  # channels and what is between them, where items are lists of up to four
+MAX_IN_A_CHANNEL = 1024  # of cheap items, if the user sets no limit
+FEW_AHEAD = 64  # ample for a few channels of at most two items, and the lanes between them
+MAX_AHEAD = 3 * 4 * MAX_IN_A_CHANNEL  # three channels whose items are lists of up to four
 
 
 def can_be(kind: Kind, order: Order) -> bool:
-    """Whether a stage may be both."""
+    """Return whether a stage may have this kind and this order."""
     return not (kind == "async generator" and order == "input")
 
 
@@ -31,8 +31,8 @@ def can_be(kind: Kind, order: Order) -> bool:
 @pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
 @pytest.mark.parametrize("concurrency", [1, 2, 5])
 @pytest.mark.parametrize("threads", [1, 3, 6])
-def test_as_many_calls_as_asked_for(order: Order, kind: Kind, concurrency: int, threads: int) -> None:
-    """With threads enough a stage has as many items in its op as it was told, and never more; else one a thread."""
+def test_as_many_calls_as_the_concurrency(order: Order, kind: Kind, concurrency: int, threads: int) -> None:
+    """A stage runs as many calls as its concurrency, or as there are threads if these are fewer, and never more."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -46,7 +46,7 @@ def test_as_many_calls_as_asked_for(order: Order, kind: Kind, concurrency: int, 
             calls.wait_until(lambda now: now.inside == expected)
             calls.open()
             found = [*pipeline]
-    assert calls.most <= expected
+    assert calls.peak <= expected
     assert sorted(found) == [*range(60)]
     if order == "input" or concurrency == 1:
         assert found == [*range(60)]
@@ -55,8 +55,8 @@ def test_as_many_calls_as_asked_for(order: Order, kind: Kind, concurrency: int, 
 @ORDERS
 @pytest.mark.parametrize("kind", ["async", "async generator"])
 @pytest.mark.parametrize("concurrency", [1, 2, 5])
-def test_as_many_coroutines_as_asked_for(order: Order, kind: Kind, concurrency: int) -> None:
-    """An async stage has as many items in its op as it was told, once there are so many, and never more."""
+def test_as_many_coroutines_as_the_concurrency(order: Order, kind: Kind, concurrency: int) -> None:
+    """An async stage runs as many calls as its concurrency, once there are as many items, and never more."""
     if not can_be(kind, order):
         return
     calls = Gate()
@@ -74,7 +74,7 @@ def test_as_many_coroutines_as_asked_for(order: Order, kind: Kind, concurrency: 
     builder.pipe(wait if kind == "async" else generate, concurrency=concurrency, output_order=order)
     with builder.add_sink(5).build(num_threads=1).auto_stop() as pipeline:
         found = [*pipeline]
-    assert calls.most == concurrency
+    assert calls.peak == concurrency
     assert sorted(found) == [*range(200)]
     if order == "input" or concurrency == 1:
         assert found == [*range(200)]
@@ -85,10 +85,10 @@ def test_as_many_coroutines_as_asked_for(order: Order, kind: Kind, concurrency: 
 @pytest.mark.parametrize("source", ["at once", "one by one"])
 @pytest.mark.parametrize("options", [{}, {"max_items": 1}, {"max_bytes": 1}])
 @pytest.mark.parametrize("statistics", [False, True])
-def test_every_call_that_may_run_begins_before_one_ends(
+def test_every_allowed_call_starts_before_one_ends(
     order: Order, kind: Kind, source: str, options: dict[str, Any], *, statistics: bool
 ) -> None:
-    """While items wait and fewer calls than allowed are under way, further ones begin, however long the first take."""
+    """While items wait and fewer calls than allowed are under way, further calls start, however long the first take."""
     if not can_be(kind, order):
         return
     calls = Gate()
@@ -117,12 +117,12 @@ def test_every_call_that_may_run_begins_before_one_ends(
     with builder.add_sink(5).build(num_threads=1, statistics=statistics).auto_stop() as pipeline:
         iterator = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
         assert sorted(iterator) == [*range(250)]
-    assert calls.most == 100
+    assert calls.peak == 100
 
 
 @pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
 def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
-    """Plain functions that wait run on as many threads as there are, however long the first call takes."""
+    """Plain functions that wait run on all threads, however long the first call takes."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -136,8 +136,8 @@ def test_every_thread_is_used_before_a_call_ends(kind: Kind) -> None:
             assert sorted(pipeline) == [*range(250)]
 
 
-def test_a_slow_router_holds_back_no_coroutine() -> None:
-    """A plain router that waits runs on a thread: coroutines go on meanwhile, also those that it waits for."""
+def test_a_slow_router_blocks_no_coroutine() -> None:
+    """A plain router that waits runs on a thread: coroutines run meanwhile, even one that the router waits for."""
     ticked = threading.Event()
 
     def route(item: int) -> int:
@@ -157,7 +157,7 @@ def test_a_slow_router_holds_back_no_coroutine() -> None:
 
 
 def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
-    """An async router gets one item after the other, in their order."""
+    """An async router gets one item at a time, in order."""
     calls = Gate()
     routed: list[int] = []
 
@@ -171,13 +171,13 @@ def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
     with builder.build(num_threads=1).auto_stop() as pipeline:
         assert sorted(pipeline) == [*range(60)]
     assert routed == [*range(60)]
-    assert calls.most == 1
+    assert calls.peak == 1
 
 
 @OF_EACH_KIND
 @ORDERS
 def test_one_at_a_time(kind: Kind, order: Order) -> None:
-    """With concurrency 1 calls follow one another, in the order of the items, however many threads there are."""
+    """With concurrency 1, calls run one after the other, in the order of the items, on any number of threads."""
     if not can_be(kind, order):
         return
     calls = Gate()
@@ -192,10 +192,10 @@ def test_one_at_a_time(kind: Kind, order: Order) -> None:
     with builder.add_sink(4).build(num_threads=4).auto_stop() as pipeline:
         assert [*pipeline] == [*range(500)]
     assert called == [*range(500)]
-    assert calls.most == 1
+    assert calls.peak == 1
 
 
-def test_a_slow_item_holds_back_only_what_comes_after_it() -> None:
+def test_a_slow_item_delays_only_the_items_after_it() -> None:
     """In completion order others overtake a slow item; in input order they wait for it, and none is lost."""
     for order in ("completion", "input"):
         with gate() as slow:
@@ -223,7 +223,7 @@ def test_a_slow_item_holds_back_only_what_comes_after_it() -> None:
 @ORDERS
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_none_and_skip(kind: Kind, order: Order, concurrency: int) -> None:
-    """None is an item like any other, whereas SKIP leaves its item out, and the order stays."""
+    """None is an item like any other; SKIP skips its item, and the order is kept."""
     if not can_be(kind, order):
         return
     given: list[Any] = [None, 1, None, 2, 3, None, 4]
@@ -244,7 +244,7 @@ def test_none_and_skip(kind: Kind, order: Order, concurrency: int) -> None:
 
 
 class Counting:
-    """An endless source that tells how many items were taken."""
+    """An endless source that counts the items taken from it."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -257,7 +257,7 @@ class Counting:
 
 
 class CountingAsync(Counting):
-    """The same, asynchronously."""
+    """An endless async source that counts the items taken from it."""
 
     async def __aiter__(self) -> AsyncIterator[int]:
         """Count."""
@@ -279,11 +279,11 @@ SHAPES: dict[str, Callable[[PipelineBuilder], PipelineBuilder]] = {
 }
 
 
-UNBOUNDED = {"flat", "paths"}  # stages that can't be told how much may wait before them
+UNBOUNDED = {"flat", "paths"}  # have stages that take no `max_items`
 
 
 def run_something_else(count: int = 2000) -> None:
-    """Take the time that another pipeline needs for so many items."""
+    """Let time pass: run another pipeline over `count` items."""
     other = PipelineBuilder().add_source(range(count)).pipe(abs).add_sink(8).build(num_threads=2)
     with other.auto_stop():
         assert sum(1 for _ in other) == count
@@ -291,8 +291,8 @@ def run_something_else(count: int = 2000) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("source", [Counting, CountingAsync])
-def test_nobody_reads(shape: str, source: type[Counting]) -> None:
-    """A pipeline that isn't read takes some items from its source and then no more, however long it is left alone."""
+def test_an_unread_pipeline_stops_taking_items(shape: str, source: type[Counting]) -> None:
+    """A pipeline that isn't read takes a limited number of items from its source, and then none."""
     counting = source()
     with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
         first = pipeline.get_item(timeout=PATIENCE_SECONDS)
@@ -306,7 +306,7 @@ def test_nobody_reads(shape: str, source: type[Counting]) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_slow_reader(shape: str) -> None:
-    """However many items are read, the source is ahead by no more than at the beginning."""
+    """The source is never further ahead of the reader than the channels have room."""
     counting = Counting()
     with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
         for number in range(2_000):
@@ -315,7 +315,7 @@ def test_a_slow_reader(shape: str) -> None:
 
 
 def test_slow_items_are_not_taken_far_ahead() -> None:
-    """Of items that an op takes long for only a few wait: those in the op, and a chunk of what is quick to make."""
+    """Before a slow op only as many items wait as its channel has room for."""
     counting = Counting()
     with gate() as calls:
 
@@ -332,8 +332,8 @@ def test_slow_items_are_not_taken_far_ahead() -> None:
             calls.open()
 
 
-def test_items_of_two_pipelines_keep_apart() -> None:
-    """Two pipelines of one config run side by side, each with its own aggregates and order."""
+def test_two_pipelines_of_one_config_share_nothing() -> None:
+    """Two pipelines of one config run at the same time, each with its own aggregators and order."""
     config = PipelineBuilder().add_source(range(101)).pipe(abs).aggregate(10).add_sink()
     first, second = config.build(num_threads=1), config.build(num_threads=2)
     found: list[list[Any]] = []

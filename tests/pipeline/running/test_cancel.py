@@ -1,7 +1,7 @@
-"""Stopped at its 1st, 2nd, 3rd … await, a pipeline ends, closes what it opened, and leaves nothing behind.
+"""Stopped at its 1st, 2nd, 3rd … await, a pipeline ends, closes everything it opened, and leaks nothing.
 
-Every task of the pipeline's event loop is driven by a wrapper that counts its suspensions. At the n-th the loop is held
-until `stop` has told it to end, so each run stops somewhere else, wherever that is.
+A wrapper drives every task of the pipeline's event loop and counts its suspensions. At the n-th, the loop is held until
+`stop` has been called, so each run stops at another point.
 """
 
 import asyncio
@@ -18,44 +18,44 @@ from tests.pipeline.running.reading import PATIENCE_SECONDS
 
 Arguments = TypeVarTuple("Arguments")
 
-MAX_STOPS = 40  # of the awaits of a run, so many are tried, spread evenly
-HOLD_SECONDS = 0.5  # a safety net: `stop` that tells the loop nothing must not hold it for ever
+MAX_STOPS = 40  # how many of a run's awaits are tried, spread evenly
+HOLD_SECONDS = 0.5  # a limit for a `stop` that doesn't call the loop
 
 
 class Held(Coroutine[Any, Any, Any]):
-    """A coroutine that says each time that it waits."""
+    """A coroutine that calls a function each time that it is suspended."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], waits: Callable[[], None]) -> None:
         self._coroutine = coroutine
         self._waits = waits
 
     def send(self, value: Any, /) -> Any:
-        """Go on."""
+        """Resume."""
         waited = self._coroutine.send(value)
         self._waits()
         return waited
 
     def throw(self, *error: Any) -> Any:
-        """Go on with an exception."""
+        """Resume with an exception."""
         waited = self._coroutine.throw(*error)
         self._waits()
         return waited
 
     def close(self) -> None:
-        """End it."""
+        """Close the coroutine."""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Wait for its end."""
+        """Await the coroutine."""
         return self._coroutine.__await__()
 
 
 class Stopping:
-    """Counts the awaits of all tasks of new loops, and at the n-th has somebody stop the pipeline."""
+    """Counts the awaits of all tasks of new loops, and lets another thread stop the pipeline at the n-th."""
 
     def __init__(self, stop_at: int) -> None:
         self._stop_at = stop_at
-        self._told = threading.Event()
+        self._requested = threading.Event()
         self._stopper = 0
         self.waits = 0
         self.reached = threading.Event()
@@ -69,16 +69,16 @@ class Stopping:
         return loop
 
     def stop_when_reached(self, pipeline: Pipeline) -> None:
-        """Stop it when it is time, from the thread that this is called in."""
+        """Stop the pipeline at the n-th await, in the calling thread."""
         self._stopper = threading.get_ident()
         if self.reached.wait(PATIENCE_SECONDS):
             pipeline.stop(timeout=PATIENCE_SECONDS)
-            self._told.set()
+            self._requested.set()
 
     def note_call(self) -> None:
-        """Go on if it was the stopping thread that told the loop something."""
+        """Release the loop if the stopping thread has called it."""
         if threading.get_ident() == self._stopper:
-            self._told.set()
+            self._requested.set()
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> asyncio.Task[Any]:
         return asyncio.Task(Held(coroutine, self._count), loop=loop, **keywords)
@@ -87,7 +87,7 @@ class Stopping:
         self.waits += 1
         if self.waits == self._stop_at:
             self.reached.set()
-            self._told.wait(HOLD_SECONDS)
+            self._requested.wait(HOLD_SECONDS)
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -107,7 +107,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class Opened:
-    """Counts what is opened, and what has been closed of it."""
+    """Counts how often something was opened, and how often it was closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Opened:
 
 
 class Source:
-    """Numbers, plainly or asynchronously, from something that is open meanwhile."""
+    """A source of numbers that is open while it is iterated over."""
 
     def __init__(self, opened: Opened, count: int = 12) -> None:
         self._opened = opened
@@ -139,7 +139,7 @@ class Source:
 
 
 class AsyncSource(Source):
-    """Asynchronously, with something to wait for in the end, too."""
+    """An async source of numbers, which also awaits at its end."""
 
     async def __aiter__(self) -> AsyncIterator[int]:
         """Iterate."""
@@ -153,7 +153,7 @@ class AsyncSource(Source):
 
 
 def sync_function(opened: Opened) -> Any:
-    """Return a function that opens something while it runs."""
+    """Return a function that is open while it runs."""
 
     def apply(item: int) -> int:
         with opened:
@@ -163,7 +163,7 @@ def sync_function(opened: Opened) -> Any:
 
 
 def async_function(opened: Opened) -> Any:
-    """Return an async one, which waits in the end, too."""
+    """Return an async function, which also awaits at its end."""
 
     async def apply(item: int) -> int:
         with opened:
@@ -188,7 +188,7 @@ def generator(opened: Opened) -> Any:
 
 
 def async_generator(opened: Opened) -> Any:
-    """Return an async generator, which waits in the end, too."""
+    """Return an async generator, which also awaits at its end."""
 
     async def generate(item: int) -> AsyncIterator[int]:
         with opened:
@@ -252,7 +252,7 @@ SHAPES: dict[str, Callable[[Opened], PipelineBuilder]] = {
 
 
 def run_and_stop(monkeypatch: pytest.MonkeyPatch, build: Callable[[Opened], PipelineBuilder], stop_at: int) -> int:
-    """Run three passes at most, stop at an await, and return how many awaits there were."""
+    """Run at most three passes, stop at an await, and return how many awaits there were."""
     stopping, opened = Stopping(stop_at), Opened()
     monkeypatch.setattr(asyncio, "new_event_loop", stopping.new_loop)
     monkeypatch.setattr(asyncio.events, "new_event_loop", stopping.new_loop)
@@ -272,7 +272,7 @@ def run_and_stop(monkeypatch: pytest.MonkeyPatch, build: Callable[[Opened], Pipe
 
 
 def read_until_stopped(pipeline: Pipeline, stopping: Stopping) -> None:
-    """Read passes until somebody stops the pipeline."""
+    """Read passes until the pipeline is stopped."""
     for _ in range(3):
         try:
             for _ in pipeline.get_iterator(timeout=PATIENCE_SECONDS):
@@ -285,7 +285,7 @@ def read_until_stopped(pipeline: Pipeline, stopping: Stopping) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_stopped_at_every_await(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing hangs and nothing stays open, wherever the stop comes; the loop has nothing to complain about."""
+    """Wherever the stop comes, nothing hangs, nothing stays open, and the loop reports no error."""
     total = run_and_stop(monkeypatch, SHAPES[shape], stop_at=10**9)
     assert total > 20
     for stop_at in sorted({*range(1, 13), *range(1, total, max(total // MAX_STOPS, 1))}):

@@ -1,4 +1,4 @@
-"""What fails is told where it is read: which stage, on which item, and the user's own exception as the cause."""
+"""A failure is raised by the read, with the stage, the item, and the user's exception as its cause."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 def broken_at(number: int, error: BaseException) -> Callable[[Any], Any]:
-    """Return a function that gives its item, and raises for one."""
+    """Return a function that returns its item, but raises for one."""
 
     def raise_at_one(item: Any) -> Any:
         if item == number:
@@ -34,7 +34,7 @@ def broken_at(number: int, error: BaseException) -> Callable[[Any], Any]:
 
 
 def run(builder: PipelineBuilder, *, max_failures: int | Fraction = 0) -> Pass:
-    """Read one pass of what was built."""
+    """Build the pipeline, and read one pass."""
     pipeline = builder.add_sink().build(num_threads=3, max_failures=max_failures)
     try:
         return read_by_for(pipeline)
@@ -47,7 +47,7 @@ def run(builder: PipelineBuilder, *, max_failures: int | Fraction = 0) -> Pass:
 @CONCURRENCIES
 @pytest.mark.parametrize("number", [0, 20, 39])
 def test_an_op_raises(kind: Kind, order: Order, concurrency: int, number: int) -> None:
-    """The failure names stage and item, and is caused by the very exception, with the frame it was raised in."""
+    """The failure has the stage, the item, and as its cause the same exception, with the frame that raised it."""
     if kind == "async generator" and order == "input":
         return
     error = BrokenError("mine")
@@ -68,7 +68,7 @@ def test_an_op_raises(kind: Kind, order: Order, concurrency: int, number: int) -
 
 
 class _Numbers:
-    """Iterates over numbers, in one way or the other, and raises before one of them."""
+    """An iterable of numbers that raises before one of them."""
 
     def __init__(self, fails_at: int, error: BaseException) -> None:
         self._fails_at = fails_at
@@ -82,7 +82,7 @@ class _Numbers:
 
 
 class SyncNumbers(_Numbers):
-    """Plainly."""
+    """A plain iterable."""
 
     def __iter__(self) -> Iterator[int]:
         """Iterate."""
@@ -90,7 +90,7 @@ class SyncNumbers(_Numbers):
 
 
 class AsyncNumbers(_Numbers):
-    """Asynchronously."""
+    """An async iterable."""
 
     async def __aiter__(self) -> AsyncIterator[int]:
         """Iterate."""
@@ -100,7 +100,7 @@ class AsyncNumbers(_Numbers):
 
 
 class NotIterable(_Numbers):
-    """Not at all: `iter` raises."""
+    """An iterable on which `iter` raises."""
 
     def __iter__(self) -> Iterator[int]:
         """Raise."""
@@ -111,7 +111,7 @@ class NotIterable(_Numbers):
 @pytest.mark.parametrize("number", [0, 13, 29])
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_source_raises(source: Callable[[int, BaseException], Any], number: int, *, continuous: bool) -> None:
-    """What a source raises comes after all the items that it gave."""
+    """An exception of the source is raised after all items before it."""
     error = BrokenError("mine")
     builder = PipelineBuilder().add_source(source(number, error), continuous=continuous)
     found = run(builder.pipe(str, concurrency=3, output_order="input"))
@@ -120,8 +120,8 @@ def test_a_source_raises(source: Callable[[int, BaseException], Any], number: in
     assert found.items == [str(item) for item in range(number)]
 
 
-def test_a_source_that_cannot_be_iterated() -> None:
-    """What `iter` of a source raises is told as what its items raise."""
+def test_a_source_whose_iter_raises() -> None:
+    """An exception of `iter(source)` is the cause of a failure like that of an item."""
     error = BrokenError("mine")
     found = run(PipelineBuilder().add_source(NotIterable(0, error)))
     assert found.items == []
@@ -131,13 +131,13 @@ def test_a_source_that_cannot_be_iterated() -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_router_raises(kind: Kind) -> None:
-    """The failure names the branching stage and the item."""
+    """The failure has the router's stage and the item."""
     error = BrokenError("mine")
     router = of_kind(kind, _route(error))
-    builder = PipelineBuilder().add_source(range(9)).path_variants(router, [[], []], name="fork")
+    builder = PipelineBuilder().add_source(range(9)).path_variants(router, [[], []], name="route")
     found = run(builder)
     assert found.failure is not None
-    assert (found.failure.stage, found.failure.item) == ("fork", "5")
+    assert (found.failure.stage, found.failure.item) == ("route", "5")
     assert found.failure.__cause__ is error
     assert set(found.items) <= set(range(9)) - {5}
 
@@ -148,39 +148,39 @@ def _route(error: Exception) -> Callable[[int], int]:
 
 
 @pytest.mark.parametrize("path", [2, -1, "0", None])
-def test_a_router_names_no_path(path: Any) -> None:
-    """A router that gives what is no path's number ends the pipeline, however many items may be dropped."""
+def test_a_router_returns_no_path(path: Any) -> None:
+    """A router whose result is not a path's number ends the pipeline, even if any number of items may be dropped."""
 
     async def route(_: int) -> Any:
         return path
 
     routers: list[Callable[[int], Any]] = [lambda _: path, route]
     for router in routers:
-        found = run(PipelineBuilder().add_source([7]).path_variants(router, [[], []], name="fork"), max_failures=-1)
+        found = run(PipelineBuilder().add_source([7]).path_variants(router, [[], []], name="route"), max_failures=-1)
         assert found.items == []
         assert found.failure is not None
-        assert (found.failure.stage, found.failure.item) == ("fork", "7")
+        assert (found.failure.stage, found.failure.item) == ("route", "7")
         assert isinstance(found.failure.__cause__, UsageError)
 
 
 class BrokenAggregator:
-    """Collects pairs, and raises where it is told to."""
+    """An aggregator of pairs, one of whose methods raises."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, raising: str) -> None:
+        self.raising = raising
         self.items: list[int] = []
 
     def accumulate(self, item: int) -> list[int] | None:
-        """Take an item."""
-        if self.where == "accumulate" and item == 4:
-            raise BrokenError(self.where)
+        """Add an item."""
+        if self.raising == "accumulate" and item == 4:
+            raise BrokenError(self.raising)
         self.items.append(item)
         return self._take() if len(self.items) == 2 else None
 
     def flush(self) -> list[int] | None:
-        """Give the rest."""
-        if self.where == "flush":
-            raise BrokenError(self.where)
+        """Return the rest."""
+        if self.raising == "flush":
+            raise BrokenError(self.raising)
         return self._take() or None
 
     def _take(self) -> list[int]:
@@ -188,20 +188,20 @@ class BrokenAggregator:
         return items
 
 
-@pytest.mark.parametrize("where", ["accumulate", "flush"])
+@pytest.mark.parametrize("raising", ["accumulate", "flush"])
 @pytest.mark.parametrize("as_factory", [False, True])
-def test_an_aggregator_raises(where: str, *, as_factory: bool) -> None:
-    """What an aggregator raises comes after the batches before it, for an item or at the end."""
-    aggregator: Any = (lambda: BrokenAggregator(where)) if as_factory else BrokenAggregator(where)
+def test_an_aggregator_raises(raising: str, *, as_factory: bool) -> None:
+    """An exception of an aggregator, for an item or at the end, is raised after the batches before it."""
+    aggregator: Any = (lambda: BrokenAggregator(raising)) if as_factory else BrokenAggregator(raising)
     found = run(PipelineBuilder().add_source(range(5)).aggregate(aggregator))
     assert found.items == [[0, 1], [2, 3]]
     assert found.failure is not None
     assert isinstance(found.failure.__cause__, BrokenError)
-    assert found.failure.__cause__.args == (where,)
+    assert found.failure.__cause__.args == (raising,)
 
 
-def test_an_item_without_items() -> None:
-    """Taking apart what isn't iterable is a failure of that item, after those before it."""
+def test_disaggregating_an_item_that_is_not_iterable() -> None:
+    """An item that isn't iterable makes `disaggregate` fail on it, after the elements before it."""
     found = run(PipelineBuilder().add_source([[1, 2], [], 3, [4]]).disaggregate())
     assert found.items == [1, 2]
     assert found.failure is not None
@@ -215,14 +215,14 @@ def test_an_item_without_items() -> None:
     ids=repr,
 )
 @OF_EACH_KIND
-def test_what_means_something_to_others(error: BaseException, kind: Kind) -> None:
-    """An exception that elsewhere ends loops, tasks or programs fails an item here, as any other does."""
+def test_an_op_raises_an_exception_that_controls_programs(error: BaseException, kind: Kind) -> None:
+    """An exception that elsewhere ends loops, tasks or programs is a failure of its item, like any other."""
     found = run(PipelineBuilder().add_source(range(9)).pipe(of_kind(kind, broken_at(5, error)), name="broken"))
     failure = found.failure
     assert failure is not None
     assert (failure.stage, failure.item) == ("broken", "5")
     cause = failure.__cause__
-    if isinstance(cause, RuntimeError):  # Python makes it of a StopIteration that leaves a generator or coroutine
+    if isinstance(cause, RuntimeError):  # Python raises it for a StopIteration that leaves a generator or coroutine
         cause = cause.__cause__
     assert cause is error
     assert found.items == [*range(5)]
@@ -230,10 +230,10 @@ def test_what_means_something_to_others(error: BaseException, kind: Kind) -> Non
 
 @pytest.mark.parametrize("error", [StopIteration(1), asyncio.CancelledError(), SystemExit(3), EOFError()], ids=repr)
 @pytest.mark.parametrize("source", [SyncNumbers, AsyncNumbers])
-def test_a_source_that_raises_what_means_something(
+def test_a_source_raises_an_exception_that_controls_programs(
     error: BaseException, source: Callable[[int, BaseException], Any]
 ) -> None:
-    """So it is with sources."""
+    """An exception that elsewhere ends loops, tasks or programs is a failure of the source, like any other."""
     found = run(PipelineBuilder().add_source(source(5, error)))
     assert found.items == [*range(5)]
     assert found.failure is not None
@@ -245,8 +245,8 @@ def test_a_source_that_raises_what_means_something(
 @CONCURRENCIES
 @pytest.mark.parametrize("allowed", [0, 1, 3, 4, -1])
 @pytest.mark.parametrize("of_the_stage", [False, True])
-def test_so_many_may_be_dropped(order: Order, concurrency: int, allowed: int, *, of_the_stage: bool) -> None:
-    """Items that fail are left out and listed, up to the number allowed; the next failure ends the pass."""
+def test_a_number_of_items_may_be_dropped(order: Order, concurrency: int, allowed: int, *, of_the_stage: bool) -> None:
+    """Items that fail are dropped and listed, up to the allowed number; the next failure ends the pass."""
     builder = PipelineBuilder().add_source([1, 0, 2, 0, 3, 0, 4, 0, 5])
     builder.pipe(
         lambda item: 60 // item,
@@ -269,8 +269,8 @@ def test_so_many_may_be_dropped(order: Order, concurrency: int, allowed: int, *,
         assert found.items == [60, 30, 20, 15, 12][: 5 if whole else allowed + 1]
 
 
-def test_a_stage_of_its_own_count_leaves_the_common_one_alone() -> None:
-    """Failures of a stage that has its own bound don't count for the others, nor the others' for it."""
+def test_a_stage_with_its_own_limit_counts_by_itself() -> None:
+    """Failures of a stage with its own limit don't count against the pipeline's, and the other way round."""
     builder = PipelineBuilder().add_source(range(10))
     builder.pipe(lambda item: (1 / (item % 2), item)[1], name="own", max_failures=5)
     builder.pipe(lambda item: (1 / (item % 5), item)[1], name="common")
@@ -286,7 +286,7 @@ def test_a_stage_of_its_own_count_leaves_the_common_one_alone() -> None:
         (10, [0], True),
         (10, [0, 1], False),  # at the end
         (99, range(10), False),
-        (200, range(20), True),  # all of them among the first hundred, when it is too early to tell
+        (200, range(20), True),  # all among the first hundred, before the share is checked
         (1000, range(9, 1000, 10), True),  # never more than one in ten
         (1000, [*range(99), 200], False),
         (1000, range(0, 1000, 9), False),
@@ -294,7 +294,7 @@ def test_a_stage_of_its_own_count_leaves_the_common_one_alone() -> None:
 )
 @pytest.mark.parametrize("of_the_stage", [False, True])
 def test_a_share_may_be_dropped(count: int, failing: Sequence[int], *, is_whole: bool, of_the_stage: bool) -> None:
-    """A share of the items may fail; it is looked at from the hundredth on, and at the end."""
+    """A share of the items may fail; it is checked from the hundredth on, and at the end."""
     share = Fraction(1, 10)
     builder = PipelineBuilder().add_source(range(count))
 
@@ -318,7 +318,7 @@ def truncated() -> NoReturn:
 
 
 class Held:
-    """Something large that a function makes, or is given."""
+    """An argument or local of a function."""
 
     def __repr__(self) -> str:
         return "Held()"
@@ -327,8 +327,8 @@ class Held:
 @OF_EACH_KIND
 @CONCURRENCIES
 @pytest.mark.parametrize("chained", [False, True])
-def test_what_was_dropped_keeps_nothing_of_its_calls(kind: Kind, concurrency: int, *, chained: bool) -> None:
-    """Neither the item nor a local of a function that failed lives on; the text of the traceback does, in a note."""
+def test_a_dropped_item_keeps_no_frames(kind: Kind, concurrency: int, *, chained: bool) -> None:
+    """Neither the item nor a local of a function that failed is kept; the text of the traceback is, in a note."""
     made: list[weakref.ref[Held]] = []
 
     def decode(data: Held) -> Held:
@@ -358,8 +358,8 @@ def test_what_was_dropped_keeps_nothing_of_its_calls(kind: Kind, concurrency: in
         assert "BrokenError: truncated" in text
 
 
-def test_an_observer_sees_the_traceback_of_what_is_dropped() -> None:
-    """While an observer is called the exception has its traceback."""
+def test_an_observer_sees_the_traceback_of_a_dropped_item() -> None:
+    """The exception still has its traceback while an observer is called."""
     seen: list[str] = []
 
     def observe(event: object) -> None:
@@ -373,12 +373,12 @@ def test_an_observer_sees_the_traceback_of_what_is_dropped() -> None:
 
 
 def parse(text: str) -> int:
-    """Make a number of a text."""
+    """Return the number in a text."""
     return int(text)
 
 
-def test_an_exception_that_is_raised_again_and_again_is_noted_once() -> None:
-    """One exception object that many items fail on gets one note."""
+def test_an_exception_raised_for_many_items_gets_one_note() -> None:
+    """One exception object, raised for many items, gets one note."""
     error = BrokenError("always")
 
     def fail(_: object) -> None:
@@ -391,8 +391,8 @@ def test_an_exception_that_is_raised_again_and_again_is_noted_once() -> None:
     assert len(error.__notes__) == 1
 
 
-def test_a_coroutine_that_hands_its_exception_on_goes_on() -> None:
-    """A task of the user's that gives an exception to the stage and lives on isn't touched when the item is dropped."""
+def test_a_task_that_passed_on_an_exception_continues() -> None:
+    """A user's task that passed an exception to the stage continues to run when the item is dropped."""
     requests: asyncio.Queue[tuple[int, asyncio.Future[int]]] = asyncio.Queue()
     served: list[int] = []
 
@@ -431,17 +431,17 @@ def refuse_thirds(item: int) -> int:
 
 
 def refusing(count: int = 30) -> PipelineBuilder:
-    """Return a pipeline of which a third fails, up to its stages."""
+    """Return a builder with a source and a stage that fails on a third of the items."""
     return PipelineBuilder().add_source(range(count)).pipe(refuse_thirds, name="refuse", concurrency=2)
 
 
 def merged(order: Literal["arrival", "turns"]) -> Merge:
-    """Return two of them, merged."""
+    """Return two such pipelines, merged."""
     return Merge((refusing(10).add_sink().get_config(), refusing(9).add_sink().get_config()), order=order)
 
 
 def nested() -> PipelineBuilder:
-    """Return a branch inside a branch."""
+    """Return a builder with a router inside a path."""
     inner = PathVariants(lambda item: item % 2, ((Pipe(abs),), ()))
     return refusing().path_variants(lambda item: item % 2, [[inner], [Pipe(refuse_thirds)]])
 
@@ -450,7 +450,7 @@ SHAPES: dict[str, Callable[[], PipelineBuilder]] = {
     "a pipe": refusing,
     "pipes": lambda: refusing().pipe(abs).pipe(abs),
     "an aggregate": lambda: refusing().aggregate(4),
-    "taken apart": lambda: refusing().aggregate(4).disaggregate(),
+    "disaggregated": lambda: refusing().aggregate(4).disaggregate(),
     "a generator": lambda: refusing().pipe(of_kind("generator", abs)),
     "paths": lambda: refusing().path_variants(lambda item: item % 2, [[Pipe(abs)], [Pipe(abs), Pipe(abs)]]),
     "one empty path": lambda: refusing().path_variants(lambda _: 0, [[]]),
@@ -461,7 +461,7 @@ SHAPES: dict[str, Callable[[], PipelineBuilder]] = {
         PipelineBuilder().add_source(range(30)).path_variants(_route(BrokenError("mine")), [[], []])
     ),
     "paths inside": nested,
-    "as they arrive": lambda: PipelineBuilder().add_source(merged("arrival")),
+    "by arrival": lambda: PipelineBuilder().add_source(merged("arrival")),
     "in turns": lambda: PipelineBuilder().add_source(merged("turns")),
     "merged, and a pipe": lambda: PipelineBuilder().add_source(merged("turns")).pipe(abs),
     "merged, and paths": lambda: (
@@ -471,20 +471,20 @@ SHAPES: dict[str, Callable[[], PipelineBuilder]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_share_is_judged_at_the_end_of_every_shape(shape: str) -> None:
-    """Too high a share of failures ends the pass behind all items, whatever its last stage is; enough room doesn't."""
-    spared = run(SHAPES[shape](), max_failures=Fraction(1))
-    assert spared.failure is None
+def test_a_share_is_checked_at_the_end_of_every_shape(shape: str) -> None:
+    """Too high a share of failures is raised after all items, whatever the last stage is; an allowed share isn't."""
+    allowed = run(SHAPES[shape](), max_failures=Fraction(1))
+    assert allowed.failure is None
     found = run(SHAPES[shape](), max_failures=Fraction(1, 100))
     assert found.failure is not None
     assert isinstance(found.failure.__cause__, BrokenError)
-    assert sorted(map(repr, found.items)) == sorted(map(repr, spared.items)) or "aggregate" in shape
+    assert sorted(map(repr, found.items)) == sorted(map(repr, allowed.items)) or "aggregate" in shape
 
 
 @pytest.mark.parametrize("of_the_stage", [False, True])
 @pytest.mark.parametrize("read", READINGS)
-def test_each_pass_is_judged_by_itself(read: Callable[[Pipeline], Pass], *, of_the_stage: bool) -> None:
-    """What failed in one pass doesn't count in the next one, whatever the pipeline ends with."""
+def test_each_pass_counts_by_itself(read: Callable[[Pipeline], Pass], *, of_the_stage: bool) -> None:
+    """Failures of one pass don't count in the next one, in each way of reading."""
     broken = [True]
 
     def refuse(item: int) -> int:
@@ -503,34 +503,33 @@ def test_each_pass_is_judged_by_itself(read: Callable[[Pipeline], Pass], *, of_t
 @pytest.mark.parametrize("path", [2, -1, "0", None])
 @pytest.mark.parametrize("allowed", [-1, 100, Fraction(1)])
 def test_a_wrong_path_is_never_dropped(path: Any, allowed: int | Fraction) -> None:
-    """A router that gives what is no path's number ends the pass, however many items may be dropped."""
-    builder = (
-        PipelineBuilder().add_source([7, 8]).path_variants(lambda item: path if item == 8 else 0, [[], []], name="fork")
-    )
+    """A router whose result is not a path's number ends the pass after the items before, whatever the limit is."""
+    builder = PipelineBuilder().add_source([7, 8])
+    builder.path_variants(lambda item: path if item == 8 else 0, [[], []], name="route")
     found = run(builder, max_failures=allowed)
     assert found.items == [7]
     assert found.failure is not None
-    assert (found.failure.stage, found.failure.item) == ("fork", "8")
+    assert (found.failure.stage, found.failure.item) == ("route", "8")
     assert isinstance(found.failure.__cause__, UsageError)
 
 
-def no_aggregator() -> Any:
-    """Fail to make one."""
+def broken_factory() -> Any:
+    """Raise instead of making an aggregator."""
     raise BrokenError("mine")
 
 
-@pytest.mark.parametrize("made", [no_aggregator, dict])
+@pytest.mark.parametrize("factory", [broken_factory, dict])
 @pytest.mark.parametrize("allowed", [0, -1])
 @pytest.mark.parametrize("count", [0, 3])
-def test_no_aggregator_can_be_made(made: Any, allowed: int, count: int) -> None:
-    """What fails to make an aggregator ends the pass: no item is at fault, so none is dropped for it."""
-    found = run(PipelineBuilder().add_source(range(count)).aggregate(made), max_failures=allowed)
+def test_no_aggregator_can_be_made(factory: Any, allowed: int, count: int) -> None:
+    """A factory that makes no aggregator ends the pass: no item is at fault, so none is dropped for it."""
+    found = run(PipelineBuilder().add_source(range(count)).aggregate(factory), max_failures=allowed)
     assert found.failure is not None
-    assert isinstance(found.failure.__cause__, BrokenError if made is no_aggregator else UsageError)
+    assert isinstance(found.failure.__cause__, BrokenError if factory is broken_factory else UsageError)
 
 
-def test_what_was_dropped_is_listed_up_to_a_thousand() -> None:
-    """The first thousand dropped items are kept as values, whose text is short; a new pass begins a new list."""
+def test_a_thousand_dropped_items_are_listed() -> None:
+    """The first thousand dropped items are listed as values with a short text."""
     long = "x" * 10_000
     pipeline = (
         PipelineBuilder()
@@ -548,8 +547,8 @@ def test_what_was_dropped_is_listed_up_to_a_thousand() -> None:
 
 
 @pytest.mark.parametrize("read", READINGS)
-def test_a_failure_is_told_to_each_reader(read: Callable[[Pipeline], Pass]) -> None:
-    """Whichever way one reads, the items before a failure come first, and then the failure."""
+def test_each_way_of_reading_raises_a_failure(read: Callable[[Pipeline], Pass]) -> None:
+    """Each way of reading returns the items before a failure first, and then raises the failure."""
     pipeline = (
         PipelineBuilder().add_source(range(10)).pipe(broken_at(6, BrokenError("mine"))).add_sink().build(num_threads=2)
     )
@@ -563,7 +562,7 @@ def test_a_failure_is_told_to_each_reader(read: Callable[[Pipeline], Pass]) -> N
 
 
 def failing(ended: threading.Event) -> Pipeline:
-    """Return a pipeline that fails, and tells when it has."""
+    """Return a pipeline that fails, and sets an event when it has."""
 
     def observe(event: object) -> None:
         if isinstance(event, StageEnded) and event.stage == "sink":
@@ -573,8 +572,8 @@ def failing(ended: threading.Event) -> Pipeline:
     return builder.add_sink().build(num_threads=1, observer=observe)
 
 
-def test_a_failure_that_nobody_read() -> None:
-    """A failure that no read has raised is raised where `auto_stop` is left."""
+def test_an_unread_failure() -> None:
+    """A failure that no read has raised is raised at the end of the block of `auto_stop`."""
     ended = threading.Event()
     reached: list[int] = []
     with pytest.raises(PipelineFailure) as left, failing(ended).auto_stop() as pipeline:  # noqa: PT012 - raised behind it
@@ -584,8 +583,8 @@ def test_a_failure_that_nobody_read() -> None:
     assert isinstance(left.value.__cause__, ZeroDivisionError)
 
 
-def test_a_failure_that_was_read() -> None:
-    """A failure that was read isn't raised again, nor one behind an exception of the block itself."""
+def test_a_read_failure() -> None:
+    """A failure that was read isn't raised again, nor does one replace an exception of the block itself."""
     with failing(threading.Event()).auto_stop() as pipeline:
         assert read_by_for(pipeline).failure is not None
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""From start to stop and again: what each call does in each state, and what becomes of items meanwhile."""
+"""The life cycle of a pipeline: the effect of each call in each state, on the pipeline and on its items."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
 
 
 def joined(thread: threading.Thread) -> None:
-    """Wait for a thread's end."""
+    """Wait until a thread has ended."""
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
@@ -36,8 +36,8 @@ def joined(thread: threading.Thread) -> None:
 # Starting and stopping.
 
 
-def test_nothing_starts_before_it_is_asked_to() -> None:
-    """A pipeline that was only built has no thread and has taken nothing."""
+def test_building_starts_nothing() -> None:
+    """A pipeline that was only built has no thread and has taken no item."""
     before = threading.active_count()
     taken: list[int] = []
     pipeline = build(map(taken.append, range(3)))
@@ -48,7 +48,7 @@ def test_nothing_starts_before_it_is_asked_to() -> None:
 
 
 def test_started_by_hand() -> None:
-    """`start` starts it, so that items are made before the first is asked for; a second start is refused."""
+    """`start` starts the pipeline, which computes items before the first read; a second start is refused."""
     calls = Gate()
 
     def note(item: int) -> int:
@@ -68,7 +68,7 @@ def test_started_by_hand() -> None:
 @ON_EACH_READ
 @pytest.mark.parametrize("passes", [0, 1, 3])
 def test_restarted_after_stop(read: Callable[[Pipeline], Pass], passes: int) -> None:
-    """After `stop` it can be started again, by hand or by reading, and begins from the beginning."""
+    """After `stop` the pipeline can be started again, by `start` or by reading, and starts a new pass."""
     pipeline = build()
     for by_hand in (False, True, True):
         if by_hand:
@@ -80,8 +80,8 @@ def test_restarted_after_stop(read: Callable[[Pipeline], Pass], passes: int) -> 
     pipeline.stop()
 
 
-def test_stopped_in_the_midst_of_a_pass() -> None:
-    """What was on its way when it was stopped is dropped, and a new pass has everything again."""
+def test_stopped_in_the_middle_of_a_pass() -> None:
+    """A stop discards the rest of the pass, and a new pass has all items again."""
     pipeline = build(range(1000))
     for count in (0, 1, 5, 999):
         iterator = iter(pipeline)
@@ -92,7 +92,7 @@ def test_stopped_in_the_midst_of_a_pass() -> None:
 
 
 def test_restarted_after_a_failure() -> None:
-    """After a failure that was read, the next pass begins from the beginning, and may go well."""
+    """After a failure that was read, the next pass starts from the beginning, and may succeed."""
     broken = [True]
 
     def divide(item: int) -> float:
@@ -110,7 +110,7 @@ def test_restarted_after_a_failure() -> None:
 
 @pytest.mark.parametrize("state", ["never started", "started", "read", "ended", "failed"])
 def test_stopped_in_each_state(state: str) -> None:
-    """`stop` may be called in every state, twice, and leaves no thread."""
+    """`stop` may be called in every state, more than once, and leaves no thread."""
     before = threading.active_count()
 
     def divide(item: int) -> float:
@@ -154,24 +154,24 @@ def by_get_item(pipeline: Pipeline, add: Add) -> None:
 
 
 def stop_with_a_timeout(pipeline: Pipeline) -> None:
-    """Stop it, and give up on a function that can't be ended."""
+    """Stop the pipeline with a timeout that is too short for a function that runs."""
     with pytest.raises(TimeoutError):
         pipeline.stop(timeout=0.01)
 
 
 def stop_without_waiting(pipeline: Pipeline) -> None:
-    """Stop it, and return at once."""
+    """Stop the pipeline, and return at once."""
     pipeline.stop(wait=False)
 
 
 def read_another_pass(pipeline: Pipeline) -> None:
-    """Begin another pass in its place."""
+    """Start another pass."""
     iter(pipeline)
 
 
 @pytest.mark.parametrize("read", [by_for, by_async_for, by_get_item])
 @pytest.mark.parametrize(
-    ("end", "why", "continuous"),
+    ("end", "message", "continuous"),
     [
         (stop_with_a_timeout, "the pipeline was stopped", False),
         (stop_with_a_timeout, "the pipeline was stopped", True),
@@ -181,9 +181,9 @@ def read_another_pass(pipeline: Pipeline) -> None:
     ],
 )
 def test_ended_from_another_thread(
-    read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], None], why: str, *, continuous: bool
+    read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], None], message: str, *, continuous: bool
 ) -> None:
-    """A read that waits while another thread ends its pass is a ClosedError at once, however it reads."""
+    """A read that waits while another thread ends its pass raises ClosedError at once, in each way of reading."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -214,14 +214,14 @@ def test_ended_from_another_thread(
         joined(reader)
         assert found == [0, 1, 2]
         assert isinstance(ended[0], ClosedError)
-        assert str(ended[0]).startswith(why)
+        assert str(ended[0]).startswith(message)
         calls.open()
     assert [*pipeline] == [*range(10)]
     pipeline.stop(timeout=PATIENCE_SECONDS)
 
 
 def test_stopped_between_two_reads() -> None:
-    """An iterator whose pass was open is a ClosedError from the stop on; one whose pass was over stays over."""
+    """After a stop, an iterator in the middle of its pass raises ClosedError; one whose pass was over stays ended."""
     pipeline = build(range(100))
     over = iter(pipeline)
     assert len([*over]) == 100
@@ -239,12 +239,12 @@ def test_stopped_between_two_reads() -> None:
 
 
 def test_stopped_when_only_the_end_was_left() -> None:
-    """A pass of which every item was read ends as such, though the pipeline is stopped before its end is met."""
+    """A pass whose items were all read ends without an error, even if a stop comes before its end is read."""
     ended = threading.Event()
 
     def observe(event: object) -> None:
         if isinstance(event, StageEnded) and event.stage == "sink":
-            ended.set()  # behind the end itself
+            ended.set()  # after the end was put into the outlet
 
     builder = PipelineBuilder().add_source(range(3))
     pipeline = builder.add_sink(5).build(num_threads=1, observer=observe)
@@ -256,7 +256,7 @@ def test_stopped_when_only_the_end_was_left() -> None:
 
 
 def test_stopped_by_its_own_functions() -> None:
-    """A function of the pipeline's can't wait for the end of itself; it stops it without waiting, whatever its kind."""
+    """A pipeline's own function, of any kind, can stop it without waiting, but not wait for its own end."""
     for kind in KINDS:
         refusals: list[str] = []
 
@@ -282,7 +282,7 @@ def test_stopped_by_its_own_functions() -> None:
 
 
 def test_started_after_a_stop_that_did_not_wait() -> None:
-    """The next start waits for what still runs, so that no function runs for two runs at once; it may give up on it."""
+    """The next start waits for functions of the stopped run, or times out, so no function runs in two runs at once."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -299,7 +299,7 @@ def test_started_after_a_stop_that_did_not_wait() -> None:
             assert pipeline.state == "stopped"
         found: list[Pass] = []
         reader = in_thread(lambda: found.append(read_by_for(pipeline)))
-        assert calls.most == 1
+        assert calls.peak == 1
         calls.open()
         joined(reader)
         assert found == [Pass([*range(10)])]
@@ -307,12 +307,12 @@ def test_started_after_a_stop_that_did_not_wait() -> None:
 
 
 def state_of(pipeline: Pipeline) -> str:
-    """Return its state, of which nothing is known before."""
+    """Return the state; a type checker can't narrow it."""
     return pipeline.state
 
 
 def test_states() -> None:
-    """`state` says what the pipeline does."""
+    """`state` is "new", "running", "done" and "stopped" in turn."""
     ended = threading.Event()
 
     def observe(event: object) -> None:
@@ -321,7 +321,7 @@ def test_states() -> None:
 
     def wait_for_end() -> None:
         assert ended.wait(PATIENCE_SECONDS)
-        while state_of(pipeline) == "running":  # for a moment, since the observer is called by the run
+        while state_of(pipeline) == "running":  # for a moment, since the run calls the observer just before it ends
             pass
         ended.clear()
 
@@ -349,8 +349,8 @@ def test_states() -> None:
         assert state_of(pipeline) == "stopped"
 
 
-def test_stopped_by_many_at_once() -> None:
-    """Several threads may stop it at the same time; each returns when it has ended."""
+def test_stopped_by_several_threads_at_once() -> None:
+    """Several threads may stop the pipeline at the same time; each call returns when the pipeline has ended."""
     for _ in range(20):
         pipeline = build(itertools.count())
         pipeline.get_item(timeout=PATIENCE_SECONDS)
@@ -360,7 +360,7 @@ def test_stopped_by_many_at_once() -> None:
         def stop(pipeline: Pipeline = pipeline, barrier: threading.Barrier = barrier) -> None:
             barrier.wait(PATIENCE_SECONDS)
             pipeline.stop(timeout=PATIENCE_SECONDS)
-            returned.append(True)  # noqa: B023 - joined below, in the same turn
+            returned.append(True)  # noqa: B023 - joined below, in the same iteration
 
         threads = [in_thread(stop) for _ in range(4)]
         for thread in threads:
@@ -368,8 +368,8 @@ def test_stopped_by_many_at_once() -> None:
         assert returned == [True] * 4
 
 
-def test_a_stuck_op_and_a_time_out() -> None:
-    """`stop` with a time-out gives up on a function that doesn't return; later it can be stopped and run again."""
+def test_a_stuck_op_and_a_timeout() -> None:
+    """`stop` with a timeout doesn't wait for a stuck function; once that returns, the pipeline can stop and restart."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -388,8 +388,8 @@ def test_a_stuck_op_and_a_time_out() -> None:
         pipeline.stop()
 
 
-def test_a_blocked_source_and_a_time_out() -> None:
-    """So it is with a source that gives nothing and doesn't return."""
+def test_a_stuck_source_and_a_timeout() -> None:
+    """`stop` with a timeout doesn't wait for a stuck source; once that returns, the pipeline can stop and restart."""
     with gate() as calls:
 
         def numbers() -> Iterator[int]:
@@ -409,7 +409,7 @@ def test_a_blocked_source_and_a_time_out() -> None:
 
 
 def test_auto_stop() -> None:
-    """`auto_stop` starts it, gives it, and stops it in the end, whether left by its end, an exception or in a read."""
+    """`auto_stop` starts the pipeline and stops it, whether the block ends, raises, or is left during a read."""
     before = threading.active_count()
     pipeline = build(range(100))
     with pipeline.auto_stop() as given:
@@ -417,7 +417,7 @@ def test_auto_stop() -> None:
         assert threading.active_count() > before
         assert [*pipeline] == [*range(100)]
     assert threading.active_count() == before
-    with pytest.raises(KeyError), pipeline.auto_stop(timeout=PATIENCE_SECONDS):  # noqa: PT012 - raised in the midst
+    with pytest.raises(KeyError), pipeline.auto_stop(timeout=PATIENCE_SECONDS):  # noqa: PT012 - raised inside the block
         for item in pipeline:
             if item == 7:
                 raise KeyError(item)
@@ -426,20 +426,20 @@ def test_auto_stop() -> None:
         assert [*pipeline] == [*range(100)]
 
 
-# Being collected.
+# Garbage collection.
 
 
 class Held:
-    """Something that a pipeline holds, and whose end can be watched."""
+    """An op whose garbage collection can be observed."""
 
     def __call__(self, item: int) -> int:
-        """Do nothing."""
+        """Return the item."""
         return item
 
 
 @pytest.mark.parametrize("state", ["built", "started", "read", "ended", "iterator"])
 def test_collected(state: str) -> None:
-    """A pipeline that nobody holds any more stops by itself, and lets go of its source and ops."""
+    """A pipeline without references stops by itself, and releases its source and ops."""
     held = Held()
     watched = weakref.ref(held)
     pipeline = build(itertools.count() if state != "ended" else range(5), held)
@@ -458,7 +458,7 @@ def test_collected(state: str) -> None:
     threads = {thread for thread in others if thread.ident is not None}  # those that have started
     del pipeline
     if items is not None:
-        assert next(items) == 1  # an iterator holds its pipeline
+        assert next(items) == 1  # an iterator keeps its pipeline alive
         del items
     gc.collect()
     for thread in threads:
@@ -468,34 +468,33 @@ def test_collected(state: str) -> None:
     assert watched() is None
 
 
-def test_a_thousand_starts() -> None:
-    """Starting and stopping again and again grows nothing."""
+def test_many_starts() -> None:
+    """A pipeline can be started and stopped many times, and leaks nothing."""
     pipeline = build(range(3))
     for _ in range(50):
         assert [*pipeline] == [0, 1, 2]
         pipeline.stop()
 
 
-# All of it in any order.
+# All calls in any order.
 
-SOURCE: list[int] = [
-    *range(60)
-]  # more than a pipeline that isn't read takes: it runs until somebody reads it to the end
+# More items than an unread pipeline takes, so it is "running" until its end is read.
+SOURCE: list[int] = [*range(60)]
 ACTIONS = st.lists(
     st.sampled_from(["start", "stop", "stop at once", "get", "get", "get all", "pass", "leave"]), max_size=25
 )
 
 
 class Model:
-    """Where the next item comes from, in plain words."""
+    """A model of a pipeline: the position of the next item in the source."""
 
     def __init__(self, *, continuous: bool) -> None:
         self._continuous = continuous
-        self.position: int | None = None  # None: it doesn't run
+        self.position: int | None = None  # None: the pipeline doesn't run
         self.is_stopped = False
 
     def start(self) -> bool:
-        """Begin if it doesn't run; return whether that was allowed."""
+        """Start a pass if none runs; return whether that was allowed."""
         if self.position is not None:
             return False
         self.position = 0
@@ -508,7 +507,7 @@ class Model:
         self.is_stopped = True
 
     def get(self) -> int | None:
-        """Return the next item, or None at the end of a pass, which continuous sources leave by that."""
+        """Return the next item, or None at the end of a pass, after which a continuous source starts the next one."""
         position: int = self.position or 0
         if position == len(SOURCE):
             self.position = 0 if self._continuous else position
@@ -517,7 +516,7 @@ class Model:
         return SOURCE[position]
 
     def read(self, count: int) -> list[int]:
-        """Return so many items at most of the pass that a new `for` reads, with its end if there are fewer."""
+        """Return at most `count` items of the pass that a new `for` reads; if there are fewer, its end was read."""
         self.is_stopped = False
         position: int = self.position or 0
         begin = position if self._continuous and position < len(SOURCE) else 0
@@ -529,8 +528,8 @@ class Model:
 
 
 @given(actions=ACTIONS, continuous=st.booleans(), threads=st.integers(1, 2))
-def test_as_the_model(actions: list[str], threads: int, *, continuous: bool) -> None:
-    """In whatever order it is started, stopped and read, items come as a position in the source says."""
+def test_a_pipeline_equals_its_model(actions: list[str], threads: int, *, continuous: bool) -> None:
+    """Started, stopped and read in any order, a pipeline returns the items of the model."""
     builder = PipelineBuilder().add_source(SOURCE, continuous=continuous)
     builder.pipe(abs, concurrency=2, output_order="input", max_items=2)
     pipeline = builder.add_sink(2).build(num_threads=threads)
@@ -542,7 +541,7 @@ def test_as_the_model(actions: list[str], threads: int, *, continuous: bool) -> 
 
 
 def act(pipeline: Pipeline, model: Model, action: str) -> None:
-    """Do one thing to both."""
+    """Call the same method of the pipeline and the model."""
     match action:
         case "start":
             _start(pipeline, model)
@@ -561,7 +560,7 @@ def act(pipeline: Pipeline, model: Model, action: str) -> None:
 
 
 def _start(pipeline: Pipeline, model: Model) -> None:
-    if model.position == len(SOURCE):  # nobody can tell whether it still runs
+    if model.position == len(SOURCE):  # the pipeline may be "running" or "done"
         return
     if model.start():
         pipeline.start()

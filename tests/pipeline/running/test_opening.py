@@ -1,4 +1,4 @@
-"""A run that can't be opened is a failure that says why, and the next one works once the reason is gone."""
+"""A run that can't be opened raises a failure with the reason, and the next run works once the reason is gone."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ UNPICKLABLE = {
 
 SHAPES: dict[str, Callable[[Pipe], PipelineBuilder]] = {
     "a pipe": lambda pipe: PipelineBuilder().add_source(range(9)).pipe(pipe.op, executor=pipe.executor),
-    "behind another": lambda pipe: (
+    "after another": lambda pipe: (
         PipelineBuilder().add_source(range(9)).pipe(str).pipe(pipe.op, executor=pipe.executor)
     ),
     "on a path": lambda pipe: PipelineBuilder().add_source(range(9)).path_variants(lambda item: item % 2, [[], [pipe]]),
@@ -33,13 +33,13 @@ SHAPES: dict[str, Callable[[Pipe], PipelineBuilder]] = {
 
 
 @ON_EACH_READ
-@pytest.mark.parametrize("what", UNPICKLABLE)
+@pytest.mark.parametrize("part", UNPICKLABLE)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_executor_that_cannot_be_sent(read: Callable[[Pipeline], Pass], what: str, shape: str) -> None:
-    """Each pass says why, and which stage; nothing hangs, and no pass is empty."""
-    if shape != "a pipe" and (read is not READINGS[0] or what != "an initializer"):
+def test_an_executor_that_cannot_be_pickled(read: Callable[[Pipeline], Pass], part: str, shape: str) -> None:
+    """Each pass raises a failure with the stage and the reason; none hangs or ends empty."""
+    if shape != "a pipe" and (read is not READINGS[0] or part != "an initializer"):
         return
-    pipeline = SHAPES[shape](Pipe(abs, executor=UNPICKLABLE[what]())).add_sink().build(num_threads=2)
+    pipeline = SHAPES[shape](Pipe(abs, executor=UNPICKLABLE[part]())).add_sink().build(num_threads=2)
     before = threading.active_count()
     for _ in range(2):
         found = read(pipeline)
@@ -52,8 +52,8 @@ def test_an_executor_that_cannot_be_sent(read: Callable[[Pipeline], Pass], what:
     assert threading.active_count() == before
 
 
-def test_a_failure_to_open_that_nobody_reads() -> None:
-    """Leaving the scope raises it."""
+def test_an_unread_failure_to_open() -> None:
+    """The end of the block of `auto_stop` raises a failure to open that was not read."""
     pipeline = SHAPES["a pipe"](Pipe(abs, executor=UNPICKLABLE["an initializer"]())).add_sink().build(num_threads=2)
 
     def leave() -> None:
@@ -66,7 +66,7 @@ def test_a_failure_to_open_that_nobody_reads() -> None:
 
 
 def test_an_initializer_that_fails_once(tmp_path: Path) -> None:
-    """What an initializer raises ends the pass; the next pass starts processes again."""
+    """An initializer's exception ends the pass; the next pass starts processes again."""
     path = tmp_path / "made later"
     executor = ProcessExecutor(1, initializer=path.rmdir)
     pipeline = PipelineBuilder().add_source([-1, -2]).pipe(abs, executor=executor).add_sink().build(num_threads=1)
@@ -79,17 +79,17 @@ def test_an_initializer_that_fails_once(tmp_path: Path) -> None:
 
 
 class BrokenError(BaseException):
-    """No Exception: it ends programs where nobody catches it."""
+    """A BaseException that is no Exception."""
 
 
 @pytest.mark.parametrize("error", [BrokenError("mine"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
-def test_an_observer_that_ends_programs(error: BaseException) -> None:
-    """What an observer raises while a run is opened, and the pipeline must not hide, is told to the reader."""
-    heard: list[Any] = []
+def test_an_observer_that_raises_a_base_exception(error: BaseException) -> None:
+    """A BaseException that an observer raises while a run is opened becomes a failure of the pass."""
+    received: list[Any] = []
 
     def observe(event: Any) -> None:
-        if getattr(event, "kind", "") == "source" and not heard:
-            heard.append(event)
+        if getattr(event, "kind", "") == "source" and not received:
+            received.append(event)
             raise error
 
     pipeline = PipelineBuilder().add_source(range(3)).add_sink().build(num_threads=1, observer=observe)
@@ -120,7 +120,7 @@ if __name__ == "__main__":
         found = sorted(pipeline.get_iterator(timeout=20))
     except PipelineFailure as error:
         found, failure = None, error
-    except OSError as error:  # of the read itself, which has taken nothing: the next one does
+    except OSError as error:  # raised by the read itself, which takes no item; the next read does
         found, failure = None, error
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert (found is None) != (failure is None)
@@ -136,7 +136,7 @@ if __name__ == "__main__":
 @pytest.mark.each_value
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_descriptors_run_out(kind: str) -> None:
-    """Wherever they run out as a run is opened, its pass is whole or a failure, and the next pass is whole."""
+    """If file descriptors run out while a run is opened, its pass is complete or fails; the next pass is complete."""
     outcomes: set[str] = set()
     for spare in range(1, 12, 2) if kind == "threads" else range(1, 40, 8):
         program = subprocess.run(

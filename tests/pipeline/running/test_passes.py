@@ -1,4 +1,4 @@
-"""Reading: what comes from `get_item`, iterators and time-outs, and which pass it belongs to."""
+"""Reading by `get_item` and iterators, with timeouts, and the pass that a read belongs to."""
 
 import asyncio
 import itertools
@@ -15,8 +15,8 @@ from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate
 
 
-def test_get_item_starts_it() -> None:
-    """`get_item` starts what isn't running, gives the items, and EOFError again and again at the end."""
+def test_get_item_starts_a_new_pipeline() -> None:
+    """`get_item` starts a new pipeline, returns its items, and raises EOFError at the end, each time it is called."""
     pipeline = build(range(3))
     assert [pipeline.get_item() for _ in range(3)] == [0, 1, 2]
     for _ in range(3):
@@ -27,8 +27,8 @@ def test_get_item_starts_it() -> None:
 
 @pytest.mark.parametrize("before", ["nothing", "start", "get", "pass", "failure"])
 @pytest.mark.parametrize("wait", [True, False])
-def test_get_item_never_starts_it_again(before: str, *, wait: bool) -> None:
-    """A pipeline that was stopped, whatever it did before, isn't started by `get_item`, but by `start` or a `for`."""
+def test_get_item_never_starts_a_stopped_pipeline(before: str, *, wait: bool) -> None:
+    """A stopped pipeline is started by `start` or a `for`, never by `get_item`, whatever it did before."""
     broken = [before == "failure"]
 
     def divide(item: int) -> int:
@@ -61,8 +61,8 @@ def test_get_item_never_starts_it_again(before: str, *, wait: bool) -> None:
     pipeline.stop()
 
 
-def test_no_item_is_lost_by_a_time_out() -> None:
-    """A read whose time is up takes nothing: the items come all, in order, however often one asked too early."""
+def test_a_timeout_loses_no_item() -> None:
+    """A read that times out takes nothing: later reads return all items in order."""
     turn = threading.Semaphore(0)
 
     def wait(item: int) -> int:
@@ -88,8 +88,8 @@ def test_no_item_is_lost_by_a_time_out() -> None:
 
 
 @given(timeouts=st.lists(st.sampled_from([0.0, 0.00005, 0.0002, 0.001, None]), min_size=1, max_size=8))
-def test_time_outs_at_the_moment_when_items_come(timeouts: list[float | None]) -> None:
-    """Times that are up just when an item comes lose none and double none."""
+def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | None]) -> None:
+    """Timeouts that end just when an item is ready lose no item and return none twice."""
     found: list[int] = []
     with build(range(200), concurrency=2, output_order="input").auto_stop() as pipeline:
         for timeout in itertools.cycle(timeouts):
@@ -102,8 +102,8 @@ def test_time_outs_at_the_moment_when_items_come(timeouts: list[float | None]) -
     assert found == [*range(200)]
 
 
-def test_an_iterator_with_a_time_out() -> None:
-    """`get_iterator(timeout=…)` raises TimeoutError at an item that takes longer, and can be asked again."""
+def test_an_iterator_with_a_timeout() -> None:
+    """`get_iterator(timeout=…)` raises TimeoutError at an item that takes longer, and can be read again."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -128,7 +128,7 @@ def test_an_iterator_with_a_time_out() -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 10])
 def test_leaving_a_for_early(count: int) -> None:
-    """Where the source begins again, leaving a `for` early ends its pass: the next `for` begins a new one."""
+    """If the source can start again, leaving a `for` early ends its pass: the next `for` starts a new one."""
     pipeline = build(range(10))
     with pipeline.auto_stop():
         for _ in range(5):
@@ -142,12 +142,12 @@ def test_leaving_a_for_early(count: int) -> None:
 
 
 def steps(pipeline: Pipeline, count: int) -> list[int]:
-    """Read so many items at most by a `for`."""
+    """Read at most `count` items by a `for`."""
     return list(itertools.islice(pipeline, count))
 
 
 async def async_steps(pipeline: Pipeline, count: int) -> list[int]:
-    """Read so many items at most by an `async for`."""
+    """Read at most `count` items by an `async for`."""
     found: list[int] = []
     async for item in pipeline:
         found.append(item)
@@ -157,7 +157,7 @@ async def async_steps(pipeline: Pipeline, count: int) -> list[int]:
 
 
 def run_async_steps(pipeline: Pipeline, count: int) -> list[int]:
-    """Read so many items at most by an `async for`, in a loop of its own."""
+    """Read at most `count` items by an `async for`, in a new event loop."""
     return asyncio.run(async_steps(pipeline, count))
 
 
@@ -167,21 +167,21 @@ BY_FOR = pytest.mark.parametrize("read", [steps, run_async_steps])
 @BY_FOR
 @pytest.mark.parametrize("count", range(1, 8))
 def test_leaving_a_for_early_over_a_continuous_source(read: Callable[[Pipeline, int], list[int]], count: int) -> None:
-    """The next `for` continues with the rest of that pass; where nothing is left of it, with the next one."""
+    """The next `for` continues with the rest of the pass, or, if nothing is left of it, with the next pass."""
     builder = PipelineBuilder().add_source(range(6), continuous=True).pipe(abs, concurrency=2, output_order="input")
     with builder.add_sink(2).build(num_threads=2).auto_stop() as pipeline:
         at = 0
         for _ in range(20):
             at %= 6
             expected = [*range(6)][at : at + count]
-            at += len(expected) if len(expected) == count else 6  # met the end of the pass
+            at += len(expected) if len(expected) == count else 6  # read the end of the pass
             assert read(pipeline, count) == expected
             at = at if len(expected) == count else 0
 
 
 @BY_FOR
 def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], list[int]]) -> None:
-    """An iterator is no new pass's source: the next `for` continues, until all is read; after that, it is an error."""
+    """If the source is an iterator, the next `for` continues; once the iterator is used up, it raises."""
     numbers = iter(range(10))
     with build(numbers).auto_stop() as pipeline:
         assert [read(pipeline, 4) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -190,7 +190,7 @@ def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], li
 
 
 def test_leaving_a_for_early_over_merged_iterators() -> None:
-    """So it is where one of several merged sources is an iterator."""
+    """If one of several merged sources is an iterator, the next `for` continues, too."""
     parts = [PipelineBuilder().add_source(given).add_sink().get_config() for given in (range(4), iter(range(10, 14)))]
     with (
         PipelineBuilder()
@@ -203,7 +203,7 @@ def test_leaving_a_for_early_over_merged_iterators() -> None:
 
 
 def test_get_item_and_a_for_over_a_continuous_source() -> None:
-    """A `for` continues where `get_item` was, and `get_item` where a `for` was left."""
+    """A `for` continues after the last item of `get_item`, and `get_item` after that of a `for`."""
     builder = PipelineBuilder().add_source(range(5), continuous=True)
     with builder.add_sink(2).build(num_threads=1).auto_stop() as pipeline:
         assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
@@ -215,7 +215,7 @@ def test_get_item_and_a_for_over_a_continuous_source() -> None:
 
 @pytest.mark.parametrize("source", [range(10), iter(range(10))])
 def test_an_iterator_that_was_made_before(source: Any) -> None:
-    """One iterator reads at a time: one that was made before is an error, also where both would read the same pass."""
+    """One iterator reads at a time: an older one raises, even if both would read the same pass."""
     with build(source).auto_stop() as pipeline:
         first = iter(pipeline)
         assert next(first) == 0
@@ -227,55 +227,55 @@ def test_an_iterator_that_was_made_before(source: Any) -> None:
         assert len([*second]) == (9 if source == range(10) else 8)
 
 
-class Begun:
-    """A source of three letters, plain or async, that counts how often it was begun."""
+class Letters:
+    """A source of three letters, plain or async, that counts its passes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.count = 0
 
     def begin(self) -> Iterator[str]:
-        """Count, and give the letters."""
+        """Count a pass, and return its letters."""
         with self._changed:
             self.count += 1
             self._changed.notify_all()
         return iter("abc")
 
     def wait_for(self, count: int) -> None:
-        """Wait until it was begun so often, which it was no more often than."""
+        """Wait until exactly `count` passes have begun."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.count >= count, PATIENCE_SECONDS)
             assert self.count == count
 
     async def begin_async(self) -> AsyncIterator[str]:
-        """Count, and give the letters."""
+        """Count a pass, and yield its letters."""
         for letter in self.begin():
             yield letter
 
 
 class AsyncAgain:
-    """A source that begins anew in each pass, asynchronously."""
+    """An async source that makes a new iterator for each pass."""
 
     def __init__(self, letters: Callable[[], AsyncIterator[str]]) -> None:
         self._letters = letters
 
     def __aiter__(self) -> AsyncIterator[str]:
-        """Begin."""
+        """Return a new iterator."""
         return self._letters()
 
 
-def merged(begun: Begun) -> PipelineBuilder:
-    """Return two continuous sources, merged."""
-    part = PipelineBuilder().add_source(Again(begun.begin), continuous=True).add_sink().get_config()
+def merged(letters: Letters) -> PipelineBuilder:
+    """Return two merged continuous sources."""
+    part = PipelineBuilder().add_source(Again(letters.begin), continuous=True).add_sink().get_config()
     return PipelineBuilder().add_source(Merge((part, part)))
 
 
-CONTINUOUS: dict[str, Callable[[Begun], PipelineBuilder]] = {
-    "plain": lambda begun: PipelineBuilder().add_source(Again(begun.begin), continuous=True),
-    "async": lambda begun: PipelineBuilder().add_source(AsyncAgain(begun.begin_async), continuous=True),
-    "paths": lambda begun: (
+CONTINUOUS: dict[str, Callable[[Letters], PipelineBuilder]] = {
+    "plain": lambda letters: PipelineBuilder().add_source(Again(letters.begin), continuous=True),
+    "async": lambda letters: PipelineBuilder().add_source(AsyncAgain(letters.begin_async), continuous=True),
+    "paths": lambda letters: (
         PipelineBuilder()
-        .add_source(Again(begun.begin), continuous=True)
+        .add_source(Again(letters.begin), continuous=True)
         .path_variants(lambda letter: letter == "a", [[Pipe(str.upper)], []])
     ),
     "merged": merged,
@@ -283,39 +283,39 @@ CONTINUOUS: dict[str, Callable[[Begun], PipelineBuilder]] = {
 
 
 @pytest.mark.parametrize("shape", CONTINUOUS)
-def test_a_continuous_source_is_begun_one_pass_ahead(shape: str) -> None:
-    """However few and cheap its items are, a pass is begun when the one before it is read, and no earlier."""
-    begun = Begun()
+def test_a_continuous_source_starts_one_pass_ahead(shape: str) -> None:
+    """However few and cheap its items are, a pass starts when the one before it is being read, and no earlier."""
+    letters = Letters()
     sources = 2 if shape == "merged" else 1
-    pipeline = CONTINUOUS[shape](begun).pipe(str.lower, max_items=100).add_sink(100).build(num_threads=1)
+    pipeline = CONTINUOUS[shape](letters).pipe(str.lower, max_items=100).add_sink(100).build(num_threads=1)
     with pipeline.auto_stop():
         for passes in range(1, 4):
-            begun.wait_for(passes * sources)
+            letters.wait_for(passes * sources)
             items = iter(pipeline)
             next(items)
-            begun.wait_for((passes + 1) * sources)
+            letters.wait_for((passes + 1) * sources)
             assert len([*items]) == 3 * sources - 1
-    assert begun.count == 4 * sources
+    assert letters.count == 4 * sources
 
 
 def test_empty_passes_of_a_continuous_source() -> None:
-    """Each `for` over a continuous source that gives nothing ends, and begins it once more."""
-    begun: list[int] = []
+    """Each `for` over an empty continuous source ends, and its next pass starts."""
+    passes_begun: list[int] = []
 
     def nothing() -> Iterator[int]:
-        begun.append(1)
+        passes_begun.append(1)
         return iter(())
 
     builder = PipelineBuilder().add_source(Again(nothing), continuous=True)
     with builder.add_sink(10).build(num_threads=1).auto_stop() as pipeline:
         for passes in range(1, 6):
             assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == []
-            assert len(begun) <= passes + 1
+            assert len(passes_begun) <= passes + 1
 
 
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_kept_iterator(*, continuous: bool) -> None:
-    """An iterator that is kept gives the rest of its pass, and ends for ever once it has ended."""
+    """An iterator that is kept returns the rest of its pass, and stays ended."""
     pipeline = PipelineBuilder().add_source(range(10), continuous=continuous).pipe(abs).add_sink(2).build(num_threads=2)
     with pipeline.auto_stop():
         items = iter(pipeline)
@@ -329,7 +329,7 @@ def test_a_kept_iterator(*, continuous: bool) -> None:
 
 
 def test_a_one_shot_source() -> None:
-    """A source that can be iterated once gives one pass; the next one says so."""
+    """A source that can be iterated over once allows one pass; the next one raises."""
     pipeline = build(iter(range(5)))
     with pipeline.auto_stop():
         assert [*pipeline] == [*range(5)]
@@ -338,7 +338,7 @@ def test_a_one_shot_source() -> None:
 
 
 def test_a_source_is_closed() -> None:
-    """A source's generator is closed where its pass ends: at the end, when left early, by a failure, by `stop`."""
+    """A source's generator is closed when its pass ends: at its end, when left early, at a failure, at a `stop`."""
     closed: list[str] = []
     how = ""
 

@@ -1,4 +1,4 @@
-"""However a process ends (interpreter exit, fork, Ctrl-C), a pipeline in it hangs nothing and prints nothing."""
+"""A pipeline delays no end of its process (interpreter exit, fork, Ctrl-C), and prints nothing then."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ def build(source=None, op=abs, **how):
 
 
 def command(program: str) -> list[str]:
-    """Return how to run a program in an interpreter of its own."""
+    """Return the command that runs a program in a new interpreter."""
     # From 3.12 on Python warns of every fork while threads run.
     return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(program)]
 
@@ -69,7 +69,7 @@ def environment() -> dict[str, str]:
 
 
 def outcome(program: str) -> tuple[int, str, str]:
-    """Run a program to its end, and return how it ended and what it printed."""
+    """Run a program to its end, and return its exit status and output."""
     began = time.monotonic()
     result = subprocess.run(
         command(program), env=environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
@@ -96,7 +96,7 @@ SOME = [STUCK[0], STUCK[1], STUCK[5]]
     + [(STUCK[0], "cycle = [pipeline]; cycle.append(cycle)"), (STUCK[1], "def late(kept=pipeline): ...")],
 )
 def test_the_interpreter_ends(built: str, held: str) -> None:
-    """A program that forgets a pipeline, running or stuck, ends at once and quietly, whoever holds the pipeline."""
+    """A program that doesn't stop its pipeline, running or stuck, ends at once and prints nothing."""
     program = f"""
     pipeline = {built}
     pipeline.start()
@@ -108,7 +108,7 @@ def test_the_interpreter_ends(built: str, held: str) -> None:
 
 @pytest.mark.parametrize("built", SOME)
 def test_the_interpreter_ends_inside_a_read(built: str) -> None:
-    """So does one that ends by an exception in the midst of a `for`, whose traceback holds the iterator."""
+    """So does a program that ends by an exception inside a `for`, whose traceback keeps the iterator."""
     program = f"""
     for item in {built}:
         if item == 2:
@@ -119,7 +119,7 @@ def test_the_interpreter_ends_inside_a_read(built: str) -> None:
 
 @pytest.mark.parametrize("built", SOME)
 def test_collected_while_it_runs(built: str) -> None:
-    """A pipeline that nobody holds stops: its source and ops are let go, and its threads end, but for a stuck one's."""
+    """A pipeline without references stops: it releases its source and ops, and its threads end unless one is stuck."""
     program = f"""
     pipeline = {built}
     found = [pipeline.get_item(timeout=10) for _ in range(3)]
@@ -139,7 +139,7 @@ def test_collected_while_it_runs(built: str) -> None:
 @POSIX
 @pytest.mark.parametrize("built", SOME)
 def test_a_forked_child(built: str) -> None:
-    """In a forked child a running pipeline can't be used, and says so; the child ends cleanly, the parent goes on."""
+    """In a forked child a running pipeline raises; the child ends cleanly, and the parent continues."""
     program = f"""
     pipeline = {built}
     iterator = iter(pipeline)
@@ -166,7 +166,7 @@ def test_a_forked_child(built: str) -> None:
 
 @POSIX
 def test_a_forked_child_builds_its_own() -> None:
-    """A child forked while a pipeline runs can run another, and drop the one it inherited."""
+    """A child forked while a pipeline runs can run another, and drop the inherited one."""
     program = """
     pipeline = build()
     print([pipeline.get_item() for _ in range(2)], flush=True)
@@ -185,7 +185,7 @@ def test_a_forked_child_builds_its_own() -> None:
 
 @POSIX
 def test_built_before_a_fork() -> None:
-    """A pipeline stays in the process that built it, even if it hasn't begun to run."""
+    """A pipeline can be used only in the process that built it, even before it runs."""
     program = """
     pipeline = build(range(3))
     child = os.fork()
@@ -215,7 +215,7 @@ READS = {
     + [(STUCK[1], "get_item"), (STUCK[1], "get_item with a time-out"), (STUCK[2], "auto_stop")],
 )
 def test_ctrl_c(built: str, read: str) -> None:
-    """SIGINT while a read waits, or between reads, ends the program by one KeyboardInterrupt, at once."""
+    """SIGINT during a read or between reads ends the program at once, by one KeyboardInterrupt."""
     program = f"""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     def note(item):
@@ -243,8 +243,8 @@ def test_ctrl_c(built: str, read: str) -> None:
 
 
 @POSIX
-def test_a_stop_that_is_interrupted_goes_on_when_it_is_called_again() -> None:
-    """Ctrl-C ends the wait of `stop`, not the stage that it waits for; the next `stop` waits for that."""
+def test_an_interrupted_stop_can_be_called_again() -> None:
+    """Ctrl-C ends the wait of `stop`, but not the stage for which it waits; the next `stop` waits for that."""
     entered, cancelled, let_go = threading.Event(), threading.Event(), threading.Event()
 
     async def hold(item: int) -> int:

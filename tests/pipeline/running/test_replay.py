@@ -1,4 +1,4 @@
-"""A replay gives the first items as they come, and then the last of them again and again."""
+"""A replay yields the first items as they are loaded, and then repeats the last of them."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -22,13 +22,13 @@ from penstock.pipeline import PipelineBuilder, replay
         ({"keep": 3, "warm_up": 100}, [0, 1, 2, 3, 4, 2, 3]),
     ],
 )
-def test_what_comes(options: dict[str, Any], expected: list[int]) -> None:
-    """The warm-up comes as it is; the last items of it, or of what there was, come again in their order."""
+def test_the_warm_up_and_the_replay(options: dict[str, Any], expected: list[int]) -> None:
+    """The warm-up is yielded unchanged; its last items, or the last there were, are repeated in order."""
     assert [*islice(replay(range(5), **options), 7)] == expected
 
 
-def test_nothing_is_made_after_the_warm_up() -> None:
-    """The iterator is closed, and no item more than the warm-up's is asked for."""
+def test_nothing_is_loaded_after_the_warm_up() -> None:
+    """After the warm-up, the iterator is closed, and no further item is requested."""
     seen: list[object] = []
 
     def numbers() -> Iterator[int]:
@@ -44,7 +44,7 @@ def test_nothing_is_made_after_the_warm_up() -> None:
 
 
 def test_pipelines_and_loaders() -> None:
-    """What a pipeline or a loader gives is replayed as it is."""
+    """The items of a pipeline and the batches of a loader can be replayed."""
     with PipelineBuilder().add_source(range(1000)).pipe(str).add_sink().build(num_threads=1).auto_stop() as pipeline:
         assert [*replay(pipeline, keep=2, warm_up=3, stop_after=6)] == ["0", "1", "2", "1", "2", "1"]
     with ps.Loader(ps.range(1000).batch(10), num_workers=2) as loader:
@@ -54,12 +54,12 @@ def test_pipelines_and_loaders() -> None:
 
 @pytest.mark.parametrize("options", [{"keep": 0}, {"keep": 3, "warm_up": 2}, {"stop_after": 0}])
 def test_wrong_arguments(options: dict[str, Any]) -> None:
-    """They are refused when the replay is made."""
+    """A wrong argument is refused when the replay is made."""
     with pytest.raises(UsageError):
         replay([1], **options)
 
 
 def test_no_items() -> None:
-    """There is no replay of nothing."""
+    """The replay of an empty iterable raises."""
     with pytest.raises(UsageError, match="at least one item"):
         next(replay(list[int]()))

@@ -1,4 +1,4 @@
-"""What a signal handler raises in a thread that reads comes out of the read once, and the next read continues."""
+"""An exception of a signal handler during a read is raised by the read once, and the next read continues."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ import pytest
 from penstock.pipeline import Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
 
-# A handler may be called in a finalizer of Python's own, where Python prints what it raises, and forgets it.
+# A handler may be called in a finalizer of Python's own, where Python prints its exception and discards it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 EVERY_SECONDS = 0.00017
@@ -20,15 +20,15 @@ NUM_ITEMS = 4000
 
 
 class InterruptedError_(Exception):  # noqa: N801, N818 - no name is better for what a test's handler raises
-    """What the handler raises."""
+    """The handler's exception."""
 
 
 class Timer:
-    """Calls a handler that raises in the main thread, in whatever instruction that is.
+    """A timer whose handler raises in the main thread, at any instruction.
 
     Attributes:
         raised: how often it has raised.
-        armed: whether it may raise, which it does once; the code that sets it catches the exception.
+        armed: whether it may raise, once; the code that sets it catches the exception.
     """
 
     def __init__(self) -> None:
@@ -36,20 +36,20 @@ class Timer:
         self.armed = False
 
     def __call__(self, _: int, __: FrameType | None) -> None:
-        """Raise, if that is expected."""
+        """Raise, if the timer is armed."""
         if self.armed:
             self.armed = False
             self.raised += 1
             raise InterruptedError_
 
     def start(self, first_seconds: float = EVERY_SECONDS) -> None:
-        """Have the handler called after so long, and then every now and then."""
+        """Call the handler after `first_seconds`, and then periodically."""
         signal.setitimer(signal.ITIMER_REAL, first_seconds, EVERY_SECONDS)
 
 
 @contextmanager
 def interrupting() -> Generator[Timer]:
-    """Give a timer, which is over at the end of the scope."""
+    """Yield a timer, which is stopped at the end of the block."""
     timer = Timer()
     before = signal.signal(signal.SIGALRM, timer)
     try:
@@ -61,7 +61,7 @@ def interrupting() -> Generator[Timer]:
 
 
 def by_for(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int) -> int:
-    """Read passes by iterators that are kept; return how many exceptions of the handler were met."""
+    """Read passes by iterators that are kept; return how often the handler's exception was caught."""
     met = 0
     for _ in range(passes):
         items, ended = iter(pipeline), False
@@ -69,7 +69,7 @@ def by_for(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int)
             try:
                 timer.armed = True
                 for item in items:
-                    found.append(item)  # noqa: PERF402 - what came before an exception stays
+                    found.append(item)  # noqa: PERF402 - keeps the items before an exception
                 ended = True
                 timer.armed = False
             except InterruptedError_:
@@ -79,7 +79,7 @@ def by_for(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int)
 
 
 def by_get_item(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes: int) -> int:
-    """Read passes item by item; return how many exceptions of the handler were met."""
+    """Read passes by `get_item`; return how often the handler's exception was caught."""
     met, ends = 0, 0
     while ends < passes:
         try:
@@ -110,7 +110,7 @@ SINKS: dict[str, Callable[[PipelineBuilder], Pipeline[Any]]] = {
 @pytest.mark.parametrize("read", [by_for, by_get_item])
 @pytest.mark.parametrize("sink", SINKS)
 def test_no_item_is_lost(read: Read, sink: str) -> None:
-    """However often a handler raises while a pass is read, each item comes once, in order, and then its end."""
+    """However often a handler raises while a pass is read, each item is read once, in order, and then the end."""
     builder = PipelineBuilder().add_source(range(NUM_ITEMS)).pipe(abs)
     with SINKS[sink](builder).auto_stop() as pipeline, interrupting() as timer:
         found: list[Any] = []
@@ -123,7 +123,7 @@ def test_no_item_is_lost(read: Read, sink: str) -> None:
 @pytest.mark.parametrize("read", [by_for, by_get_item])
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_no_pass_is_lost(read: Read, length: int) -> None:
-    """So it is where passes of a few items follow each other: no end is lost, and none is met twice."""
+    """Over many passes of a few items, no end of a pass is lost, and none is read twice."""
     passes = 600
     builder = PipelineBuilder().add_source(range(length), continuous=True).pipe(abs)
     with SINKS["of three"](builder).auto_stop() as pipeline, interrupting() as timer:
@@ -135,7 +135,7 @@ def test_no_pass_is_lost(read: Read, length: int) -> None:
 
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_read_that_waits(*, continuous: bool) -> None:
-    """A handler that raises while a read waits ends it at once, and the next one gets the item that was due."""
+    """A handler that raises while a read waits ends the read at once, and the next read gets the item."""
     with gate() as calls:
 
         def wait(item: int) -> int:
@@ -157,7 +157,7 @@ def test_a_read_that_waits(*, continuous: bool) -> None:
 
 
 def test_passes_and_stops() -> None:
-    """Passes that begin, reads and stops out of which a handler raises leave nothing running; the next ones work."""
+    """A handler that raises in a start, a read or a stop leaves nothing running, and the next pass works."""
     threads = threading.active_count()
     pipeline = PipelineBuilder().add_source(range(3)).pipe(abs).add_sink().build(num_threads=2)
     with interrupting() as timer:

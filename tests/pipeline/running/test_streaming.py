@@ -1,4 +1,4 @@
-"""Stages that give several values for an item give them as they come: bounded, without an end, and until a stop."""
+"""Stages with several values per item put them out as they are made: with limits, without an end, until a stop."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from penstock.pipeline import SKIP, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate
 
 Where = Literal["threads", "pool", "disaggregate"]
-MAX_AHEAD = 2 * 1024 + 8  # values that cost nothing: those that wait in a channel, and those on their way to it
+MAX_AHEAD = 2 * 1024 + 8  # cheap values: those in a channel, and those that a call has made for it
 
 
 def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadPoolExecutor) -> PipelineBuilder:
-    """Return a pipeline whose one stage gives what a generator yields, for each of its three items."""
+    """Return a pipeline of three items, with one stage that puts out the values of a generator for each."""
     if where == "disaggregate":
         return PipelineBuilder().add_source(Again(lambda: (generate() for _ in range(3)))).disaggregate()
 
@@ -29,7 +29,7 @@ def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadP
 
 @pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
 def test_values_without_end(where: Where) -> None:
-    """An endless generator gives values as they are read, no further ahead than there is room, until a stop."""
+    """An endless generator runs as its values are read, no further ahead than there is room, until a stop."""
     made = [0]
     closed = threading.Event()
 
@@ -48,13 +48,13 @@ def test_values_without_end(where: Where) -> None:
         after = made[0]
     assert read == [*range(1, 5001)]
     assert after - 5000 <= MAX_AHEAD
-    assert closed.is_set()  # nothing of it runs any more
+    assert closed.is_set()
     assert made[0] == after
 
 
 @pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
-def test_a_value_is_given_before_the_next_is_made(where: Where) -> None:
-    """The first value comes while the second is still being computed."""
+def test_a_value_is_put_out_before_the_next_is_made(where: Where) -> None:
+    """The first value can be read while the second is still being computed."""
     with gate() as second:
 
         def generate() -> Iterator[int]:
@@ -72,8 +72,8 @@ def test_a_value_is_given_before_the_next_is_made(where: Where) -> None:
 
 
 @pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
-def test_what_came_before_a_failure_is_given(where: Where) -> None:
-    """Values that were yielded before the generator raised are read before the failure."""
+def test_values_before_a_failure_are_put_out(where: Where) -> None:
+    """Values yielded before the generator raised are read before the failure."""
 
     def generate() -> Iterator[int]:
         yield 1
@@ -89,8 +89,8 @@ def test_what_came_before_a_failure_is_given(where: Where) -> None:
         pipeline.stop()
 
 
-def test_what_is_taken_apart() -> None:
-    """Lists, texts, ranges, sets, dicts and iterators give their items in order; what has none fails."""
+def test_disaggregated_types() -> None:
+    """Lists, texts, ranges, sets, dicts and iterators give their elements in order; another item fails."""
     items: list[Any] = [[1, SKIP, 2], "ab", (), range(3), {5}, {6: "six"}, iter([7, SKIP]), 8, [[9]], b"\x0a"]
     builder = PipelineBuilder().add_source(items).disaggregate().add_sink()
     with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
@@ -101,7 +101,7 @@ def test_what_is_taken_apart() -> None:
 
 
 def test_a_pool_that_is_shut_down() -> None:
-    """A pool that takes no more calls ends the pipeline, however many items may be dropped."""
+    """A pool that is shut down ends the pipeline, whatever its limit of failures is."""
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
 
@@ -116,15 +116,15 @@ def test_a_pool_that_is_shut_down() -> None:
         assert failed.value.stage == "double"
 
 
-class SayingPool(ThreadPoolExecutor):
-    """A pool that says when a call was sent to it."""
+class ObservedPool(ThreadPoolExecutor):
+    """A pool that sets an event when a call was sent to it."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.sent = threading.Event()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Send a call."""
+        """Submit a call, and set the event."""
         submitted = super().submit(fn, *args, **kwargs)
         self.sent.set()
         return submitted
@@ -133,7 +133,7 @@ class SayingPool(ThreadPoolExecutor):
 def test_a_pool_that_is_shut_down_before_a_call_begins() -> None:
     """A call that the pool drops because it is shut down ends the pipeline, too."""
     with gate() as busy:
-        pool = SayingPool(1)
+        pool = ObservedPool(1)
         pool.submit(busy.pass_through)
         busy.wait_until(lambda now: now.inside == 1)
         pool.sent.clear()

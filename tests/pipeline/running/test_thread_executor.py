@@ -1,4 +1,4 @@
-"""Threads of a stage's own: started with the pipeline, prepared by an initializer, shared by stages with one value."""
+"""A `ThreadExecutor`: threads that start with the pipeline, run an initializer, and are shared by stages."""
 
 import threading
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from penstock.pipeline import PipelineBuilder, ThreadExecutor
 from tests.pipeline.running.reading import gate
 
 
-def test_each_thread_is_prepared_once() -> None:
-    """The initializer runs once in each thread, before its first call; nothing else runs on them."""
+def test_the_initializer_runs_once_in_each_thread() -> None:
+    """The initializer runs once in each thread, before its first call; no other stage runs on these threads."""
     local = threading.local()
     prepared: list[int] = []
 
@@ -41,7 +41,7 @@ def test_each_thread_is_prepared_once() -> None:
 
 
 def test_stages_share_the_threads_of_one_value() -> None:
-    """Two stages with the same executor run on its one thread, generators too; an equal one has a thread of its own."""
+    """Two stages with the same executor share its thread, even generators; an equal executor has another thread."""
 
     def ident(item: list[int]) -> list[int]:
         return [*item, threading.get_ident()]
@@ -62,7 +62,7 @@ def test_stages_share_the_threads_of_one_value() -> None:
 @pytest.mark.parametrize("generates", [False, True])
 @pytest.mark.parametrize("order", ["input", "completion"])
 def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
-    """It ends the pipeline, however many items may be dropped, with its exception as the cause."""
+    """An initializer's exception ends the pipeline, whatever its limit of failures is, and is the cause."""
 
     def generate(item: int) -> Iterator[int]:
         yield item
@@ -82,7 +82,7 @@ def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
         assert isinstance(failed.value.__cause__, ValueError)
 
 
-def test_arguments_are_checked() -> None:
-    """At least one thread."""
+def test_no_threads() -> None:
+    """An executor has at least one thread."""
     with pytest.raises(UsageError, match="max_workers"):
         ThreadExecutor(0)
