@@ -33,7 +33,7 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock._graph._seed_position import divide_rows
-from penstock._graph._user_fold import CheckedCombiner
+from penstock._graph._user_fold import CheckedCombiner, at
 from penstock._tree import flatten
 from penstock.errors import GraphError
 
@@ -72,7 +72,7 @@ def _check_fold(step: UserFold, count: int) -> None:
     held: list[int] = []
     fold = CheckedCombiner(step)
     for element, location in below:
-        fold.add(copy.deepcopy(element), lambda at=location: at)
+        fold.add(copy.deepcopy(element), at(location))
         held.append(fold.held)
     for number in range(len(below)):
         undisturbed = _given(step, below, 0, number + 1)
@@ -91,11 +91,11 @@ def _given(step: UserFold, below: list[tuple[Element, Location]], start: int, st
     fold = CheckedCombiner(step)
     found: list[Any] = []
     for number, (element, location) in enumerate(below[start : stop + _FOLLOWING], start):
-        given = fold.add(copy.deepcopy(element), lambda at=location: at)
+        given = fold.add(copy.deepcopy(element), at(location))
         if number >= stop:
             found += [*copy.deepcopy(given), fold.held]
     last = below[-1][1]
-    return [*found, fold.held, *(fold.flush(lambda: last) if fold.held else [])]
+    return [*found, fold.held, *(fold.flush(at(last)) if fold.held else [])]
 
 
 def _check_chain(node: Node, above: list[Node], count: int) -> None:

@@ -156,10 +156,14 @@ def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[Locate
     last: Location | None = None
     for element, location in below:
         last = location
-        for number, made in enumerate(fold.add(element, lambda at=location: at)):
+        for number, made in enumerate(fold.add(element, at(location))):
             yield made, replace(location, seed=row_seed_position(location.seed, number))
     if last is not None and fold.held:
-        end = last
-        for number, made in enumerate(fold.flush(lambda: end)):
-            ordinal = flushed_ordinal(end.seed.ordinal, number)
-            yield made, replace(end, seed=end.seed._replace(ordinal=ordinal))
+        for number, made in enumerate(fold.flush(at(last))):
+            ordinal = flushed_ordinal(last.seed.ordinal, number)
+            yield made, replace(last, seed=last.seed._replace(ordinal=ordinal))
+
+
+def at(place: Place) -> Callable[[], Place]:
+    """Return a function that returns a place that is known."""
+    return lambda: place
