@@ -91,7 +91,7 @@ class CheckedCombiner:
             )
 
     def add(self, element: Element, location: Callable[[], Location]) -> list[Element]:
-        """Return what the object gives when an element is added; an error gets a note of the element's place."""
+        """Return what the object gives when an element is added; an error gets a note of the element's location."""
         try:
             given = self._listed("add", self._made.add(element))
             self.held = self._held(self.held) if self.counts else self.held + 1
@@ -103,7 +103,7 @@ class CheckedCombiner:
         return given
 
     def flush(self, location: Callable[[], Location]) -> list[Element]:
-        """Return what the object gives at the end; an error gets a note of the place of the last element."""
+        """Return what the object gives at the end; an error gets a note of the location of the last element."""
         try:
             return self._listed("flush", self._made.flush())
         except Exception as error:
@@ -125,6 +125,8 @@ class CheckedCombiner:
     def _held(self, before: int | None) -> int:
         """Return the object's `held`, which is no more than one above what it was before."""
         held: object = self._made.held
+        if type(held) is int and held >= 0 and (before is None or held <= before + 1):  # mostly so
+            return held
         name = self._step.name
         if isinstance(held, bool) or not isinstance(held, SupportsIndex):
             kind = "a method; put @property above it" if callable(held) else repr(held)
@@ -148,9 +150,9 @@ class CheckedCombiner:
 
 
 def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield what the user's object makes, each with the place of the element whose adding gave it.
+    """Yield what the user's object makes, each with the location of the element whose adding gave it.
 
-    What is flushed has the place of the last element. Nothing is flushed where nothing is held.
+    What is flushed has the location of the last element. Nothing is flushed where nothing is held.
     """
     fold = CheckedCombiner(step)
     last: Location | None = None
@@ -164,6 +166,6 @@ def combined(step: UserFold, below: Iterator[LocatedElement]) -> Iterator[Locate
             yield made, replace(last, seed=last.seed._replace(ordinal=ordinal))
 
 
-def at(place: Place) -> Callable[[], Place]:
-    """Return a function that returns a place that is known."""
-    return lambda: place
+def at(location: Location) -> Callable[[], Location]:
+    """Return a function that returns a location that is known."""
+    return lambda: location

@@ -67,7 +67,7 @@ class UserFoldStage:
                     at_most, began = decide(COMBINED_ELEMENTS, _MAX_AT_ONCE), time.perf_counter()
             yield fold.given()
         fold.flush()
-        yield fold.given()
+        yield fold.given(is_flushed=True)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         return one_each(self, tokens)
@@ -122,31 +122,29 @@ def _at(ref: _Ref) -> Token:
 
 
 class _Given(NamedTuple):
-    """An element that the object gave: number `number` of a list.
+    """A list that the object gave.
 
     Attributes:
-        provenance: of the element whose adding gave it.
-        ordinal: the element's own.
+        elements: those of it that were not given before the token.
+        source: which element of the newest chunk gave it, by being added or as the last one.
+        skip: how many elements of the list were given before the token.
         before: the moment before the list was given.
-        last: the after of the element whose adding gave it.
-        following: the moment after the list; None for all but the last element of it.
+        last: the after of the element.
+        following: the moment after the list.
     """
 
-    element: Element
-    provenance: Provenance
-    ordinal: int
+    elements: list[Element]
+    source: int
+    skip: int
     before: _Moment
-    number: int
     last: _Ref
-    following: _Moment | None
+    following: _Moment
 
-    def start(self) -> Token:
-        """Return the element's own token."""
-        return self.before.within(self.number, self.last)
-
-    def after(self) -> Token:
-        """Return the token of what follows."""
-        return self.before.within(self.number + 1, self.last) if self.following is None else self.following.token()
+    def token(self, number: int) -> Token:
+        """Return the token from which reading starts with element `number` of `elements`, or after all of them."""
+        if number == len(self.elements):
+            return self.following.token()
+        return self.before.within(self.skip + number, self.last)
 
 
 class _Fold:
@@ -161,7 +159,7 @@ class _Fold:
         self._starts: deque[_Ref] = deque()  # of the elements held, where the object counts them
         first: _Ref = (token[:1], 0)
         self._now = _Moment(first, 0, first)
-        self._provenance: Provenance | None = None  # of the last element
+        self._provenance, self._index = no_provenance(), 0  # the newest chunk's, and which of its elements is newest
         self._given: list[_Given] = []
         self.added = 0
         """How many elements were added since `given`."""
@@ -169,9 +167,8 @@ class _Fold:
     def add(self, chunk: Chunk, index: int) -> None:
         """Add an element of a chunk to the object."""
         self.added += 1
-        provenance = chunk.provenance[index : index + 1]
-        given = self._object.add(chunk.elements[index], lambda: self._place(provenance))
-        self._provenance = provenance
+        self._provenance, self._index = chunk.provenance, index
+        given = self._object.add(chunk.elements[index], self._location)
         before, last = self._now, (chunk.afters, index)
         self._now = _Moment(self._oldest((chunk.starts, index), last), self._object.held, last)
         if self._replayed < self._token[1]:
@@ -181,7 +178,8 @@ class _Fold:
             return
         if self._skip:
             check_held(_at(last), self._token[3], "what an object of combine() gave")
-        self._keep(given, [nested_ordinal(provenance.item(ORDINAL), number) for number in range(len(given))], before)
+        if given or self._skip:
+            self._keep(given, before)
 
     def flush(self) -> None:
         """Take what the object still holds: there are no more elements."""
@@ -190,17 +188,16 @@ class _Fold:
                 f"the state holds {self._token[1]:,} elements open in combine(), of which this dataset has "
                 f"{self._replayed:,}. Load it into the dataset that it was saved from."
             )
-        provenance = self._provenance
-        if provenance is None or not self._now.held:
+        if not self._now.held:
             if self._skip:
                 check_enough(self._skip, 0, "what an object of combine() gave")
             return
-        given = self._object.flush(lambda: self._place(provenance))
+        given = self._object.flush(self._location)
         before = self._now
         self._now = _Moment(before.last, 0, before.last)
         if self._skip:
             check_held(_at(before.last), self._token[3], "what an object of combine() gave")
-        self._keep(given, [flushed_ordinal(provenance.item(ORDINAL), number) for number in range(len(given))], before)
+        self._keep(given, before)
 
     def _oldest(self, start: _Ref, last: _Ref) -> _Ref:
         """Return the start of the oldest element that is held, once an element was added."""
@@ -224,27 +221,30 @@ class _Fold:
                 "elements that decide what it holds: count all since it held nothing."
             )
 
-    def _keep(self, given: list[Element], ordinals: list[int], before: _Moment) -> None:
-        """Keep what the object gave with a list, less the elements that were given before the token."""
+    def _keep(self, given: list[Element], before: _Moment) -> None:
+        """Keep a list that the object gave, less the elements that were given before the token."""
         skip, self._skip = self._skip, 0
         if skip:
             check_enough(skip, len(given), "what an object of combine() gave")
-        if self._provenance is None or not given:
-            return
-        last, final = self._now.last, len(given) - 1
-        for number in range(skip, len(given)):
-            following = self._now if number == final else None
-            each = _Given(given[number], self._provenance, ordinals[number], before, number, last, following)
-            self._given.append(each)
+        self._given.append(_Given(given[skip:], self._index, skip, before, self._now.last, self._now))
 
-    def _place(self, provenance: Provenance) -> Location:
-        return StreamedLocations(self._stage.inputs, provenance).at(0)
+    def _location(self) -> Location:
+        return StreamedLocations(self._stage.inputs, self._provenance).at(self._index)
 
-    def given(self) -> Chunk:
-        """Return what the object has given since the last call."""
-        given, self._given, self.added = self._given, [], 0
-        provenance = np.concatenate([each.provenance for each in given]) if given else no_provenance()
-        provenance[:, ORDINAL] = [each.ordinal for each in given]
-        starts = Lazy(len(given), lambda index: given[index].start())
-        afters = Lazy(len(given), lambda index: given[index].after())
-        return Chunk([each.element for each in given], provenance, starts, afters)
+    def given(self, *, is_flushed: bool = False) -> Chunk:
+        """Return what the object has given since the last call.
+
+        All of it was given when elements of the newest chunk were added; or at the end, which is `is_flushed`.
+        """
+        lists, self._given, self.added = self._given, [], 0
+        counts = [len(each.elements) for each in lists]
+        which: list[int] = np.repeat(np.arange(len(lists)), counts).tolist()
+        numbers = [number for each in lists for number in range(len(each.elements))]
+        provenance = self._provenance[np.repeat(np.array([each.source for each in lists], np.int64), counts)]
+        ordinals: list[int] = provenance[:, ORDINAL].tolist()
+        rows = [lists[number].skip + row for number, row in zip(which, numbers, strict=True)]
+        ordinal_of = flushed_ordinal if is_flushed else nested_ordinal
+        provenance[:, ORDINAL] = list(map(ordinal_of, ordinals, rows))
+        starts = Lazy(len(numbers), lambda index: lists[which[index]].token(numbers[index]))
+        afters = Lazy(len(numbers), lambda index: lists[which[index]].token(numbers[index] + 1))
+        return Chunk([element for each in lists for element in each.elements], provenance, starts, afters)
