@@ -29,6 +29,13 @@ def test_who_merges_learns_the_layout() -> None:
     assert not BatchJob(plan, step_range.part(1, 2), 2, learned, shared=True).has_merge
 
 
+def test_the_last_block_has_the_rows_that_are_left() -> None:
+    """Blocks divide a job's rows without a gap, an overlap, or a row beyond the last one."""
+    plan = plan_of(ps.range(14).batch(7), "threads", 2)
+    job = BatchJob(plan, StepRange(Unit(0, 0, 0, 7), 2, 7), 4, Learned())
+    assert [job.bounds_of(block) for block in range(job.blocks)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
+
+
 class Counted:
     """Takes longer than any other part of a batch, and counts."""
 

@@ -1,6 +1,7 @@
 """How much memory batches take, whatever the number of workers, and that none is overwritten under a live view."""
 
 import warnings
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,20 @@ def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> No
         assert leased_slots() == 0
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_batch_that_is_kept_takes_the_place_of_one_ahead(workers: int) -> None:
+    """A consumer that holds two batches leaves memory for one batch less to be computed ahead."""
+    with ps.Loader(large(96, 8), num_workers=workers, prefetch=2) as loader:
+        kept: deque[Any] = deque(maxlen=2)
+        leases: list[int] = []
+        for batch in loader:
+            kept.append(batch)
+            leases.append(leased_slots())
+        assert max(leases) <= 3
+        kept.clear()
+        del batch
+
+
 def test_what_is_still_written_for_abandoned_epochs_is_a_batch_a_worker() -> None:
     """Memory of epochs given up is held by who is still writing there, and by nobody else."""
     size, stuck = 16, 2
@@ -115,11 +130,11 @@ def test_keeping_all_batches_is_safe(workers: int) -> None:
 
 
 def test_more_batches_than_the_ring_has_slots() -> None:
-    """An epoch of several hundred batches that are all kept has them all."""
-    rows = ps.range(900).map(small_row).batch(1)
+    """An epoch of more batches than the ring has slots, all of them kept, has them all."""
+    rows = ps.range(1100).map(small_row).batch(1)
     with ps.Loader(rows, num_workers=2, prefetch=250) as loader, warnings.catch_warnings(action="ignore"):
         kept = list(loader)
-    assert [int(batch[0, -1]) for batch in kept] == list(range(900))
+    assert [int(batch[0, -1]) for batch in kept] == list(range(1100))
 
 
 def test_memory_is_given_back_when_kept_batches_are_dropped() -> None:

@@ -2,14 +2,20 @@
 
 import contextlib
 import functools
+import select
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
 
 import penstock as ps
+from penstock._os._listener import Listener
 from penstock._runtime._client import Client
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Scheduler
-from tests.loader.gates import PATIENCE_SECONDS
+from penstock.errors import ClosedError
+from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.runtime.plans import plan_of
 
 
@@ -88,3 +94,60 @@ def test_every_action_is_done() -> None:
         for thread in threads:
             thread.join()
         assert sorted(done) == list(range(800))
+
+
+class Reader:
+    """A thread that asks an iterator for one batch."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.batch: Any = None
+        self.error: BaseException | None = None
+        self._iterator = iterator
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            self.batch = next(self._iterator)
+        except ClosedError as error:
+            self.error = error
+
+
+def test_a_job_that_completes_before_the_bell_is_cleared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer looks again after it has cleared its bell, since that may have been the last ring."""
+    gate, clear = Gate(0), Listener.clear
+
+    def clear_late(listener: Listener) -> None:
+        if not gate.opened.is_set():
+            gate.open()
+            assert select.select([listener.fileno()], [], [], PATIENCE_SECONDS)[0]  # the job is complete
+        clear(listener)
+
+    with ps.Loader(ps.range(1).map(gate).batch(1), num_workers=1) as loader:
+        batches = iter(loader)
+        gate.wait_entered()
+        monkeypatch.setattr(Listener, "clear", clear_late)
+        reader = Reader(batches)
+        reader.thread.join(PATIENCE_SECONDS)
+        assert reader.batch is not None
+        assert not reader.thread.is_alive()
+
+
+def test_a_newer_iterator_ends_the_wait_for_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that waits for a job is woken when another thread gives the job up, while a worker is still at it."""
+    gate, wait, waits = Gate(0), Listener.wait, threading.Event()
+
+    def wait_and_tell(listener: Listener, timeout_seconds: float | None = None) -> bool:
+        waits.set()
+        return wait(listener, timeout_seconds)
+
+    monkeypatch.setattr(Listener, "wait", wait_and_tell)
+    with ps.Loader(ps.range(4).map(gate).batch(2), num_workers=1) as loader:
+        reader = Reader(iter(loader))
+        assert waits.wait(PATIENCE_SECONDS)
+        newer = iter(loader)
+        reader.thread.join(PATIENCE_SECONDS)
+        assert not reader.thread.is_alive()
+        assert reader.error is not None
+        gate.open()
+        assert len(list(newer)) == 2

@@ -1,5 +1,6 @@
 """Rows of any kind and shape: threads give what the definition gives, also where rows are not as the first one was."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,21 @@ def test_batches_may_differ_from_each_other(function: Callable[[int], Any], work
     with ps.Loader(dataset, num_workers=workers, prefetch=3) as loader:
         for epoch in range(2):
             assert digests(loader) == digests(epoch_of(dataset, epoch))
+
+
+def test_rows_without_a_common_layout_are_left_to_the_workers() -> None:
+    """Once rows were met that don't fit the layout of the others, the consumer computes none of them."""
+    threads: list[int] = []
+
+    def noted(number: int) -> Any:
+        threads.append(threading.get_ident())
+        return changes_dtype(number)
+
+    with ps.Loader(ps.range(40).map(noted).batch(4), num_workers=1) as loader:
+        assert len(list(loader)) == 10
+        threads.clear()
+        assert len(list(loader)) == 10
+    assert threading.get_ident() not in threads
 
 
 def odd_one(number: int) -> Any:

@@ -27,6 +27,7 @@ from tests.equivalence.golden.functions import (
     Stretch,
     TorchLike,
     Total,
+    ascending,
     copies,
     document,
     double,
@@ -252,6 +253,8 @@ BATCHES: Final[Mapping[str, Make]] = {
     "rebatch": lambda _: _numbers().shuffle().batch(4).map(double).rebatch(3, remainder="drop"),
     "pack": lambda _: _numbers(31).shuffle().map(document).pack(8).batch(2),
     "pack split": lambda _: _numbers(31).shuffle().map(document).pack(7, how="split").batch(3),
+    "pack cut documents": lambda _: _numbers(31).shuffle().map(ascending).pack(4).batch(2),
+    "pack split cut documents": lambda _: _numbers(31).shuffle().map(ascending).pack(3, how="split").batch(2),
     "pack dict": lambda _: (
         _numbers(31)
         .shuffle()
@@ -277,6 +280,7 @@ BATCHES: Final[Mapping[str, Make]] = {
     "window shuffle of batches": lambda _: _kept(40).batch(3).window_shuffle(4).rebatch(4),
     "combine": lambda _: _kept(40).combine(Runs).random_map(draws).batch(2),
     "combine without held": lambda _: _kept(40).combine(Total).batch(4),
+    "limit of elements": lambda _: _kept(40).map(Scale(3), name="scale").limit(9).batch(2),
     "limit": lambda _: _kept(40).batch(3).limit(5),
 }
 
@@ -324,6 +328,9 @@ JOINTS: Final[Mapping[str, Make]] = {
         .batch(4)
     ),
     "concatenate in order": lambda _: ps.concatenate(_two(_kept(20), _numbers(9).shuffle())).random_map(draws).batch(3),
+    "concatenate a short part": lambda _: (
+        ps.concatenate([_kept(7), _numbers(9).shuffle(), _kept(12)]).map_with_origin(with_origin).batch(2)
+    ),
     "interleave": lambda _: ps.interleave([_numbers(9).shuffle(), _numbers(4), _numbers(6)], seed=3).batch(4),
     "interleave in order": lambda _: ps.interleave(_two(_kept(20), _numbers(9).shuffle())).batch(4),
     "zip": lambda _: ps.zip(_two(_numbers(15).shuffle(), _numbers(15).map(half))).random_map(draws).batch(4),

@@ -38,17 +38,23 @@ _TEXT: Final = 160  # characters of a batch that are shown
 _DIGITS: Final = 16  # hexadecimal, of a batch's SHA-256
 
 
-def record_all(folder: Path) -> Record:
-    """Return the records of all datasets, computed inline.
+def record_all(folder: Path, known: Record) -> Record:
+    """Return the records of all datasets: those that are known, and the others computed inline.
 
     Args:
         folder: an empty folder, for the files that some datasets read.
+        known: records as this function returns them, of which any may be missing.
     """
     write_files(folder)
-    datasets = {name: record_dataset(name, folder) for name in DATASETS}
-    resumes = {name: record_resume(name, folder) for name in RESUMES}
-    files = {name: kept_files(folder, FILES[name]) for name in FILES}
-    return {"python": PYTHON, "datasets": datasets, "resumes": resumes, "files": files}
+    datasets = known.get("datasets", {})
+    resumes = known.get("resumes", {})
+    files = known.get("files", {})
+    return {
+        "python": PYTHON,
+        "datasets": {name: datasets.get(name) or record_dataset(name, folder) for name in DATASETS},
+        "resumes": {name: resumes.get(name) or record_resume(name, folder) for name in RESUMES},
+        "files": {name: files.get(name) or kept_files(folder, FILES[name]) for name in FILES},
+    }
 
 
 def kept_files(folder: Path, name: str) -> dict[str, str]:
