@@ -1,0 +1,1 @@
+"""Small faults planted in the source, each of which some test must catch."""

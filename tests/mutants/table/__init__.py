@@ -1,0 +1,28 @@
+"""The table of mutants, by what they are faults of.
+
+To add one: a realistic fault in code whose text is short and stands once in its file, and the tests that must
+notice it, of a few seconds together. The text is what the line means, without comments, so that it survives a rewording
+around it. Where no test notices, write one.
+"""
+
+from typing import Final
+
+from tests.mutants.planting import Mutant
+from tests.mutants.table.batches import BATCHES
+from tests.mutants.table.graph import GRAPH
+from tests.mutants.table.in_order import IN_ORDER
+from tests.mutants.table.loader import LOADER
+from tests.mutants.table.processes import PROCESSES
+from tests.mutants.table.scheduler import SCHEDULER
+from tests.mutants.table.transport import TRANSPORT
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *GRAPH,
+    *IN_ORDER,
+    *BATCHES,
+    *SCHEDULER,
+    *PROCESSES,
+    *LOADER,
+    *TRANSPORT,
+)
+"""All of them."""

@@ -1,0 +1,114 @@
+"""Mutants of a step and its batch: rows, jobs and how they are cut."""
+
+from typing import Final
+
+from tests.mutants.planting import Mutant
+from tests.mutants.table.golden import GOLDEN, GOLDEN_THREADS
+
+BATCHES: Final = (
+    Mutant(
+        "ranks: an uneven batch gives its rest to the last rank",
+        "_runtime/_batches.py",
+        "padded * rank // shard.count for rank",
+        "padded // shard.count * rank for rank",
+        (GOLDEN, "equivalence/test_ranks.py"),
+    ),
+    Mutant(
+        "rows: a job's last short batch counts as full",
+        "_runtime/_batches.py",
+        "(step_range.steps - 1) * first.batch + last.total",
+        "step_range.steps * first.batch",
+        (GOLDEN_THREADS,),
+    ),
+    Mutant(
+        "rows: data is counted from the batch's first row",
+        "_runtime/_batches.py",
+        "self.last + 1 - self.first - self.low",
+        "self.last + 1 - self.first",
+        (GOLDEN, "equivalence/test_ranks.py"),
+    ),
+    Mutant(
+        "rows: padding reads beyond the data",
+        "_runtime/_batches.py",
+        "np.minimum(positions, self.last) if self.data < self.total else positions",
+        "positions",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "rows: ranks that hold only padding share a stream",
+        "_runtime/_batches.py",
+        "max(rows.first + rows.low - rows.last, 0)",
+        "0",
+        ("equivalence/test_ranks.py", GOLDEN),
+    ),
+    Mutant(
+        "job: the last block goes beyond the rows",
+        "_runtime/_jobs.py",
+        "min(start + self.block_rows, self.row_count)",
+        "start + self.block_rows",
+        ("runtime/test_jobs.py", "loader/test_processes.py"),
+    ),
+    Mutant(
+        "job: a batch's first row counts to the batch before",
+        "_runtime/_jobs.py",
+        "bisect.bisect_right(self._bounds, row)",
+        "bisect.bisect_left(self._bounds, row)",
+        ("runtime/test_jobs.py", "workers/processes/trouble/test_deadly.py", "loader/test_stalls.py"),
+    ),
+    Mutant(
+        "job: a block takes a whole batch's rows",
+        "_runtime/_jobs.py",
+        "max(start, first) - first, min(stop, end) - first",
+        "max(start, first) - first, end - first",
+        ("runtime/test_jobs.py", "equivalence/test_ranks.py"),
+    ),
+    Mutant(
+        "job: rows that don't fit the layout aren't remembered",
+        "_runtime/_jobs.py",
+        "self._learned.is_irregular = True",
+        "pass",
+        ("runtime/test_shapes.py", "runtime/test_jobs.py"),
+    ),
+    Mutant(
+        "cutter: a job goes beyond its course",
+        "_runtime/_cutting.py",
+        "min(self._units_per_job(), step_range.steps - self._next)",
+        "self._units_per_job()",
+        (GOLDEN_THREADS, "equivalence/test_loader.py"),
+    ),
+    Mutant(
+        "cutter: after a course the next one is skipped",
+        "_runtime/_cutting.py",
+        "self._number, self._next = self._number + 1, 0",
+        "self._number, self._next = self._number + 2, 0",
+        ("loader/test_unordered.py",),
+    ),
+    Mutant(
+        "remaining: a job that was taken out leaves its last step",
+        "_runtime/_remaining.py",
+        "before + taken.steps",
+        "before + taken.steps - 1",
+        ("runtime/test_remaining.py",),
+    ),
+    Mutant(
+        "remaining: every batch counts as the first of those left",
+        "_runtime/_remaining.py",
+        "unit.step == step_ranges[0].first.step",
+        "True",
+        ("runtime/test_remaining.py",),
+    ),
+    Mutant(
+        "inline: a careful batch is computed at once",
+        "_runtime/_inline.py",
+        "1 if careful else max(rows.total, 1)",
+        "max(rows.total, 1)",
+        ("runtime/test_inline.py", "workers/processes/trouble/test_deadly.py"),
+    ),
+    Mutant(
+        "read in order: an error leaves the broken reading open",
+        "_runtime/_streaming.py",
+        "except BaseException:\n self._stop()",
+        "except BaseException:\n                pass",
+        ("failures/test_going_on.py", "loader/test_user_errors.py"),
+    ),
+)

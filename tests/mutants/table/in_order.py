@@ -1,0 +1,156 @@
+"""Mutants of what is read in order."""
+
+from typing import Final
+
+from tests.mutants.planting import Mutant
+from tests.mutants.table.golden import GOLDEN, PAIRS, RESUMES, STATES
+
+IN_ORDER: Final = (
+    Mutant(
+        "pending: the token after a group is one element early",
+        "_graph/_streaming/_chunk.py",
+        "chunk.afters[stop - 1]",
+        "chunk.afters[stop - 2]",
+        (STATES,),
+    ),
+    Mutant(
+        "leaf: the rest of a span begins without its step",
+        "_graph/_streaming/_block_input.py",
+        "self.start + index * self.step, self.step",
+        "self.start + index, self.step",
+        (RESUMES, "equivalence/test_deal.py"),
+    ),
+    Mutant(
+        "leaf: positions of a second span are counted from the course's start",
+        "_graph/_streaming/_block_input.py",
+        "start, stop = start - span.total, stop - span.total",
+        "start, stop = start - span.total, stop",
+        (RESUMES, "equivalence/test_deal.py"),
+    ),
+    Mutant(
+        "leaf: a token after an element is the element's own",
+        "_graph/_streaming/_block_input.py",
+        "range(start + 1, stop + 1) if block.kept is None",
+        "range(start, stop) if block.kept is None",
+        (STATES,),
+    ),
+    Mutant(
+        "filter: what was left out counts as all that was read",
+        "_graph/_streaming/_each.py",
+        "len(kept), len(chunk.elements) - len(kept))",
+        "len(kept), len(chunk.elements))",
+        ("dataset/filters/test_left_out.py",),
+    ),
+    Mutant(
+        "batch: the last short batch is dropped where it is to be kept",
+        "_graph/_streaming/_batch.py",
+        'pending.count and self.step.remainder != "drop"',
+        'pending.count and self.step.remainder == "pad"',
+        (GOLDEN,),
+    ),
+    Mutant(
+        "window shuffle: the order lacks the epoch",
+        "_graph/_streaming/_window.py",
+        "derive(step.seed, *address)",
+        "derive(step.seed, *address[1:])",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "window shuffle: a restored window repeats an element",
+        "_graph/_streaming/_window.py",
+        "chunk.part(skip, len(chunk.elements))",
+        "chunk.part(max(skip - 1, 0), len(chunk.elements))",
+        (STATES,),
+    ),
+    Mutant(
+        "limit: a chunk is not cut at the limit",
+        "_graph/_streaming/_limit.py",
+        "chunk.part(0, self.step.count - count)",
+        "chunk.part(0, self.step.count)",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "limit: a rank that runs out of data ends silently",
+        "_graph/_streaming/_limit.py",
+        "if self.must_fill:",
+        "if not self.must_fill:",
+        ("equivalence/test_even_ranks.py",),
+    ),
+    Mutant(
+        "deal: each new rank continues all unfinished parts",
+        "_graph/_streaming/_rank_segments.py",
+        "open_rank_segments[rank::ranks]",
+        "open_rank_segments",
+        (RESUMES, "equivalence/test_deal.py"),
+    ),
+    Mutant(
+        "deal: each span is dealt from its beginning",
+        "_graph/_streaming/_rank_segments.py",
+        "(rank - before) % ranks",
+        "rank",
+        (RESUMES, "equivalence/test_deal.py"),
+    ),
+    Mutant(
+        "mixture in order: the progress of a part grows with its weight",
+        "_graph/_streaming/_mix.py",
+        "(taken / self._weights[part], part)",
+        "(taken * self._weights[part], part)",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "mixture in order: new weights keep the old counts",
+        "_graph/_streaming/_mix.py",
+        "self.taken = [0] * len(self.taken)",
+        "self.taken = list(self.taken)",
+        (PAIRS, "failures/test_mixtures.py"),
+    ),
+    Mutant(
+        "mixture in order: a state counts elements instead of their measure",
+        "_graph/_streaming/_mix.py",
+        "taken[part] += amount",
+        "taken[part] += 1",
+        (STATES,),
+    ),
+    Mutant(
+        "concatenation: a state within a part holds the begin of those before",
+        "_graph/_streaming/_join.py",
+        "(None,) * number, token[number + 1 :]",
+        "token[:number], token[number + 1 :]",
+        (STATES,),
+    ),
+    Mutant(
+        "rows: each further element loses its first rows after a restore",
+        "_graph/_streaming/_rows.py",
+        "yield _chunk(lists, skip, parents)\n skip = 0",
+        "yield _chunk(lists, skip, parents)",
+        (STATES,),
+    ),
+    Mutant(
+        "stream: the passes of later epochs have the numbers of the first's",
+        "_graph/_streaming/_stream.py",
+        "epoch * (step.times or _ENDLESS_PASSES) + passes",
+        "passes",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "stream: its state is asked for one element late",
+        "_graph/_streaming/_stream.py",
+        "at == early or at % _SNAPSHOT_EVERY == 0",
+        "at == early or at % _SNAPSHOT_EVERY == 1",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "pack: the first piece of a cut document keeps its old offset",
+        "_graph/_streaming/_packer.py",
+        "placed.pieces.offset[placed.pieces.document == 0] += consumed",
+        "pass",
+        (STATES,),
+    ),
+    Mutant(
+        "pack: restored sequences have all their room",
+        "_graph/_streaming/_packer.py",
+        "np.subtract.at(room, sequence, lengths)",
+        "pass",
+        (STATES,),
+    ),
+)

@@ -1,0 +1,149 @@
+"""Mutants of the iterator, progress and states."""
+
+from typing import Final
+
+from tests.mutants.planting import Mutant
+from tests.mutants.table.golden import GOLDEN, RESUMES, STATES
+
+LOADER: Final = (
+    Mutant(
+        "iterator: an interrupted batch counts as delivered",
+        "_loader/_iterator.py",
+        "self._progress.at = at",
+        "pass",
+        ("loader/test_signal_handlers.py",),
+    ),
+    Mutant(
+        "iterator: after an interrupt the stream goes on where it was",
+        "_loader/_iterator.py",
+        "self._interrupted = True",
+        "self._interrupted = False",
+        ("loader/test_signal_handlers.py", "failures/test_lost_interrupts.py"),
+    ),
+    Mutant(
+        "iterator: a batch that was counted may be lost",
+        "_loader/_iterator.py",
+        "self._progress.handed_out(token)",
+        "pass",
+        ("loader/test_state.py",),
+    ),
+    Mutant(
+        "iterator: a second thread may be inside of next",
+        "_loader/_iterator.py",
+        "self._reader = thread",
+        "pass",
+        ("loader/test_two_threads.py",),
+    ),
+    Mutant(
+        "iterator: a new iterator leaves the old one open",
+        "_loader/_iterator.py",
+        "self._retired = self._retired or why",
+        "pass",
+        ("loader/test_lifecycle.py",),
+    ),
+    Mutant(
+        "progress: after a break the epoch goes on",
+        "_loader/_progress.py",
+        "last is not None and (position or reached.ahead)",
+        "last is not None and reached.ahead",
+        ("loader/test_lifecycle.py", "loader/test_state.py"),
+    ),
+    Mutant(
+        "progress: a step above the state's cuts is part of the state",
+        "_loader/_progress.py",
+        "self._timeline.until(first).segments",
+        "self._timeline.segments",
+        ("loader/test_state.py", "equivalence/test_recut.py", "loader/test_mutated_states.py"),
+    ),
+    Mutant(
+        "progress: steps delivered early are lost by a restore",
+        "_loader/_progress.py",
+        "self.at = (state.step, ahead, None, ())",
+        "self.at = (state.step, (), None, ())",
+        ("equivalence/golden/test_golden.py::test_a_state_with_later_batches_gives_the_others",),
+    ),
+    Mutant(
+        "progress in order: a batch's token is that of the next one",
+        "_loader/_streaming_progress.py",
+        "last.where._replace(token=token)",
+        "last.where",
+        (STATES,),
+    ),
+    Mutant(
+        "progress in order: the next epoch has this one's number",
+        "_loader/_streaming_progress.py",
+        "self._next.epoch + 1, self._beginning()",
+        "self._next.epoch, self._beginning()",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "progress in order: an epoch that was left early is remembered after a seek",
+        "_loader/_streaming_progress.py",
+        "if known.run > self._next.run",
+        "if known.run < self._next.run",
+        ("loader/test_state.py", "equivalence/test_machine.py"),
+    ),
+    Mutant(
+        "reached: adjoining spans stay apart",
+        "_loader/_reached.py",
+        "ahead and ahead[-1][1] == start",
+        "ahead and ahead[-1][1] > start",
+        ("loader/test_reached.py",),
+    ),
+    Mutant(
+        "reached: a gap before the first span is lost",
+        "_loader/_reached.py",
+        "if start <= step:",
+        "if start <= step + 1:",
+        ("loader/test_reached.py",),
+    ),
+    Mutant(
+        "placed: a batch that can't be handed over is lost",
+        "_loader/_placed.py",
+        "batch = hand_over()\n self._placed.popleft()",
+        "self._placed.popleft()\n        batch = hand_over()",
+        ("loader/placing/test_placed.py",),
+    ),
+    Mutant(
+        "placed: one batch more than was asked for is placed ahead",
+        "_loader/_placed.py",
+        "len(self._placed) < ahead and self._stream.is_ready()",
+        "len(self._placed) <= ahead and self._stream.is_ready()",
+        ("loader/placing/test_placed.py",),
+    ),
+    Mutant(
+        "turns: who waits for the end of a turn isn't woken",
+        "_loader/_turns.py",
+        "self.is_over = True\n self._thread.bell.ring()",
+        "self.is_over = True",
+        ("loader/placing/test_in_turns.py",),
+    ),
+    Mutant(
+        "turns: a turn that was taken back is done all the same",
+        "_loader/_turns.py",
+        "if self._removes(_BEGIN):\n self._work()",
+        "if self._removes(_BEGIN) or True:\n            self._work()",
+        ("loader/placing/test_in_turns.py",),
+    ),
+    Mutant(
+        "sharing: workers of a closed loader are used",
+        "_loader/_sharing.py",
+        "if not self.closer.is_open:",
+        "if self.closer is None:",
+        ("loader/sharing/test_ends.py",),
+    ),
+    Mutant(
+        "state: a segment at the step is lost",
+        "_state.py",
+        "segment.step <= step)",
+        "segment.step < step)",
+        ("loader/test_state.py", RESUMES),
+    ),
+    Mutant(
+        "state: the last short batch of an epoch isn't counted",
+        "_state.py",
+        "rest // batch if self.drops_remainder else -(-rest // batch)",
+        "rest // batch",
+        (GOLDEN,),
+    ),
+)
