@@ -81,12 +81,12 @@ def test_a_batch_that_is_kept_takes_the_place_of_one_ahead(workers: int) -> None
     with ps.Loader(large(96, 8), num_workers=workers, prefetch=2) as loader:
         kept: deque[Any] = deque(maxlen=2)
         leases: list[int] = []
-        for batch in loader:
+        batches = iter(loader)
+        while (batch := next(batches, None)) is not None:
             kept.append(batch)
             leases.append(leased_slots())
         assert max(leases) <= 3
         kept.clear()
-        del batch
 
 
 def test_what_is_still_written_for_abandoned_epochs_is_a_batch_a_worker() -> None:
