@@ -181,7 +181,7 @@ def test_an_interrupt_ends_the_process_from_within_a_wait() -> None:
     """A Ctrl-C that nobody catches ends the process as Python always does, while other threads sleep in claim_wait."""
     program = """
         import os, signal, threading
-        from penstock.transport._ring import SlotRing
+        from penstock._ring import SlotRing
 
         ring = SlotRing(max_blocks=1)
         ring.arm(0, number=0, blocks=1)

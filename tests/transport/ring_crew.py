@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.transport._ring import SlotRing
+from penstock._ring import SlotRing
 from tests.transport.ring_worker import ROWS_BYTES, rows_over
 
 REPOSITORY: Final = Path(__file__).parents[2]

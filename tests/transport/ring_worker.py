@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.transport._ring import Claim, SlotRing
+from penstock._ring import Claim, SlotRing
 
 SLOTS: Final = 3
 BLOCKS: Final = 4
@@ -108,7 +108,7 @@ def _starter(method: str, path: str) -> Callable[[], None]:
         return lambda: _start_unrelated(path)
     if method == "spawn":
         return lambda: multiprocessing.get_context("spawn").Process(target=work, args=(path,)).start()
-    multiprocessing.set_forkserver_preload(["numpy", "penstock.transport._ring"])
+    multiprocessing.set_forkserver_preload(["numpy", "penstock._ring"])
     return lambda: multiprocessing.get_context("forkserver").Process(target=work, args=(path,)).start()
 
 

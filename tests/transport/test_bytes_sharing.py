@@ -16,9 +16,9 @@ from typing import cast
 import numpy as np
 import pytest
 
+from penstock._memory import Memory
 from penstock._native import living_byte_owners
 from penstock.transport import Bytes, leased_slots
-from penstock.transport._memory import Memory
 
 
 def place(holder: object) -> int:

@@ -11,10 +11,10 @@ from typing import cast
 import numpy as np
 import pytest
 
+from penstock._memory import ALIGNMENT, Memory, aligned, array_over
 from penstock._os import Bell
 from penstock.errors import UsageError
 from penstock.transport import leased_slots
-from penstock.transport._memory import ALIGNMENT, Memory, aligned, array_over
 
 
 def bytes_of(holder: object) -> memoryview:
@@ -177,7 +177,7 @@ def test_views_may_live_to_the_end_of_the_interpreter() -> None:
         import sys, threading
         import numpy as np
         from penstock._os import Bell
-        from penstock.transport._memory import Memory, array_over
+        from penstock._memory import Memory, array_over
 
         bell = Bell()
         memory = Memory(bell=bell)
@@ -201,7 +201,7 @@ def test_a_lease_outside_its_region_is_refused(slot: int, start_bytes: int, size
     """The message names the rule and the bytes asked for, and nothing is counted."""
     memory = Memory()
     with pytest.raises(
-        UsageError, match=rf"a lease must lie inside its region .* got slot={slot}, bytes \[{start_bytes},"
+        UsageError, match=rf"a lease must be inside its region.* got slot={slot}, bytes \[{start_bytes},"
     ):
         memory.lease(memory.allocate(64), slot, start_bytes=start_bytes, size_bytes=size_bytes)
     assert memory.leased == 0

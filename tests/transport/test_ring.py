@@ -23,8 +23,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from penstock._ring import Claim, SlotRing
 from penstock.errors import UsageError
-from penstock.transport._ring import Claim, SlotRing
 
 
 def test_blocks_are_claimed_once_and_earliest_batch_first() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._ring import SlotRing
 from penstock.errors import MessageError, UsageError
-from penstock.transport._ring import SlotRing
 from tests.transport.ring_crew import PATIENCE_SECONDS, Crew
 from tests.transport.ring_worker import BLOCKS, SLOTS
 
@@ -84,7 +84,7 @@ def test_a_stop_ends_all_who_wait_in_all_processes(tmp_path: Path) -> None:
             ring.retire(number % SLOTS)
         other = SlotRing.shared(1)
         other.arm(0, number=0, blocks=1)
-        program = "from penstock.transport._ring import SlotRing; import sys; SlotRing.attach({}, {}).stop()"
+        program = "from penstock._ring import SlotRing; import sys; SlotRing.attach({}, {}).stop()"
         for stopped in (ring, other):
             _run(program.format(*stopped.descriptors()), stopped.descriptors())
             assert stopped.stopped
@@ -100,7 +100,7 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
     """
     program = """
         import os, signal, threading
-        from penstock.transport._ring import SlotRing
+        from penstock._ring import SlotRing
 
         ring = SlotRing.shared(1)
         ring.arm(0, number=0, blocks=1)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock._ring import Claim, SlotRing
 from penstock._workers._threads import WorkerThreads
-from penstock.transport._ring import Claim, SlotRing
 
 
 def workers_alive() -> int:

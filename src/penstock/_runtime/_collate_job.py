@@ -18,13 +18,13 @@ from penstock._graph._streaming._batch import Rest
 from penstock._graph._streaming._build import input_refs_of, worker_collate
 from penstock._graph._streaming._chunk import Provenance
 from penstock._graph._streaming._collate import CollateRun
+from penstock._memory import Lease, Region
+from penstock._pickles import Pickled, dump_by_value
 from penstock._plan._plan import Plan
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
 from penstock._runtime._pickle_buffers import joined
 from penstock.errors import InternalError, UsageError
-from penstock.transport._encoding._pickles import Pickled, dump_by_value
-from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch._arrivals import BlockRecords

@@ -25,9 +25,9 @@ import zlib
 from typing import Final, NamedTuple
 
 from penstock._decisions import ASIDE, decide
+from penstock._ring import SlotRing
 from penstock._runtime._autotune._processors import processor_share
 from penstock._runtime._job_table import JobTable
-from penstock.transport._ring import SlotRing
 
 _FIRST: Final = 4  # blocks that tell nothing, since they import and open what others find there
 _BLOCKS: Final = 32  # which pace and waiting are means of; so many are done before anyone stands aside

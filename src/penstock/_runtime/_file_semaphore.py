@@ -3,7 +3,7 @@
 import fcntl
 from contextlib import suppress
 
-from penstock.transport._memory import Region
+from penstock._memory import Region
 
 
 class FileSemaphore:

@@ -25,6 +25,7 @@ from penstock._caught import Caught
 from penstock._decisions import MESSAGE_JOBS, decide
 from penstock._graph._jax_keys import leave_accelerators
 from penstock._graph._nodes import Element
+from penstock._memory import open_region
 from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
 from penstock._processes._begin import begin_process
@@ -41,7 +42,6 @@ from penstock._runtime._threads import ThreadBatchStream
 from penstock._workers._processes import Inherited
 from penstock.errors import ClosedError, PeerError, PenstockError
 from penstock.transport._arena import Arena
-from penstock.transport._arena._table import open_region
 from penstock.transport._pipe._operations import Steps
 from penstock.transport._pipe._sender import Sender
 

@@ -5,13 +5,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from penstock._memory import Region
 from penstock._os import Bell
 from penstock._processes._child import ChildProcess, StartMethod
 from penstock._processes._main_module import is_imported
 from penstock._processes._seeding import GlobalSeeds
 from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
 from penstock._workers._processes import Inherited
-from penstock.transport._memory import Region
 from penstock.transport._pipe import TensorPipeReader
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class BatchReader(TensorPipeReader):
     @property
     def was_joined(self) -> bool:
         """Whether the process has been let in."""
-        return bool(self._seen)
+        return bool(self._writer_pids)
 
     @property
     def keeps_referred(self) -> bool:

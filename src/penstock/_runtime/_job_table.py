@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 import numpy as np
 
-from penstock.transport._arena._table import create_region, open_region
-from penstock.transport._memory import Region
+from penstock._memory import Region, create_region, open_region
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,6 +15,7 @@ from penstock._graph._apply import Context
 from penstock._graph._nodes import Element, Node, Read
 from penstock._graph._seed_position import Integers
 from penstock._graph._upcoming import Upcoming, upcoming
+from penstock._memory import Lease, Region
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import (
     Merger,
@@ -36,7 +37,6 @@ from penstock.batching._layout import Layout, copied, layout_of
 from penstock.batching._leaf import LeafSpec
 from penstock.batching._write import LayoutMismatchError, write_rows
 from penstock.errors import InternalError, UsageError
-from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch._arrivals import BlockRecords

@@ -5,8 +5,8 @@ from typing import Final, cast
 
 import numpy as np
 
-from penstock.transport._encoding._pickles import Pickled, load
-from penstock.transport._memory import Lease, Region, aligned
+from penstock._memory import Lease, Region, aligned
+from penstock._pickles import Pickled, load
 
 LARGE_BYTES: Final = 65_536
 """Arrays up to this size are copied out, so that keeping a label doesn't keep the memory of its images."""

@@ -2,9 +2,8 @@
 
 import os
 
+from penstock._memory import Region, open_region
 from penstock._workers._processes import SharedDescriptors
-from penstock.transport._arena._table import open_region
-from penstock.transport._memory import Region
 
 
 class Regions:

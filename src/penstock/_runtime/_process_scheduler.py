@@ -18,8 +18,11 @@ from typing import Any, Final, cast
 
 from penstock._caught import Caught
 from penstock._graph._apply import Context
+from penstock._memory import Lease, Region, aligned, create_region
+from penstock._pickles import Pickled
 from penstock._plan._plan import Plan
 from penstock._processes._seeding import observe_seeds
+from penstock._ring import SlotRing
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure
@@ -33,10 +36,6 @@ from penstock._runtime._tasks import SharedJob, task_of
 from penstock._workers._processes import Starting, Work, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
-from penstock.transport._arena._table import create_region
-from penstock.transport._encoding._pickles import Pickled
-from penstock.transport._memory import Lease, Region, aligned
-from penstock.transport._ring import SlotRing
 
 _MAX_DEATHS: Final = 3  # of one block, where it was never known at which row
 _MAX_DEATHS_IN_ROWS: Final = 10  # at whatever rows, computed first or not

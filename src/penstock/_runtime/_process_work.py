@@ -20,10 +20,13 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph._apply import Context
 from penstock._graph._jax_keys import leave_accelerators
+from penstock._memory import Region, aligned, open_region
+from penstock._pickles import dump_by_value
 from penstock._plan._plan import Plan
 from penstock._processes._begin import begin_process
 from penstock._processes._exceptions import error_text, pack_error
 from penstock._processes._seeding import GlobalSeeds
+from penstock._ring import Claim, SlotRing
 from penstock._runtime._collate_job import CollateJob
 from penstock._runtime._cpu_throttle import CpuThrottle, shared_processors
 from penstock._runtime._file_semaphore import FileSemaphore
@@ -38,10 +41,6 @@ from penstock._workers._processes import Inherited, SharedDescriptors
 from penstock._workers._stack import answer_with_stack
 from penstock.batching._write import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
-from penstock.transport._arena._table import open_region
-from penstock.transport._encoding._pickles import dump_by_value
-from penstock.transport._memory import Region, aligned
-from penstock.transport._ring import Claim, SlotRing
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -5,7 +5,7 @@ Changed with the crew owned.
 
 from typing import Protocol
 
-from penstock.transport._memory import Region
+from penstock._memory import Region
 
 
 class Lender(Protocol):

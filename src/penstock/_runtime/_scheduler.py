@@ -22,15 +22,15 @@ from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
+from penstock._memory import Lease, Memory, Region
 from penstock._os import CommonBell, HeldInterrupts, Listener
+from penstock._ring import Claim, SlotRing
 from penstock._runtime._client import Client
 from penstock._runtime._jobs import Job
 from penstock._runtime._region_pool import RegionPool
 from penstock._runtime._stalls import Patience, Stall, describe_block
 from penstock._workers._threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError, UsageError
-from penstock.transport._memory import Lease, Memory, Region
-from penstock.transport._ring import Claim, SlotRing
 
 SLOTS: Final = 1024
 SLOTS_EACH: Final = 128  # of a client, at most, so that there are some for every other

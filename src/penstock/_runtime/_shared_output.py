@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Final
 
 from penstock._graph._nodes import Element
+from penstock._memory import Lease, Region
 from penstock._os import Bell, DaemonThread
 from penstock._runtime._streams import EndOfEpoch
 from penstock.errors import ClosedError
-from penstock.transport._memory import Lease, Region
 from penstock.transport._pipe._sender import Sender
 
 MIN_BYTES: Final = 1_000_000

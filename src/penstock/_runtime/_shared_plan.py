@@ -9,14 +9,13 @@ from penstock._graph._nodes import Filter, Map, Node, Stream, parents_of, walk
 from penstock._graph._outermost_batch import outermost_batch
 from penstock._graph._rewrite import with_parents
 from penstock._graph._streaming._build import reads_streams
+from penstock._memory import Region, create_region
+from penstock._pickles import Pickled, dump, pickler, stream_of
 from penstock._plan._plan import Batches, Plan
 from penstock._processes._fork_server._modules import modules_of, naming
 from penstock._processes._main_module import missing
 from penstock._runtime._pickle_buffers import write
 from penstock.errors import UsageError
-from penstock.transport._arena._table import create_region
-from penstock.transport._encoding._pickles import Pickled, dump, pickler, stream_of
-from penstock.transport._memory import Region
 
 _LOOKED_AT_BYTES: Final = 1 << 20  # of a plan, for the modules that it names
 

@@ -11,10 +11,10 @@ from penstock._graph._nodes import Element, Node
 from penstock._graph._seed_position import Integers
 from penstock._graph._streaming._block_input import BlockInput
 from penstock._graph._upcoming import Upcoming, upcoming
+from penstock._memory import Lease, Region
 from penstock._runtime._job_failure import NO_FAILURE
 from penstock._runtime._jobs import ComeTo
 from penstock.errors import InternalError
-from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch._arrivals import BlockRecords

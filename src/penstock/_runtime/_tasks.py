@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol, TypeAlias
 from penstock._graph._apply import Context
 from penstock._graph._streaming._block_input import BlockInput, InputRange, read_inline
 from penstock._graph._streaming._build import inputs_of
+from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._runtime._batches import StepRange
 from penstock._runtime._collate_job import CollateJob, CollateTask
 from penstock._runtime._jobs import BatchJob, ComeTo, Job, Learned
 from penstock._runtime._span_job import SpanJob
 from penstock.batching._layout import Layout
-from penstock.transport._memory import Lease, Region
 
 
 class BatchTask(NamedTuple):

@@ -31,9 +31,9 @@ from penstock._processes._child import ChildProcess, StartMethod, open_spare, us
 from penstock._processes._exceptions import PackedError, unpack_error
 from penstock._processes._main_module import check_guard, is_imported
 from penstock._processes._seeding import GlobalSeeds
+from penstock._ring import SlotRing
 from penstock._workers._stack import STACK_SIGNAL, StackFile
 from penstock.errors import WorkerError
-from penstock.transport._ring import SlotRing
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from penstock._os import DaemonThread
-from penstock.transport._ring import Claim, SlotRing
+from penstock._ring import Claim, SlotRing
 
 _PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")

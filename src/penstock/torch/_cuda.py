@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 
 from penstock._graph._nodes import Element
+from penstock._memory import aligned
 from penstock._tree import flatten, unflatten
-from penstock.transport._memory import aligned
 
 
 class _Pinned:

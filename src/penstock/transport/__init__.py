@@ -1,19 +1,19 @@
-"""Arrays move between threads and processes without a copy: pipes for nested tensors, and the shared memory under them.
+"""Transport of arrays between processes without a copy: pipes for nested tensors, and shared memory by itself.
 
     with TensorPipeReader() as reader:              # in one process
         for batch in reader:
             ...
 
-    with TensorPipeWriter(address) as writer:       # in another, which was given reader.address
+    with TensorPipeWriter(address) as writer:       # in another, with the value of reader.address
         writer.send({"image": images, "label": labels})
 
-`Bytes` is one handle over bytes, whoever made them; `Arena` is the shared memory by itself.
+`Bytes` is a handle over bytes of any owner; `Arena` is the shared memory under the pipes.
 """
 
 from typing import TYPE_CHECKING
 
 from penstock import _lazy
-from penstock.transport._memory import leased_slots
+from penstock._memory import leased_slots
 
 if TYPE_CHECKING:
     from penstock.transport._arena import Arena, ArenaCounters, AttachedArena, Located, SlotPlace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.transport._encoding import register_container
     from penstock.transport._pipe import TensorPipeReader, TensorPipeWriter, WriterCounters
 else:
-    # A loader uses what lies under these, and nothing of them.
+    # Loaded on demand: a loader uses the modules below these, but none of these names.
     __getattr__ = _lazy.from_modules(
         __name__,
         Arena="penstock.transport._arena",

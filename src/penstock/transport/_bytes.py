@@ -1,12 +1,12 @@
-"""One handle over bytes, whoever owns them: Python, C++, shared memory, an array or a tensor; shared, never copied.
+"""A handle over bytes of any owner: Python, C++, shared memory, an array or a tensor; it shares and never copies.
 
 Guarantees:
   - Making a handle, slicing it, copying it (`copy` and `deepcopy` too) and viewing it copy no bytes.
-  - The owner is dropped with the last handle, slice, memoryview or array over it, on whatever thread that happens. What
-    C++ made is dropped without the interpreter's lock.
-  - Handles, and reading through them, may be used from any thread. Bytes that someone writes meanwhile are not locked.
+  - The owner is dropped with the last handle, slice, memoryview or array over it, on the thread that drops it. Owners
+    from C++ are dropped without the GIL.
+  - Any thread may use a handle and read through it. Concurrent writes to the bytes are not locked.
 
-A cycle that leads through a handle (an object that holds a handle over itself) is not found by the garbage collector.
+The garbage collector doesn't find a reference cycle through a handle (an object that holds a handle over itself).
 
 The counted C++ owner behind a handle follows `std::shared_ptr`; the capsule in which extensions exchange handles
 (`penstock/bytes.hpp`) follows DLPack and Arrow's C data interface: a plain struct with its own release function.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 16  # bytes in a repr
 _COPYING: Final = frozenset(name for name in dir(bytes) if not name.startswith("_"))
-_Span: TypeAlias = SupportsIndex | None  # an end of a span, as `bytes.find` takes it
+_Span: TypeAlias = SupportsIndex | None  # a bound of a span, as `bytes.find` takes it
 
 
 class _Device(Protocol):
@@ -45,26 +45,26 @@ class _Tensor(Protocol):
 class Bytes(BytesHandle):
     r"""Bytes that are shared and not copied, and that read like `bytes`.
 
-    A handle can be given to whatever takes bytes: sockets, asyncio transports, HTTP clients and servers, `json.loads`,
+    Functions that take bytes take a handle: sockets, asyncio transports, HTTP clients and servers, `json.loads`,
     `zlib`, `hashlib`, `struct`, files, `io.BytesIO`, image decoders, `memoryview`, `np.frombuffer`, `torch.frombuffer`.
-    It has the buffer protocol, and reading methods that copy nothing; the other methods of `bytes` (`split`, `strip`
-    and so on) work too, on a copy. Slices of step 1 share; other steps copy.
+    It has the buffer protocol, and reading methods that copy nothing. The other methods of `bytes` (`split`, `strip`
+    and so on) work on a copy. Slices of step 1 share the bytes; other steps copy.
 
-    What isn't writable at its source can't be written here either: `readonly` tells. A read-only handle has the hash of
-    the equal `bytes`; a promise, as with a `memoryview`, that nobody else writes. A writable one has none: hash its
-    `toreadonly()`. `==` and the order are by value, with everything that holds bytes.
+    A handle over a read-only source is read-only: see `readonly`. A read-only handle has the hash of the equal `bytes`;
+    as with a `memoryview`, that assumes that the bytes don't change. A writable one has no hash: hash its
+    `toreadonly()`. `==` and the order compare by value, with every object that holds bytes.
 
-    `isinstance(handle, bytes)` is true, although `type(handle)` is `Bytes`: `__class__` answers `bytes`, as a proxy's
-    does. `json`, asyncio and aiohttp ask for one of three types before they take a buffer, and a true subclass of
-    `bytes` can't hold memory of another owner. C code that asks for exact `bytes` (`PyBytes_Check`) still refuses a
-    handle, with a TypeError; give it `bytes(handle)`. `functools.singledispatch` chooses what is registered for
-    `bytes`. Type checkers see a `Buffer`, not `bytes`: where a signature names `bytes`, or a list of types as NumPy's
-    do, cast, or pass `memoryview(handle)`.
+    `isinstance(handle, bytes)` is true, although `type(handle)` is `Bytes`: `__class__` returns `bytes`, as a proxy's
+    does. `json`, asyncio and aiohttp check for one of three types before they take a buffer, and a true subclass of
+    `bytes` can't hold memory of another owner. C code that requires exact `bytes` (`PyBytes_Check`) still refuses a
+    handle, with a TypeError; pass it `bytes(handle)`. `functools.singledispatch` chooses the function that is
+    registered for `bytes`. Type checkers see a `Buffer`, not `bytes`: if a signature names `bytes`, or a list of types
+    as NumPy's do, cast, or pass `memoryview(handle)`.
 
-    Pickled by protocol 5 with a `buffer_callback`, the bytes travel out of band, uncopied; otherwise inside the pickle.
-    What is unpickled is a `Bytes` again.
+    With pickle's protocol 5 and a `buffer_callback`, the bytes are sent out of band, without a copy; otherwise inside
+    the pickle. Unpickling returns a `Bytes`.
 
-    Extensions in C++ make and take handles by the headers `penstock/bytes.hpp` and `penstock/bytes_python.hpp`: see
+    Extensions in C++ create and accept handles by the headers `penstock/bytes.hpp` and `penstock/bytes_python.hpp`: see
     `include_directory`.
 
     Args:
@@ -73,7 +73,7 @@ class Bytes(BytesHandle):
             `penstock.bytes.v1` from an extension.
 
     Raises:
-        UsageError: the source is none of these.
+        UsageError: the source is another object.
 
     Example:
         >>> pixels = np.arange(256, dtype=np.uint8)
@@ -86,27 +86,27 @@ class Bytes(BytesHandle):
         True
     """
 
-    __slots__ = ()  # weak references are the native base's
+    __slots__ = ()  # the native base supports weak references
 
     def __init__(self, source: "Buffer | _Tensor | object") -> None:
-        # Zero-argument `super` would look at `__class__`.
+        # Zero-argument `super` would use `__class__`.
         try:
             BytesHandle.__init__(self, _array_of(source))
         except (TypeError, ValueError, BufferError, RuntimeError) as error:
             raise UsageError(
                 "Bytes must be made from a C-contiguous buffer of unsigned bytes, such as bytes, a memoryview or a "
-                f"uint8 array or CPU tensor; got {_described(source)} ({error}). Make such a one first: "
+                f"uint8 array or CPU tensor; got {_described(source)} ({error}). Convert it first: "
                 "numpy.ascontiguousarray(array).view(numpy.uint8), tensor.cpu().contiguous().view(torch.uint8), "
                 "or text.encode()"
             ) from error
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are: `len`, under the name that arrays and memoryviews have for it."""
+        """The number of bytes, as `len`; arrays and memoryviews use this name."""
         return len(self)
 
     def toreadonly(self) -> "Bytes":
-        """Return a handle over the same bytes that can't be written through.
+        """Return a read-only handle over the same bytes.
 
         Example:
             >>> hash(Bytes(bytearray(b"key")).toreadonly()) == hash(b"key")
@@ -127,17 +127,17 @@ class Bytes(BytesHandle):
         return memoryview(self).hex(sep, bytes_per_sep) if sep else memoryview(self).hex()
 
     def find(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
-        """Return the lowest position in `[start, end)` where the bytes, or the one byte, are found; -1 if nowhere."""
+        """Return the lowest position in `[start, end)` of the bytes, or of the one byte; -1 if they are not there."""
         needle, span = _needle(sub), self._span(start, end)
         return self.find_between(needle, *span) if span else -1
 
     def rfind(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
-        """Return the highest position in `[start, end)` where the bytes, or the one byte, are found; -1 if nowhere."""
+        """Return the highest position in `[start, end)` of the bytes, or of the one byte; -1 if they are not there."""
         needle, span = _needle(sub), self._span(start, end)
         return self.rfind_between(needle, *span) if span else -1
 
     def index(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
-        """Return what `find` does.
+        """Return the result of `find`.
 
         Raises:
             ValueError: it is not there.
@@ -145,7 +145,7 @@ class Bytes(BytesHandle):
         return _found(self.find(sub, start, end))
 
     def rindex(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
-        """Return what `rfind` does.
+        """Return the result of `rfind`.
 
         Raises:
             ValueError: it is not there.
@@ -153,7 +153,7 @@ class Bytes(BytesHandle):
         return _found(self.rfind(sub, start, end))
 
     def count(self, sub: "Buffer | SupportsIndex", start: _Span = None, end: _Span = None, /) -> int:
-        """Return how often the bytes, or the one byte, are in `[start, end)`, without overlaps."""
+        """Return the number of occurrences of the bytes, or of the one byte, in `[start, end)`, without overlaps."""
         needle, span = _needle(sub), self._span(start, end)
         return self.count_between(needle, *span) if span else 0
 
@@ -173,7 +173,7 @@ class Bytes(BytesHandle):
         )
 
     def _span(self, start: _Span, end: _Span) -> tuple[int, int] | None:
-        """Return the span inside these bytes; None where `bytes.find` finds nothing, not even what is empty."""
+        """Return the span inside these bytes; None if `bytes.find` finds nothing in it, not even empty bytes."""
         first, last, _ = slice(start, end).indices(len(self))
         beyond = start is not None and start.__index__() > len(self)
         return None if beyond or first > last else (first, last)
@@ -226,7 +226,7 @@ class Bytes(BytesHandle):
     def __hash__(self) -> int:
         if not self.readonly:
             raise TypeError("a writable Bytes has no hash, since its value may change; hash its toreadonly()")
-        # A memoryview asks what it views for a hash first: here a plain handle, whose hash is its identity's.
+        # A memoryview hashes its object first: here a plain handle, which hashes by identity.
         return hash(memoryview(cast("bytes", self.share_readonly())))
 
     def __repr__(self) -> str:
@@ -253,8 +253,8 @@ class Bytes(BytesHandle):
         def __buffer__(self, flags: int, /) -> memoryview: ...  # the native base has it
 
     else:
-        # Kept from type checkers, so that they name what would copy, and don't take a handle for `bytes`.
-        __class__ = property(lambda _: bytes, doc="`bytes`, for code that asks for one of three types.")
+        # Hidden from type checkers, so that they report methods that copy, and don't take a handle for `bytes`.
+        __class__ = property(lambda _: bytes, doc="`bytes`, for code that checks for one of three types.")
 
         def __getattr__(self, name: str) -> object:
             if name in _COPYING:
@@ -265,8 +265,8 @@ class Bytes(BytesHandle):
 def include_directory() -> str:
     """Return the folder of the public C++ headers, for extensions that make or take `Bytes`.
 
-    It holds `penstock/bytes.hpp` (C++17, needs nothing else) and `penstock/bytes_python.hpp` (needs `Python.h`, and
-    serves pybind11, nanobind and the plain C API). Compile with `-I` of it; there is nothing to link with.
+    It holds `penstock/bytes.hpp` (C++17, no dependencies) and `penstock/bytes_python.hpp` (includes `Python.h`; for
+    pybind11, nanobind and the plain C API). Add it with `-I` to compile; there is nothing to link.
 
     Returns:
         The folder's absolute path.
@@ -280,18 +280,18 @@ def include_directory() -> str:
         True
     """
     package = Path(__file__).resolve().parents[1]
-    # Beside the package's modules where it is installed; in the sources where it runs from a checkout.
+    # In the package if it is installed; in the sources if it runs from a checkout.
     for folder in (package / "include", package.parents[1] / "native" / "include"):
         if (folder / "penstock" / "bytes.hpp").exists():
             return str(folder)
-    raise InternalError(f"the C++ headers must be in {package / 'include'}; they are not: install Penstock again")
+    raise InternalError(f"the C++ headers must be in {package / 'include'}; they are missing: reinstall Penstock")
 
 
 def _array_of(source: object) -> object:
-    """Return the array over a torch tensor's memory; anything else as it is. Torch is looked at only if loaded.
+    """Return the array over a torch tensor's memory; another object unchanged. Torch is not imported.
 
     Raises:
-        BufferError: the tensor is of another dtype, elsewhere or strided.
+        BufferError: the tensor has another dtype or device, or is strided.
     """
     tensor_type = cast("type | None", getattr(sys.modules.get("torch"), "Tensor", None))
     if tensor_type is None or not isinstance(source, tensor_type):
@@ -303,13 +303,13 @@ def _array_of(source: object) -> object:
 
 
 def _described(source: object) -> str:
-    """Return what a refused source is, without its contents."""
+    """Return a description of a refused source, without its contents."""
     facts = [f"{name}={getattr(source, name)}" for name in ("shape", "dtype", "device") if hasattr(source, name)]
     return f"{type(source).__name__}({', '.join(facts)})"
 
 
 def _needle(sub: "Buffer | SupportsIndex") -> "Buffer":
-    """Return what to look for: bytes, or the one byte of a number from 0 to 255."""
+    """Return the bytes to search for: bytes, or the one byte of a number from 0 to 255."""
     if isinstance(sub, SupportsIndex) and _viewed(sub) is None:
         return bytes((sub.__index__(),))
     return cast("Buffer", sub)
@@ -320,7 +320,7 @@ def _choices(affix: "Buffer | tuple[Buffer, ...]") -> list[memoryview]:
 
 
 def _viewed(other: object) -> memoryview | None:
-    """Return a view of anything that holds bytes; None of what doesn't."""
+    """Return a view of an object that holds bytes; None for other objects."""
     try:
         return memoryview(cast("Buffer", other))
     except (TypeError, BufferError):

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock
+from penstock._memory import array_over
 from penstock.transport._arena import Arena, AttachedArena, SlotPlace
-from penstock.transport._memory import array_over
 
 CHECKOUT = Path(__file__).parents[3]
 Bytes = NDArray[np.uint8]

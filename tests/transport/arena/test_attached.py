@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from penstock._memory import Lease, array_over
 from penstock.errors import ClosedError, MessageError
 from penstock.transport import leased_slots
 from penstock.transport._arena import Arena, AttachedArena, SlotPlace
-from penstock.transport._arena._plan import PAGE_BYTES
-from penstock.transport._memory import Lease, array_over
+from penstock.transport._arena._sizing import PAGE_BYTES
 
 PARTICIPANT = 1
 
@@ -95,9 +95,11 @@ def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedAr
     place = given(arena, 10)
     attached.add_region(0, arena.region_descriptor(0))
     lease: Lease | None = attached.adopt(place)
-    with pytest.raises(MessageError, match="a slot must be held on behalf of who adopts it: slot 0"):
+    with pytest.raises(
+        MessageError, match="the owner must hold a slot on behalf of the process that adopts it: slot 0"
+    ):
         attached.adopt(place)
-    with pytest.raises(MessageError, match="only a hold can be given back: slot 0"):
+    with pytest.raises(MessageError, match="only a hold can be returned: slot 0"):
         attached.drop(0)
     arena.hold(0, PARTICIPANT)
     assert attached.held == 2
@@ -141,13 +143,13 @@ def test_a_wrong_region_is_refused(arena: Arena, attached: AttachedArena) -> Non
     unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.truncate(unsealed, 100)
     for descriptor in (unsealed, arena.bell_descriptor, -1):
-        with pytest.raises(MessageError, match="the descriptor must be that of a region of an arena"):
+        with pytest.raises(MessageError, match="the descriptor must be that of a shared region"):
             attached.add_region(0, descriptor)
     os.close(unsealed)
     given(arena, 10)
     attached.add_region(0, arena.region_descriptor(0))
     assert len(attached.region(0)) == PAGE_BYTES
-    with pytest.raises(MessageError, match="region 0 was there already"):
+    with pytest.raises(MessageError, match="region 0 was sent before"):
         attached.add_region(0, arena.region_descriptor(0))
     with pytest.raises(MessageError, match="region 1 was not"):
         attached.region(1)

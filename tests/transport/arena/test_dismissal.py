@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from penstock._memory import array_over
 from penstock.errors import UsageError
 from penstock.transport._arena import Arena, AttachedArena
-from penstock.transport._memory import array_over
 
 
 def test_a_number_is_free_once_all_is_returned_and_acknowledged() -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
+from penstock._memory import array_over
 from penstock.transport._arena import Arena, AttachedArena
-from penstock.transport._arena._plan import PAGE_BYTES
-from penstock.transport._memory import array_over
+from penstock.transport._arena._sizing import PAGE_BYTES
 
 LIMIT_PAGES = 40
 MOST_INVITED = 3

@@ -10,11 +10,11 @@ import threading
 import numpy as np
 import pytest
 
+from penstock._memory import ALIGNMENT, Lease, array_over
 from penstock.errors import ClosedError, UsageError
 from penstock.transport import leased_slots
 from penstock.transport._arena import Arena, AttachedArena, Located, SlotPlace
-from penstock.transport._arena._plan import PAGE_BYTES
-from penstock.transport._memory import ALIGNMENT, Lease, array_over
+from penstock.transport._arena._sizing import PAGE_BYTES
 
 PAGE = PAGE_BYTES
 
@@ -170,15 +170,15 @@ def test_a_lack_of_descriptors_is_told() -> None:
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
-            with pytest.raises(OSError, match=r"needs one descriptor .* Too many open files; raise the limits"):
+            with pytest.raises(OSError, match=r"need one descriptor .* Too many open files; raise the limits"):
                 arena.lease_nowait(PAGE)
             with pytest.raises(OSError, match=r"an arena needs two descriptors .* Too many open files"):
                 Arena()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+        with pytest.raises(OSError, match=r"\d+ bytes of shared memory need one descriptor"):
             arena.lease_nowait(1 << 62)
-        with pytest.raises(OSError, match=r"needs one descriptor and \d+ bytes of addresses"):
+        with pytest.raises(OSError, match=r"\d+ bytes of shared memory need one descriptor"):
             arena.lease_nowait(1 << 70)
         assert lease_of(arena, PAGE).slot != first.slot
 
@@ -219,7 +219,7 @@ def test_waiting_ends_in_time() -> None:
         participant = arena.invite()
         lease = lease_of(arena, PAGE)
         arena.hold(lease.slot, participant)
-        with pytest.raises(TimeoutError, match=r"nobody returned enough of the arena for 10 bytes within 0\.01 s"):
+        with pytest.raises(TimeoutError, match=r"no process returned enough of the arena for 10 bytes within 0\.01 s"):
             arena.empty((10,), np.uint8, timeout_seconds=0.01)
         arena.release_participant(participant)
 
@@ -228,7 +228,7 @@ def test_nobody_waits_for_himself() -> None:
     """Where arrays of this process alone hold the memory, waiting for ever is an error that says so."""
     with Arena(max_bytes=PAGE) as arena:
         kept = arena.empty((PAGE,), np.uint8)
-        with pytest.raises(UsageError, match=r"arrays of this very process hold so much .* copy those that are kept"):
+        with pytest.raises(UsageError, match=r"arrays of this process hold so much .* copy those that you keep"):
             arena.empty((1,), np.uint8)
         assert kept.nbytes == PAGE
 
@@ -346,7 +346,7 @@ def test_wrong_calls_are_told() -> None:
             arena.lease_nowait(1001)
         with pytest.raises(UsageError, match="size_bytes must not be negative"):
             arena.lease_nowait(-1)
-        with pytest.raises(UsageError, match="Python objects can't be in memory"):
+        with pytest.raises(UsageError, match="shared memory can't hold Python objects"):
             arena.empty((1,), np.dtype(object))
         with pytest.raises(UsageError, match="lengths must not be negative"):
             arena.empty((-1,), np.uint8)
@@ -375,7 +375,7 @@ def test_participants_are_counted() -> None:
 def test_elsewhere_it_is_told_that_linux_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """On another system there is a clear error, with what to do instead."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(UsageError, match="an arena needs Linux"):
+    with pytest.raises(UsageError, match="an arena requires Linux"):
         Arena()
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from penstock._memory import Memory, array_over, leased_slots
 from penstock.errors import MessageError
 from penstock.transport import Bytes
 from penstock.transport._encoding import LARGEST_COPIED_BYTES, Decoder, Encoder
-from penstock.transport._memory import Memory, array_over, leased_slots
 from tests.transport.encoding.samples import ELEMENTS, Element, assert_same, written
 
 LARGE = LARGEST_COPIED_BYTES + 1

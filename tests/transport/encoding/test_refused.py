@@ -195,7 +195,7 @@ def test_fields_must_be_the_same() -> None:
     """A type whose fields differ at the receiver is refused by both lists of fields."""
     old: Any = _make("b")
     register_container(_make("c"))
-    with pytest.raises(MessageError, match=r"has here the fields \('a', 'c'\); what was received has \('a', 'b'\)"):
+    with pytest.raises(MessageError, match=r"has the fields \('a', 'c'\) here; the message has \('a', 'b'\)"):
         crossed(old(1, 2))
 
 

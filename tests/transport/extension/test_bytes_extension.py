@@ -12,9 +12,9 @@ from typing import Protocol, cast
 import numpy as np
 import pytest
 
+from penstock._memory import Memory
 from penstock._native import living_byte_owners
 from penstock.transport import Bytes, leased_slots
-from penstock.transport._memory import Memory
 from tests.extensions import build, load
 
 SOURCE = Path(__file__).parent / "native_bytes.cpp"

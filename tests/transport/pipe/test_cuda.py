@@ -345,7 +345,7 @@ def test_damaged_device_slots_are_message_errors(device: Device, name: str, valu
         del shared["token"]
     else:
         shared[name] = value
-    with pytest.raises(MessageError, match="a device slot must come with its handles"):
+    with pytest.raises(MessageError, match="the handles of a device slot are damaged"):
         _cuda.ReaderSlot(json.dumps(shared).encode())
     assert device.log == []
 
@@ -355,7 +355,7 @@ def test_damaged_device_slots_are_message_errors(device: Device, name: str, valu
 def test_a_tensor_out_of_its_slot_is_a_message_error(offset: int, size: int) -> None:
     """A place that reaches out of the slot, or is not aligned, is refused before anything is opened."""
     slot = _cuda.ReaderSlot(_cuda.WriterSlot(0, 1 << 20).shared())
-    with pytest.raises(MessageError, match="must lie in its device slot of 1048576 bytes, aligned"):
+    with pytest.raises(MessageError, match="must be inside its device slot of 1048576 bytes, aligned"):
         slot.tensor(None, "float32", (size // 4,), offset, size)
 
 

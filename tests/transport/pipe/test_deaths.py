@@ -77,7 +77,7 @@ def send_all(writer: TensorPipeWriter) -> None:
         writer.send(element_of(step), timeout_seconds=PATIENCE_SECONDS)
 
 
-@pytest.mark.filterwarnings("ignore:.*received elements are kept")
+@pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_killed_writers() -> None:
     """What comes is whole and in order until the death, which is told."""
 

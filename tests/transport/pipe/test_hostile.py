@@ -160,7 +160,7 @@ def test_another_version_is_named() -> None:
     """On both sides: here and in what the writer is told."""
     with TensorPipeReader() as reader, stranger(reader.address) as connected:
         connected.send(bytes([HELLO]) + struct.pack("<8sHxxII", b"PENSTOCK", 99, 1, 2))
-        with pytest.raises(MessageError, match="version; this reader's is 1, the writer's 99"):
+        with pytest.raises(MessageError, match="version; this reader has 1, the writer 99"):
             reader.receive(timeout_seconds=5)
         assert b"version" in connected.recv(4096)
 

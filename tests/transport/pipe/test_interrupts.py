@@ -305,7 +305,7 @@ def test_failing_a_writer_inside_send_says_the_failure() -> None:
             reader.receive()
 
 
-@pytest.mark.filterwarnings("ignore:.*received elements are kept")
+@pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_closing_ends_from_other_threads() -> None:
     """At any moment, from several threads at once: every operation ends, and every hold comes back."""
     for attempt in range(30):

@@ -43,7 +43,7 @@ def test_memory_all_kept_by_the_writer_is_an_error_there() -> None:
     """Nobody else could free it."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, max_bytes=1_000_000) as writer:
         kept = [writer.empty(np.zeros(50_000))]
-        with pytest.raises(UsageError, match="Drop what `empty` gave"):
+        with pytest.raises(UsageError, match="Drop the elements of empty"):
             kept.extend(writer.empty(np.zeros(50_000)) for _ in range(5))
         kept.clear()
         writer.send(element_of(0))

@@ -238,7 +238,7 @@ def test_a_writer_that_ends_after_send_loses_nothing() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert reader.receive(timeout_seconds=PATIENCE_SECONDS).sum() == 100_000
         assert reader.receive(timeout_seconds=PATIENCE_SECONDS) == "last"
-        with pytest.raises(PeerError, match="before it said that it had ended"):
+        with pytest.raises(PeerError, match="without an end or a failure"):
             reader.receive(timeout_seconds=PATIENCE_SECONDS)
 
 

@@ -72,7 +72,7 @@ def is_array(received: Any, step: int) -> bool:
 
 def consume(address: str, answers: str) -> None:
     """Say that it listens; receive to the end, whole and in order; keep some for a while; answer what is taken."""
-    warnings.filterwarnings("ignore", ".*received elements are kept")
+    warnings.filterwarnings("ignore", ".*received elements are still referenced")
     kept: list[tuple[int, int, Any]] = []  # until which step, its own step, the element
     steps = itertools.count()
     with TensorPipeReader(address) as reader, TensorPipeWriter(answers) as writer:

@@ -190,4 +190,4 @@ class PipeMachine(RuleBasedStateMachine):
 
 
 PipeMachine.TestCase.settings = settings(max_examples=settings().max_examples, stateful_step_count=40)
-TestPipe = pytest.mark.filterwarnings("ignore:.*received elements are kept")(PipeMachine.TestCase)
+TestPipe = pytest.mark.filterwarnings("ignore:.*received elements are still referenced")(PipeMachine.TestCase)

@@ -226,7 +226,7 @@ def test_a_structure_that_grows_gets_larger_memory() -> None:
             assert is_element(reader.receive(), step, size)
 
 
-@pytest.mark.filterwarnings("ignore:.*received elements are kept")
+@pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_threads_may_send_at_once() -> None:
     """Elements of threads that share a writer arrive whole, those of each in order."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:

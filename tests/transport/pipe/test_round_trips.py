@@ -150,7 +150,7 @@ def receive_with_room(reader: TensorPipeReader, keeper: Keeper) -> Any:
             keeper.drop(keeper.kept[:1])
 
 
-@pytest.mark.filterwarnings("ignore:.*received elements are kept")
+@pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 @given(
     plans=st.lists(PLANS, min_size=1, max_size=10) | st.lists(KEPT_PLANS, min_size=6, max_size=10),
     capacities=st.tuples(CAPACITIES, CAPACITIES),

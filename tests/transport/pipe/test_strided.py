@@ -186,7 +186,7 @@ def test_a_view_that_reaches_out_of_its_place_is_refused(*, copy: bool) -> None:
         message = located(view)
         spans = sum((size - 1) * abs(step) for size, step in zip(view.shape, view.strides, strict=True)) + 1
         assert read(*message, bytes(spans), copy=copy).shape == view.shape
-        with pytest.raises(MessageError, match=f"a place has {spans - 1} bytes; what lies there needs {spans}"):
+        with pytest.raises(MessageError, match=f"a place has {spans - 1} bytes; its leaf needs {spans}"):
             read(*message, bytes(spans - 1), copy=copy)
 
 
@@ -236,9 +236,9 @@ def test_a_place_out_of_its_region_is_refused(monkeypatch: pytest.MonkeyPatch) -
         return far.pack(place.slot, place.region, place.start_bytes, 1 << 40)
 
     monkeypatch.setattr(_frames, "_pack_place", beyond)
-    refused = pytest.raises(MessageError, match="refused: a slot must lie in its region")
+    refused = pytest.raises(MessageError, match="refused: a slot must be inside its region")
     with TensorPipeReader() as reader, refused, TensorPipeWriter(reader.address) as writer:
         base = writer.empty(np.empty((100, 100)))
         writer.send(as_strided(base, (100, 50), (base.strides[0], 2 * base.strides[1])))
-        with pytest.raises(MessageError, match="a slot must lie in its region"):
+        with pytest.raises(MessageError, match="a slot must be inside its region"):
             reader.receive()

@@ -13,11 +13,11 @@ from typing import Any, Final, cast
 from penstock._caught import Caught
 from penstock._graph._nodes import Cache, walk
 from penstock._graph._upcoming import awaits
+from penstock._pickles import pickler
 from penstock._plan._plan import Plan, Streaming
 from penstock._processes._main_module import has_cloudpickle, is_guarded, is_imported, missing
 from penstock._runtime._streaming import can_read_ahead
 from penstock._storage._memory_cache import MemoryCache
-from penstock.transport._encoding._pickles import pickler
 
 _MAX_BYTES: Final = 64_000_000  # of a dataset
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
+from penstock._pickles import pickler
 from penstock._processes._main_module import missing
-from penstock.transport._encoding._pickles import pickler
 from penstock.transport._encoding._torch_tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 
 if TYPE_CHECKING:

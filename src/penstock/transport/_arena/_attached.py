@@ -1,39 +1,38 @@
-"""An arena as another process sees it: it finds slots that it is told of, and gives them back by dropping them.
+"""An arena as a process sees it that doesn't own it: it adopts the slots that the owner sends, and drops them.
 
 Guarantees:
-  - A hold that the owner added on this process's behalf is taken over by one lease, and comes back when the last array
-    over that lease dies: on any thread, in a collected cycle, or while the interpreter exits; natively and without a
+  - One lease adopts each hold that the owner added on this process's behalf. The hold ends when the last array over
+    that lease is dropped: on any thread, in a collected cycle, or while the interpreter exits; natively and without a
     lock.
-  - What arrives from the owner is checked before memory is touched: a wrong place raises `MessageError`.
+  - All that arrives from the owner is checked before memory is touched: a wrong place raises `MessageError`.
 
 Any thread may call any method.
 """
 
+from penstock._memory import ALIGNMENT, Lease, Region, open_region
 from penstock.errors import ClosedError, MessageError, UsageError
 from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, join_table
-from penstock.transport._arena._table import open_region as _open_region
 from penstock.transport._arena._table import open_table as _open_table
 from penstock.transport._arena._values import SlotPlace
-from penstock.transport._memory import ALIGNMENT, Lease, Region
 
 
 class AttachedArena:
     """A participant's side of an arena.
 
     Args:
-        table_descriptor: of the owner's table; copied.
-        bell_descriptor: of the owner's bell; copied.
-        participant: the number that the owner's `invite` gave.
+        table_descriptor: the descriptor of the owner's table; copied.
+        bell_descriptor: the descriptor of the owner's bell; copied.
+        participant: the number that the owner's `invite` returned.
 
     Raises:
-        MessageError: the descriptors are not those of an arena of this version, or there is no such participant.
+        MessageError: the descriptors are not those of an arena of this version, or no participant has that number.
 
     Example:
-        Both ends in one process; between two, descriptors and places go over a Unix socket.
+        Both ends are in one process here. Between two processes, send descriptors and places over a Unix socket.
 
         >>> import numpy as np
         >>> from penstock.transport._arena import Arena
-        >>> from penstock.transport._memory import array_over
+        >>> from penstock._memory import array_over
         >>> arena = Arena()
         >>> attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
         >>> array = arena.empty((3,), np.uint8)
@@ -62,7 +61,7 @@ class AttachedArena:
         self._warm_bytes: dict[int, int] = {}
 
     def close(self) -> None:
-        """Let go of the memory that no array is over; arrays stay valid, and come back later. May be called again."""
+        """Unmap the regions without arrays; arrays stay valid, and their holds end with them. May be called again."""
         self._joined = None
         self._regions = {}
 
@@ -71,19 +70,19 @@ class AttachedArena:
 
         Args:
             region: its number.
-            descriptor: of its memory.
+            descriptor: the descriptor of its memory.
 
         Raises:
-            MessageError: the memory isn't sealed shared memory, or that number was given before.
-            ClosedError: it was closed.
+            MessageError: the memory isn't sealed shared memory, or a region has that number already.
+            ClosedError: this arena was closed here.
         """
         self._open()
         if region in self._regions:
-            raise MessageError(f"each region must be sent once; region {region} was there already")
-        self._regions[region] = _open_region(descriptor)
+            raise MessageError(f"each region must be sent once; region {region} was sent before")
+        self._regions[region] = open_region(descriptor)
 
     def region(self, region: int) -> Region:
-        """Return the mapping of a region, for those who write only where they are told.
+        """Return the mapping of a region, for a process that writes at the places that the owner names.
 
         Raises:
             MessageError: it was never added.
@@ -93,28 +92,30 @@ class AttachedArena:
         return self._regions[region]
 
     def adopt(self, place: SlotPlace) -> Lease:
-        """Take over a hold that the owner added on this process's behalf.
+        """Adopt a hold that the owner added on this process's behalf.
 
         Args:
-            place: what the owner's `place_of` gave.
+            place: the result of the owner's `place_of`.
 
         Returns:
-            The lease over it; each hold can be taken over once.
+            The lease over it; each hold can be adopted once.
 
         Raises:
-            MessageError: the place lies in no region that was added, or there is no hold left to take over.
-            ClosedError: it was closed.
+            MessageError: the place is in no region that was added, or no hold is left to adopt.
+            ClosedError: this arena was closed here.
         """
         table, participant = self._open()
         region = self.region(place.region)
         end = place.start_bytes + place.size_bytes
         inside = 0 <= place.start_bytes <= end <= len(region) and place.start_bytes % ALIGNMENT == 0
         if not inside or not 0 <= place.slot < table.slots:
-            raise MessageError(f"a slot must lie in its region of {len(region)} bytes, aligned; got {place}")
+            raise MessageError(f"a slot must be inside its region of {len(region)} bytes, aligned; got {place}")
         try:
             lease = participant.lease(region, place.start_bytes, place.size_bytes, place.slot)
         except ValueError as error:
-            raise MessageError(f"a slot must be held on behalf of who adopts it: slot {place.slot}: {error}") from error
+            raise MessageError(
+                f"the owner must hold a slot on behalf of the process that adopts it: slot {place.slot}: {error}"
+            ) from error
         warm_bytes = self._warm_bytes.get(place.slot, 0)
         if warm_bytes < place.size_bytes:
             region.populate(place.start_bytes + warm_bytes, place.size_bytes - warm_bytes, reading=True)
@@ -122,11 +123,11 @@ class AttachedArena:
         return lease
 
     def drop(self, slot: int) -> None:
-        """Give back a hold that was not adopted.
+        """Return a hold that was not adopted.
 
         Raises:
             MessageError: there is none on that slot.
-            ClosedError: it was closed.
+            ClosedError: this arena was closed here.
         """
         table, participant = self._open()
         if not 0 <= slot < table.slots:
@@ -134,7 +135,7 @@ class AttachedArena:
         try:
             participant.drop(slot)
         except ValueError as error:
-            raise MessageError(f"only a hold can be given back: slot {slot}: {error}") from error
+            raise MessageError(f"only a hold can be returned: slot {slot}: {error}") from error
 
     def acknowledge(self) -> None:
         """Count one more acknowledgement, and ring the owner's bell."""
@@ -142,24 +143,24 @@ class AttachedArena:
 
     @property
     def wanted(self) -> int:
-        """How many bytes the owner waits for; 0 for none."""
+        """The number of bytes that the owner waits for; 0 for none."""
         return self._open()[0].wanted
 
     @property
     def returned(self) -> int:
-        """How many holds this participant has given back since it was invited."""
+        """The number of holds that this participant has returned since it was invited."""
         return self._open()[0].returned(self._number)
 
     @property
     def held(self) -> int:
-        """How many holds this participant has now, adopted or not."""
+        """The number of holds that this participant has now, adopted or not."""
         table, _ = self._open()
         returned = table.returned(self._number)  # first, so that the difference isn't negative
         return table.leased(self._number) - returned
 
     def _open(self) -> tuple[ArenaTable, ArenaParticipant]:
         if self._joined is None:
-            raise ClosedError("the arena was closed here; attach to it again with another number")
+            raise ClosedError("the arena was closed here; attach to it again with a new participant number")
         if not self._joined[1].here:
-            raise UsageError("a child that was forked must attach by itself; this one is its parent's")
+            raise UsageError("this arena belongs to the parent of this forked process; attach to it again in the child")
         return self._joined

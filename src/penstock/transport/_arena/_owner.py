@@ -1,21 +1,24 @@
-"""The owner of an arena: it alone makes memory and lends slots, to itself and on others' behalf.
+"""The owner of an arena: it alone creates memory and leases slots, for itself and on behalf of the participants.
 
 Guarantees:
-  - A slot is lent again only when nobody holds it: no array of this process is over it, and no participant has a hold
-    that it has not given back. Nothing is ever overwritten under a live view.
-  - A hold on a participant's behalf counts from `hold` on: an owner that adds it before it drops its own lease, and
-    before it tells the participant, can't lose the slot in between.
-  - A participant that is killed loses nothing but its own holds, and those come back at `release_participant`.
+  - A slot is leased again only when nobody holds it: no array of this process is over it, and every participant has
+    returned its holds on it. Nothing is ever overwritten under a live view.
+  - A hold on a participant's behalf counts from `hold` on. An owner that adds it before it drops its own lease, and
+    before it sends the slot to the participant, can't lose the slot in between.
+  - A participant that is killed loses only its own holds; `release_participant` removes them.
   - `leased` and `returned` count exactly: they are equal when nobody holds anything.
-  - The bell rings at each return, and each acknowledgement: clear it, look, wait on `fileno`.
+  - The bell rings at each return and at each acknowledgement: clear it, check your condition, wait on `fileno`.
 
-Any thread of the owner may call any method; a lock is held while a slot is chosen, and never while user code runs. The
-owner is one process: in a child made by fork an arena can't be used, and copies of its leases return nothing.
+Any thread of the owner may call any method. A lock is held while a slot is chosen, and never while user code runs. The
+owner is one process: a forked child can't use the arena, and its copies of leases return nothing.
 """
 
+import gc
 import math
+import select
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,38 +27,37 @@ from typing import Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._os import Bell
+from penstock._memory import Lease, Region, array_over
+from penstock._os import Bell, Waiter
 from penstock.errors import ClosedError, UsageError
-from penstock.transport._arena._guests import Guests
-from penstock.transport._arena._region_pool import Stock
-from penstock.transport._arena._room import wait_for_room
+from penstock.transport._arena._participants import Participants
+from penstock.transport._arena._region_pool import RegionPool
 from penstock.transport._arena._table import ArenaParticipant, ArenaTable, create_table, join_table
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
-from penstock.transport._memory import Lease, Region, array_over
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """What an open arena has; who took it before `close` may go on with it, and nobody else."""
+class _OpenArena:
+    """The parts of an open arena. A caller that has them before `close` may still use them; later callers get none."""
 
     table: ArenaTable
     participant: ArenaParticipant
-    stock: Stock
-    guests: Guests
+    pool: RegionPool
+    participants: Participants
 
 
 class Arena:
-    """Memory for arrays that other processes see without a copy, lent out in slots that come back by themselves.
+    """Memory for arrays that other processes see without a copy, leased in slots that return by themselves.
 
-    Slots are used again, so that their pages are there already. Memory grows as it is needed; what counts is what was
-    touched, and room that is kept free behind it costs addresses alone.
+    Slots are used again, so their pages are populated already. Memory grows on demand. The limit counts touched pages;
+    the headroom of a slot costs address space only.
 
     Args:
-        max_bytes: how much memory may be touched at once; None for no limit. Beyond it, memory of idle slots is given
-            back to the system first; then callers wait.
-        headroom: by which share of what is asked for a new slot is larger, so that somewhat larger arrays fit later.
+        max_bytes: the most memory that may be touched at once; None for no limit. At the limit, the memory of idle
+            slots is returned to the system first; then callers wait.
+        headroom: the share of a lease's size by which a new slot is larger, so that somewhat larger arrays fit later.
 
     Raises:
         UsageError: max_bytes is not positive, headroom is negative, or this system is not Linux.
@@ -73,7 +75,7 @@ class Arena:
     def __init__(self, *, max_bytes: int | None = None, headroom: float = 0.25) -> None:
         if sys.platform != "linux":
             raise UsageError(
-                f"an arena needs Linux, whose shared memory has no name and can be sealed; this is {sys.platform!r}. "
+                f"an arena requires Linux, for sealed shared memory without a name; this is {sys.platform!r}. "
                 "Use threads, or pipes that copy"
             )
         if max_bytes is not None and max_bytes <= 0:
@@ -82,12 +84,12 @@ class Arena:
             raise UsageError(f"headroom must be a share of 0 or more, such as 0.25; got {headroom!r}")
         table = create_table()
         participant = join_table(table, 0)
-        stock = Stock(table, participant, max_bytes=max_bytes, headroom=headroom)
-        self._parts: _Parts | None = _Parts(table, participant, stock, Guests(table))
+        pool = RegionPool(table, participant, max_bytes=max_bytes, headroom=headroom)
+        self._opened: _OpenArena | None = _OpenArena(table, participant, pool, Participants(table))
         self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)
         self.max_bytes: Final = max_bytes
-        self._listeners: tuple[Bell, ...] = ()  # replaced as a whole, since others read it
-        self._lock = threading.Lock()  # around choosing a slot and changing who is invited
+        self._listeners: tuple[Bell, ...] = ()  # immutable, since other threads iterate over it
+        self._lock = threading.Lock()  # around the choice of a slot and changes of the participants
 
     def __enter__(self) -> Self:
         return self
@@ -98,25 +100,25 @@ class Arena:
         self.close()
 
     def close(self) -> None:
-        """Lend nothing more, and let go of all memory that no array is over; arrays stay valid. May be called again."""
-        parts = self._parts
-        if parts is None:
+        """Lease nothing more, and release all memory without arrays; arrays stay valid. May be called again."""
+        opened = self._opened
+        if opened is None:
             return
         self._last_counters = self.counters
-        self._parts = None
+        self._opened = None
         with self._lock:
-            parts.guests.close()
-        if parts.participant.here:
-            parts.table.ring()  # for who waits in `empty`
+            opened.participants.close()
+        if opened.participant.here:
+            opened.table.ring()  # wakes threads in `empty`
 
     def lease_nowait(self, size_bytes: int) -> Lease | None:
-        """Lend memory to this process, aligned to 64 bytes and with any bytes in it.
+        """Lease memory to this process, aligned to 64 bytes, with arbitrary contents.
 
         Args:
-            size_bytes: how much; the lease has exactly that length.
+            size_bytes: the size; the lease has exactly that length.
 
         Returns:
-            The lease, or None if what is held leaves no room under `max_bytes`: the bell rings when that may have
+            The lease, or None if the held slots leave no room under `max_bytes`: the bell rings when that may have
             changed.
 
         Raises:
@@ -129,213 +131,217 @@ class Arena:
             raise UsageError(f"size_bytes must not be negative; got {size_bytes!r}")
         if self.max_bytes is not None and size_bytes > self.max_bytes:
             raise UsageError(
-                f"what is asked for must fit into the arena: {size_bytes} bytes are more than "
-                f"max_bytes={self.max_bytes}; raise max_bytes, or use smaller parts"
+                f"a lease must fit into the arena: {size_bytes} bytes are more than max_bytes={self.max_bytes}; "
+                "raise max_bytes, or lease smaller parts"
             )
-        stock = self._open().stock
+        pool = self._open().pool
         with self._lock:
-            lease = stock.lease(size_bytes)
+            lease = pool.lease(size_bytes)
         if lease is None and self.reclaim():
             with self._lock:
-                lease = stock.lease(size_bytes)
+                lease = pool.lease(size_bytes)
         if lease is not None:
-            stock.warm(lease.slot)  # it may take milliseconds, and concerns the holder alone
+            pool.warm(lease.slot)  # without the lock: it may take milliseconds, and only the holder needs it
         return lease
 
     def lease_region(self, size_bytes: int) -> tuple[Region, Lease]:
-        """Return a region of at least that size, and a lease of so many bytes from its start.
+        """Return a region of at least that size, and a lease of `size_bytes` from its start.
 
-        It is for who hands its descriptor on and lends its memory again; what is used of it counts there, not here.
+        It is for a caller that passes the region's descriptor on and leases the memory in parts itself; that caller
+        counts the memory in use, not this arena.
         """
-        stock = self._open().stock
+        pool = self._open().pool
         with self._lock:
-            return stock.lease_region(size_bytes)
+            return pool.lease_region(size_bytes)
 
     def discard_idle(self) -> None:
-        """Give the memory of idle slots back to the system, since it won't be needed again soon."""
-        stock = self._open().stock
+        """Return the memory of idle slots to the system; call it when it won't be used again soon."""
+        pool = self._open().pool
         with self._lock:
-            stock.discard_idle()
+            pool.discard_idle()
 
     def empty(
         self, shape: Sequence[int], dtype: type[ScalarT] | np.dtype[ScalarT], *, timeout_seconds: float | None = None
     ) -> NDArray[ScalarT]:
-        """Return an array of the arena's memory with any bytes in it, once there is room; its last view returns it.
+        """Return an array in the arena's memory, with arbitrary contents; wait for room. Its last view returns it.
 
-        While it waits, `want` says for how much. It waits for returns, not for deaths: somebody else must call
-        `reclaim` or `release_participant`.
+        While it waits, `want` publishes the size. It waits for returns, not for the ends of processes: another thread
+        must call `reclaim` or `release_participant`.
 
         Args:
             shape: the array's shape.
             dtype: its dtype; any that holds no Python objects.
-            timeout_seconds: how long to wait at most; None for ever.
+            timeout_seconds: the longest wait; None for no limit.
 
         Returns:
             A writable C-ordered array, aligned to 64 bytes.
 
         Raises:
-            UsageError: as for `lease_nowait`; or the dtype holds Python objects; or there is no room and all memory is
-                held by arrays of this very process.
+            UsageError: as for `lease_nowait`; or the dtype holds Python objects; or there is no room, and arrays of
+                this process hold all memory.
             TimeoutError: there was no room in time.
             ClosedError: the arena was closed.
         """
         kind = np.dtype(dtype)
         if kind.hasobject:
-            raise UsageError(f"Python objects can't be in memory that processes share; got dtype {kind}")
+            raise UsageError(f"shared memory can't hold Python objects; got dtype {kind}")
         if any(length < 0 for length in shape):
             raise UsageError(f"lengths must not be negative; got shape {tuple(shape)}")
         size_bytes = math.prod(shape) * kind.itemsize
         lease = self.lease_nowait(size_bytes)
         if lease is None:
-            lease = wait_for_room(self, self._open().table, size_bytes, timeout_seconds)
+            lease = _wait_for_room(self, self._open().table, size_bytes, timeout_seconds)
         return array_over(lease, shape, kind)
 
     def place_of(self, slot: int) -> SlotPlace:
-        """Return where a slot lies, and how much of it was last lent.
+        """Return the place of a slot, with the size of its last lease.
 
         Raises:
             UsageError: there is no such slot.
             ClosedError: the arena was closed.
         """
-        return self._stock_of(slot).place_of(slot)
+        return self._pool_of(slot).place_of(slot)
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
-        """Return which slot some memory of this process lies in.
+        """Return the slot that some memory of this process is in.
 
         Args:
-            address: where it starts.
+            address: the memory's start.
             size_bytes: its length.
 
         Returns:
-            The slot, held by this process, that has all of it; None if none has, or the arena was closed.
+            The slot, held by this process, that contains all of it; None if none does, or the arena was closed.
         """
-        parts = self._parts
-        return None if parts is None else parts.stock.locate(address, size_bytes)
+        opened = self._opened
+        return None if opened is None else opened.pool.locate(address, size_bytes)
 
     def invite(self, process_descriptor: int = -1) -> int:
-        """Return a number for a new participant; it needs that and the descriptors.
+        """Return the number of a new participant, which attaches with it and the descriptors.
 
         Args:
-            process_descriptor: of its process, as `os.pidfd_open` gives it; copied. When that ends, `reclaim` takes
-                back what it held. -1 where somebody else watches it.
+            process_descriptor: the descriptor of its process, from `os.pidfd_open`; copied. When the process ends,
+                `reclaim` removes its holds. -1 if the caller watches the process itself.
 
         Raises:
             UsageError: 63 were invited and not released.
             ClosedError: the arena was closed.
         """
-        guests = self._open().guests
+        participants = self._open().participants
         with self._lock:
-            return guests.invite(process_descriptor)
+            return participants.invite(process_descriptor)
 
     def hold(self, slot: int, participant: int) -> None:
-        """Hold a slot once more on a participant's behalf, before it is told of it and before one's own lease goes.
+        """Add a hold on a participant's behalf, before the slot is sent to it and before the owner drops its lease.
 
         Raises:
-            UsageError: nobody holds the slot, so that it may be lent at any time; or that participant isn't invited.
+            UsageError: nobody holds the slot, so that it may be leased at any time; or that participant isn't invited.
         """
         table = self._check_hold(slot, participant)
         if table.idle(slot):
-            raise UsageError(f"a slot must be held when a hold on it is given away; nobody holds slot {slot}")
+            raise UsageError(f"a hold can be added only to a slot that is held; nobody holds slot {slot}")
         table.hold(slot, participant)
 
     def unhold(self, slot: int, participant: int) -> None:
-        """Take back a hold that the participant was never told of.
+        """Remove a hold on a slot that was never sent to the participant.
 
         Raises:
             UsageError: it has none on that slot; or that participant isn't invited.
         """
         if not self._check_hold(slot, participant).give_back(slot, participant):
-            raise UsageError(f"only a hold that was given can be taken back; participant {participant} has none")
+            raise UsageError(
+                f"only a hold that was added can be removed; participant {participant} has none on slot {slot}"
+            )
 
     def holds(self, slot: int, participant: int) -> int:
-        """Return how many holds a participant has on a slot now; 0 is the owner."""
+        """Return the number of holds of a participant on a slot now; 0 is the owner."""
         return self._table_of(participant).holds(slot, participant)
 
     def held_by(self, participant: int) -> int:
-        """Return how many holds a participant has now; 0 is the owner."""
+        """Return the number of holds of a participant now; 0 is the owner."""
         table = self._table_of(participant)
         returned = table.returned(participant)  # first, so that the difference isn't negative
         return table.leased(participant) - returned
 
     def returned_by(self, participant: int) -> int:
-        """Return how many holds a participant has given back since it was invited; 0 is the owner."""
+        """Return the number of holds that a participant has returned since it was invited; 0 is the owner."""
         return self._table_of(participant).returned(participant)
 
     def release_participant(self, participant: int) -> int:
-        """Take back all that a participant holds, and its number; it rings the bell.
+        """Remove all holds of a participant, free its number, and ring the bell.
 
         Args:
-            participant: one that certainly can't touch memory any more: its process is gone, or it has said that it
-                dropped all.
+            participant: one that certainly doesn't touch memory any more: its process has ended, or it has reported
+                that it dropped all.
 
         Returns:
-            How many holds it had.
+            The number of its holds.
 
         Raises:
             UsageError: that participant isn't invited.
         """
-        parts = self._open()
+        opened = self._open()
         with self._lock:
-            return parts.guests.release(participant)
+            return opened.participants.release(participant)
 
     def dismiss(self, participant: int, *, acknowledgements: int) -> None:
-        """Release a participant as soon as it has nothing left: nothing more will be held on its behalf.
+        """Release a participant as soon as it holds nothing; no further hold may be added on its behalf.
 
         Args:
-            participant: its number, free once all is returned and so often acknowledged, or its process has ended.
-            acknowledgements: how often it must have acknowledged.
+            participant: its number. It is free once the participant has returned all holds and acknowledged so often,
+                or its process has ended.
+            acknowledgements: the number of acknowledgements to wait for.
 
         Raises:
             UsageError: that participant isn't invited.
         """
-        guests = self._open().guests
+        participants = self._open().participants
         with self._lock:
-            guests.dismiss(participant, acknowledgements)
+            participants.dismiss(participant, acknowledgements)
 
     def reclaim(self) -> int:
-        """Take back all that participants hold whose processes have ended; their numbers stay until they are released.
+        """Remove all holds of participants whose processes have ended; their numbers stay until they are released.
 
-        `lease_nowait` does it by itself before it says that there is no room.
+        `lease_nowait` calls it before it returns None.
 
         Returns:
-            How many holds they had.
+            The number of those holds.
 
         Raises:
             ClosedError: the arena was closed.
         """
         with self._lock:
-            return self._open().guests.take_back()
+            return self._open().participants.take_back()
 
     def acknowledged(self, participant: int) -> int:
-        """Return how often a participant has acknowledged something, since it was invited."""
+        """Return the number of acknowledgements of a participant since it was invited."""
         return self._table_of(participant).acknowledged(participant)
 
     def want(self, size_bytes: int) -> None:
-        """Tell the participants how many bytes the owner waits for; 0 for none."""
+        """Publish to the participants the number of bytes that the owner waits for; 0 for none."""
         self._open().table.wanted = size_bytes
 
     def fileno(self) -> int:
-        """Return the bell's descriptor: readable when something came back or was acknowledged; not to be read from."""
+        """Return the bell's descriptor: readable after a return or an acknowledgement. Do not read from it."""
         return self._open().table.bell_descriptor
 
     def listen(self, bell: Bell) -> None:
-        """Have a bell rung whenever another listener clears the arena's: what that told may be for this one.
+        """Ring `bell` whenever another listener clears the arena's bell, since that ring may have been for this one.
 
-        Where several wait on one arena, each brings a bell of its own, and waits on both.
+        If several threads wait on one arena, each adds a bell of its own, and waits on both.
         """
         with self._lock:
             self._listeners = (*self._listeners, bell)
 
     def listen_no_longer(self, bell: Bell) -> None:
-        """Forget a bell that `listen` was given."""
+        """Remove a bell that `listen` added."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other is not bell)
 
     def clear_bell(self, own: Bell | None = None) -> None:
-        """Make the bell's descriptor unreadable; look for what you wait for after this, and before you wait.
+        """Make the bell's descriptor unreadable; check your condition after this, and before you wait.
 
         Args:
-            own: the caller's, if it listens; it is not rung, and cleared by the caller before this.
+            own: the caller's bell, if it listens; it is not rung. The caller clears it before this call.
         """
         if self._open().table.clear_bell():
             for bell in self._listeners:
@@ -344,57 +350,116 @@ class Arena:
 
     @property
     def table_descriptor(self) -> int:
-        """The descriptor of the table, for those invited."""
+        """The descriptor of the table, for participants."""
         return self._open().table.descriptor
 
     @property
     def bell_descriptor(self) -> int:
-        """The descriptor of the bell, for those invited."""
+        """The descriptor of the bell, for participants."""
         return self._open().table.bell_descriptor
 
     def region_descriptor(self, region: int) -> int:
-        """Return the descriptor of a region, for those that are told of a slot in it.
+        """Return the descriptor of a region, for the participants that get a slot in it.
 
         Raises:
             UsageError: there is no such region.
             ClosedError: the arena was closed.
         """
-        return self._open().stock.region(region).descriptor
+        return self._open().pool.region(region).descriptor
 
     @property
     def counters(self) -> ArenaCounters:
-        """What was lent, and what it takes; after `close`, as it was then."""
-        if (parts := self._parts) is None:
+        """The counts of leases and of memory in use; after `close`, those at that time."""
+        if (opened := self._opened) is None:
             return self._last_counters
-        returned = parts.table.all_returned  # first: what comes and goes in between shows as held
-        leased = parts.table.all_leased
+        returned = opened.table.all_returned  # first: a lease that begins and ends in between then counts as held
+        leased = opened.table.all_leased
         with self._lock:
-            return parts.stock.counters(leased, returned)
+            return opened.pool.counters(leased, returned)
 
-    def _open(self) -> _Parts:
-        parts = self._parts
-        if parts is None:
-            raise ClosedError("the arena was closed; make another")
-        if not parts.participant.here:
+    def _open(self) -> _OpenArena:
+        opened = self._opened
+        if opened is None:
+            raise ClosedError("the arena was closed; create another")
+        if not opened.participant.here:
             raise UsageError(
-                "an arena belongs to the process that made it, and this is a child that was forked from it; "
-                "attach to it with AttachedArena, or make another arena here"
+                "an arena belongs to the process that created it, and this is a forked child of it; "
+                "attach to it with AttachedArena, or create another arena here"
             )
-        return parts
+        return opened
 
     def _table_of(self, participant: int) -> ArenaTable:
-        parts = self._open()
+        opened = self._open()
         if participant != 0:
-            parts.guests.check(participant)
-        return parts.table
+            opened.participants.check(participant)
+        return opened.table
 
     def _check_hold(self, slot: int, participant: int) -> ArenaTable:
-        self._open().guests.check(participant)
-        self._stock_of(slot)
+        self._open().participants.check(participant)
+        self._pool_of(slot)
         return self._open().table
 
-    def _stock_of(self, slot: int) -> Stock:
-        stock = self._open().stock
-        if not 0 <= slot < len(stock.slots):
-            raise UsageError(f"slot must be one of the arena's {len(stock.slots)}; got {slot!r}")
-        return stock
+    def _pool_of(self, slot: int) -> RegionPool:
+        pool = self._open().pool
+        if not 0 <= slot < len(pool.slots):
+            raise UsageError(f"slot must be one of the arena's {len(pool.slots)} slots; got {slot!r}")
+        return pool
+
+
+def _wait_for_room(arena: Arena, table: ArenaTable, size_bytes: int, timeout_seconds: float | None) -> Lease:
+    """Return a lease as soon as there is room.
+
+    Args:
+        arena: leases the memory.
+        table: its table, which stays valid while this waits, even if the arena is closed.
+        size_bytes: the size of the lease.
+        timeout_seconds: the longest wait; None for no limit.
+
+    Raises:
+        UsageError: only this process holds memory, so that no other process can return any.
+        TimeoutError: there was no room in time.
+        ClosedError: the arena was closed.
+    """
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    bell, waiter = Bell(), Waiter()
+    arena.listen(bell)
+    try:
+        arena.want(size_bytes)
+        with select.epoll() as either:
+            either.register(arena.fileno(), select.EPOLLIN)
+            either.register(bell.fileno(), select.EPOLLIN)
+            while True:
+                bell.clear()
+                arena.clear_bell(bell)
+                lease = _try_lease(arena, table, size_bytes)
+                if lease is not None:
+                    return lease
+                left_seconds = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if not waiter.wait(either.fileno(), left_seconds):
+                    raise TimeoutError(
+                        f"no process returned enough of the arena for {size_bytes} bytes within {timeout_seconds} s"
+                    )
+    finally:
+        arena.listen_no_longer(bell)
+        table.wanted = 0
+
+
+def _try_lease(arena: Arena, table: ArenaTable, size_bytes: int) -> Lease | None:
+    lease = arena.lease_nowait(size_bytes)
+    if lease is not None or not _only_owner_holds(table):
+        return lease
+    gc.collect()  # drops leases that only a reference cycle keeps
+    lease = arena.lease_nowait(size_bytes)
+    if lease is None and _only_owner_holds(table):
+        raise UsageError(
+            f"arrays of this process hold so much of the arena that {size_bytes} bytes don't fit below its max_bytes, "
+            "and no other process holds any of it; drop arrays, copy those that you keep, or raise max_bytes"
+        )
+    return lease
+
+
+def _only_owner_holds(table: ArenaTable) -> bool:
+    # In this order, leases of other threads in between make other processes seem to hold more, never less.
+    others_returned = table.all_returned - table.returned(0)
+    own_leased = table.leased(0)
+    return table.all_leased - own_leased <= others_returned

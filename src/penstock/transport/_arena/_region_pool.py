@@ -1,37 +1,37 @@
-"""The owner's stock of regions and slots: lends them, grows, and gives memory back, as `_plan` decides.
+"""The owner's pool of regions and slots: it leases slots, grows, and returns pages to the system, as `_sizing` decides.
 
-One thread at a time calls `lease`, `lease_region` and `discard_idle`; `warm` is called by who got the lease, and all
-else by anyone.
+Callers: one thread at a time for `lease`, `lease_region` and `discard_idle`; the holder of the lease for `warm`; any
+thread for all else.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 
+from penstock._memory import Lease, Region, create_region
 from penstock.errors import UsageError
-from penstock.transport._arena._plan import Need, NewRegion, discarded, fitting, in_pages, need_of, new_region
-from penstock.transport._arena._table import MAX_SLOTS, ArenaParticipant, ArenaTable, create_region
+from penstock.transport._arena._sizing import Need, NewRegion, discarded, fitting, in_pages, need_of, new_region
+from penstock.transport._arena._table import MAX_SLOTS, ArenaParticipant, ArenaTable
 from penstock.transport._arena._values import ArenaCounters, Located, SlotPlace
-from penstock.transport._memory import Lease, Region
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot as its owner knows it; `touched_bytes` counts against the limit, `warm_bytes` were made to be there."""
+    """A slot of the owner. `touched_bytes` counts against the limit; `warm_bytes` of it have their pages already."""
 
     number: int
     region: int
     start_bytes: int
     size_bytes: int
-    leased: SlotPlace | None = None  # as it was last lent
+    leased: SlotPlace | None = None  # the place of the last lease
     touched_bytes: int = 0
     warm_bytes: int = 0
     last_lease: int = 0
-    is_region: bool = False  # lent as a region, whose pages count elsewhere
+    is_region: bool = False  # leased as a region, whose pages its holder counts
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where a region lies in this process: `first_slot` and those behind it, each of `slot_bytes`."""
+    """The addresses of a region in this process: `slots` slots from `first_slot` on, each of `slot_bytes`."""
 
     address: int
     first_slot: int
@@ -39,14 +39,14 @@ class _Span:
     slots: int
 
 
-class Stock:
-    """Regions divided into slots, most of them lent.
+class RegionPool:
+    """Regions that are divided into slots, and the idle slots among them.
 
     Args:
-        table: which slots are held, and by whom.
+        table: the holds of all participants.
         participant: the owner's part.
-        max_bytes: how much memory may be touched at once; None for no limit.
-        headroom: by which share of a lease a slot made for it is larger.
+        max_bytes: the most memory that may be touched at once; None for no limit.
+        headroom: the share of a lease's size by which a new slot is larger.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Stock:
         self.touched_bytes = 0
         self.discarded_bytes = 0
         self._leases = 0
-        self._idle: dict[int, list[_Slot]] = {}  # by size; the last of a list was used last
-        self._idle_sizes: list[int] = []  # of lists that aren't empty; ascending
-        self._spans: tuple[list[int], list[_Span]] = ([], [])  # by address; replaced as a whole, since others read it
+        self._idle: dict[int, list[_Slot]] = {}  # by size; each list ends with the slot that was used last
+        self._idle_sizes: list[int] = []  # sizes with an idle slot; ascending
+        self._spans: tuple[list[int], list[_Span]] = ([], [])  # by address; immutable, since other threads read it
 
     def lease(self, size_bytes: int) -> Lease | None:
-        """Return a new lease of this process, or None if what is held leaves no room under the limit."""
+        """Return a new lease of this process, or None if the held slots leave no room under the limit."""
         self._collect()
         need = need_of(size_bytes, self._headroom)
         size = fitting(self._idle_sizes, need)
@@ -76,7 +76,7 @@ class Stock:
         if slot is None:
             self._grow(need)
             slot = self._idle[need.slot_bytes][-1]
-        self._take(slot)  # before it is lent: were this call broken off in between, it must not be idle and lent
+        self._take(slot)  # before the lease: an exception in between must not leave a slot both idle and leased
         lease = self._participant.lease(self.regions[slot.region], slot.start_bytes, size_bytes, slot.number)
         if slot.leased is None or slot.leased.size_bytes != size_bytes:
             slot.leased = SlotPlace(slot.number, slot.region, slot.start_bytes, size_bytes)
@@ -88,14 +88,14 @@ class Stock:
         return lease
 
     def lease_region(self, size_bytes: int) -> tuple[Region, Lease]:
-        """Return a region that is one slot, and a new lease of this process over what was asked for of it."""
+        """Return a region that is one slot, and a new lease of this process over its first `size_bytes`."""
         self._collect()
         slot = self._idle_region(size_bytes)
         if slot is None:
             (slot,) = self._add_region(NewRegion(in_pages(size_bytes), 1))
         else:
             self._idle[slot.size_bytes].remove(slot)
-            self._forget_size(slot.size_bytes)
+            self._drop_empty_size(slot.size_bytes)
             self.touched_bytes -= slot.touched_bytes
             slot.touched_bytes = slot.warm_bytes = 0
         region = self.regions[slot.region]
@@ -103,14 +103,14 @@ class Stock:
         return region, self._participant.lease(region, 0, size_bytes, slot.number)
 
     def discard_idle(self) -> None:
-        """Give the memory of idle slots back to the system."""
+        """Return the memory of idle slots to the system."""
         self._collect()
         for idle in self._idle.values():
             for slot in idle:
                 self._discard(slot)
 
     def warm(self, number: int) -> None:
-        """Make all pages that were lent of a slot be there, so that writing meets no fault; by who holds it."""
+        """Populate all pages that were leased of a slot, so that writes cause no page fault; called by its holder."""
         slot = self.slots[number]
         if slot.warm_bytes < slot.touched_bytes:
             start, size = slot.start_bytes + slot.warm_bytes, slot.touched_bytes - slot.warm_bytes
@@ -118,7 +118,7 @@ class Stock:
             slot.warm_bytes = slot.touched_bytes
 
     def place_of(self, number: int) -> SlotPlace:
-        """Return where a slot lies, with the size of its last lease; 0 if it was never lent."""
+        """Return the place of a slot, with the size of its last lease; 0 if it was never leased."""
         slot = self.slots[number]
         return slot.leased or SlotPlace(number, slot.region, slot.start_bytes, 0)
 
@@ -126,14 +126,14 @@ class Stock:
         """Return a region.
 
         Raises:
-            UsageError: there is none with that number.
+            UsageError: no region has that number.
         """
         if not 0 <= number < len(self.regions):
             raise UsageError(f"region must be one of the arena's {len(self.regions)}; got {number!r}")
         return self.regions[number]
 
     def counters(self, leased: int, returned: int) -> ArenaCounters:
-        """Return what was lent, which is known elsewhere, and what it takes."""
+        """Return the counters, with the counts of leases that the table keeps."""
         return ArenaCounters(
             leased=leased,
             returned=returned,
@@ -145,7 +145,7 @@ class Stock:
         )
 
     def locate(self, address: int, size_bytes: int) -> Located | None:
-        """Return which slot, held by this process, has all of these addresses lent; None if none has."""
+        """Return the slot, held by this process, whose lease covers all of these addresses; None if none does."""
         addresses, spans = self._spans
         at = bisect_right(addresses, address) - 1
         if at < 0:
@@ -169,7 +169,7 @@ class Stock:
             self._put_idle(slot)
 
     def _make_room(self, need: Need, slot: _Slot | None) -> bool:
-        """Return whether what is needed fits under the limit, for which idle memory is given back to the system."""
+        """Return whether the lease fits under the limit, after the return of idle memory to the system if needed."""
         if self._limit_bytes is None:
             return True
         more_bytes = max(need.touched_bytes - (slot.touched_bytes if slot else 0), 0)
@@ -200,8 +200,8 @@ class Stock:
     def _add_region(self, planned: NewRegion) -> list[_Slot]:
         if len(self.slots) == MAX_SLOTS:
             raise UsageError(
-                f"an arena has at most {MAX_SLOTS} slots, and none that is idle would do; drop some of the arrays "
-                "that are held, or hold several in one"
+                f"an arena has at most {MAX_SLOTS} slots, and no idle one has a suitable size; drop some of the arrays "
+                "that you keep, or put several into one"
             )
         region = create_region(planned.slot_bytes * planned.slots)
         first = len(self.slots)
@@ -215,7 +215,7 @@ class Stock:
         return self.slots[first:]
 
     def _idle_region(self, size_bytes: int) -> _Slot | None:
-        """Return the smallest idle slot that has a region of its own, if one is large enough and not far too large."""
+        """Return the smallest idle slot that is a whole region, if one is large enough and not far too large."""
         for size in self._idle_sizes[bisect_left(self._idle_sizes, size_bytes) :]:
             if size > need_of(size_bytes, self._headroom).roomiest_bytes:
                 break
@@ -231,11 +231,11 @@ class Stock:
         stack.append(slot)
 
     def _take(self, slot: _Slot) -> None:
-        """Take the slot that is the last of its list."""
+        """Remove a slot, which is the last of its list, from the idle ones."""
         self._idle[slot.size_bytes].pop()
-        self._forget_size(slot.size_bytes)
+        self._drop_empty_size(slot.size_bytes)
 
-    def _forget_size(self, size_bytes: int) -> None:
+    def _drop_empty_size(self, size_bytes: int) -> None:
         if not self._idle[size_bytes]:
             self._idle_sizes.remove(size_bytes)
 

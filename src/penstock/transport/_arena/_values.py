@@ -1,17 +1,17 @@
-"""What is said of an arena: where a slot lies, where an address lies, and the counters."""
+"""Values that describe an arena: the place of a slot, the place of an address, and the counters."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class SlotPlace(NamedTuple):
-    """Where a lent slot lies; all that another process needs to find it.
+    """The place of a leased slot: all that another process needs to find it.
 
     Attributes:
         slot: its number in the arena.
-        region: the number of the region that holds it.
-        start_bytes: where it starts in that region.
-        size_bytes: how much of it is lent.
+        region: the number of the region that it is in.
+        start_bytes: its start in that region.
+        size_bytes: the leased part of it.
 
     Example:
         >>> from penstock.transport import Arena
@@ -29,11 +29,11 @@ class SlotPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where in which slot some memory lies.
+    """The slot that some memory is in, and the offset in it.
 
     Attributes:
         slot: the slot's number.
-        offset_bytes: how far behind the slot's start.
+        offset_bytes: the memory's start, from the slot's start.
 
     Example:
         >>> from penstock.transport import Arena
@@ -49,16 +49,16 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class ArenaCounters:
-    """What an arena has lent, and what it takes.
+    """The leases of an arena so far, and the memory that it uses.
 
     Attributes:
-        leased: how many holds were given, to all processes, ever.
-        returned: how many of them are over; equal to `leased` when nobody holds anything.
-        slots: how many slots there are.
-        regions: how many regions, each a descriptor.
-        bytes: how much memory was touched and not given back to the system.
-        address_bytes: how much the regions would take, were all of it touched.
-        discarded_bytes: how much was given back to the system, ever.
+        leased: the holds that were added so far, for all processes.
+        returned: the holds that have ended; equal to `leased` when nobody holds anything.
+        slots: the number of slots.
+        regions: the number of regions, each with a descriptor.
+        bytes: the memory that was touched and not returned to the system.
+        address_bytes: the size of all regions, touched or not.
+        discarded_bytes: the memory that was returned to the system so far.
 
     Example:
         >>> from penstock.transport import Arena

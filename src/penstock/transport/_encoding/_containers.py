@@ -1,11 +1,11 @@
-"""Which containers an element may have, how they are taken apart, and how a receiver may rebuild them.
+"""Containers of elements: the sender takes them apart, and the receiver rebuilds them.
 
-What is a container, and what its children are, is as in `penstock._tree`: dicts, lists, tuples, named tuples and
-dataclasses. Beyond that, a registered type has functions of its own; and the keys of a dict are told apart by type, so
-that `{1: …}` and `{True: …}` are two structures. Where pickle is allowed, an instance of a subclass of dict, list or
-tuple travels whole, by pickle, so that it keeps its type; elsewhere it counts as what it is made from. A type travels
-by its name. The receiver builds it if it was
-registered there, or if what comes may be unpickled anyway: then it is imported, and must be what was described.
+The containers and their children are those of `penstock._tree`: dicts, lists, tuples, named tuples and dataclasses. In
+addition, a registered type has functions of its own; and keys of dicts are distinguished by type, so that `{1: …}` and
+`{True: …}` are two structures. If pickle is allowed, an instance of a subclass of dict, list or tuple is pickled whole,
+so that it keeps its type; else it is sent as a plain dict, list or tuple. A type is sent by its name. The receiver
+builds it if it is registered there; if pickle is allowed, the receiver imports it, and checks it against the
+description.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from penstock.transport._encoding._leaves import PLAIN_LEAVES
 T = TypeVar("T")
 
 Builder: TypeAlias = Callable[[Iterator[object]], object]
-"""Takes the next leaves and returns the part of the element that they make."""
+"""Takes the next leaves and returns the part of the element that consists of them."""
 
 _STRINGS: Final = frozenset({str})
 _BUILT_IN: Final[frozenset[type]] = frozenset({dict, list, tuple})
@@ -30,7 +30,7 @@ _BUILT_IN: Final[frozenset[type]] = frozenset({dict, list, tuple})
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """A type that a message may build; without functions it is built from its fields."""
+    """A type that a receiver may build; without functions it is built from its fields."""
 
     kind: type[Any]
     flatten: Callable[[Any], tuple[Sequence[object], Hashable]] | None
@@ -49,16 +49,16 @@ def register_container(
     """Let elements that contain a type cross between processes, without pickle; call it on both sides.
 
     Args:
-        kind: the type; instances of subclasses are not meant. It is known by its module and qualified name, and
-            registering it again replaces what was registered.
-        flatten: takes one and returns its children and what else is to be known, its metadata: None, a bool, int,
-            float, str or bytes, or a tuple of these.
+        kind: the type; it doesn't cover subclasses. It is identified by its module and qualified name; a second
+            registration replaces the first.
+        flatten: takes an instance, and returns its children and its metadata: None, a bool, int, float, str or bytes,
+            or a tuple of these.
         unflatten: takes the metadata and the children, and returns an instance. Without the two functions, `kind` must
-            be a named tuple or a dataclass, and is made from its fields; only the receiver needs to register it.
+            be a named tuple or a dataclass, and is built from its fields; only the receiver needs to register it.
 
     Raises:
-        UsageError: one of the functions is missing, `kind` can't be made from its fields, or it is a type that is sent
-            in a way of its own.
+        UsageError: one of the functions is missing, `kind` can't be built from its fields, or it is a built-in
+            container or leaf.
 
     Example:
         >>> class Box:
@@ -84,19 +84,19 @@ def register_container(
 
 
 def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_types: bool = False) -> Node:
-    """Take a part of an element apart; a container that can't be described is a leaf, which pickle may yet send.
+    """Take a part of an element apart; a container that can't be described is a leaf, which pickle may send.
 
     Args:
         part: the part.
-        leaves: its leaves are appended to these, in order.
-        depth: how many containers it is inside.
+        leaves: the list to which its leaves are appended, in order.
+        depth: the number of containers around it.
         keeps_types: whether subclasses of dict, list and tuple are leaves, so that pickle keeps their types.
 
     Returns:
-        What is left of it.
+        Its structure.
 
     Raises:
-        UsageError: it is nested too deeply, or a registered `flatten` returned something else.
+        UsageError: it is nested too deeply, or the result of a registered `flatten` is invalid.
     """
     opened = None if keeps_types and _is_subclass(part) else _open(part)
     if opened is None:
@@ -107,7 +107,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
             f"an element must be nested at most {DEEPEST} deep; got one that is deeper, or contains itself"
         )
     kind, keys, children = opened
-    if PLAIN_LEAVES.issuperset(map(type, children)):  # the most frequent container, in one go
+    if PLAIN_LEAVES.issuperset(map(type, children)):  # the fast path for the most frequent container
         leaves += children
         return kind, keys, (None,) * len(children)
     inner: list[Node] = []
@@ -121,7 +121,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
 
 
 def reason_for_leaf(part: object) -> str:
-    """Return why a container was left whole by `take_apart`; nothing if it is no container."""
+    """Return the reason why `take_apart` made a leaf of a container; empty if it is no container."""
     if isinstance(part, dict):
         try:
             value_text(tuple(cast("dict[Hashable, object]", part)))
@@ -136,7 +136,7 @@ def reason_for_leaf(part: object) -> str:
 
 
 def leaf_path(node: Node, position: int) -> str:
-    """Return the path of the leaf at a position among the leaves, as one would write it behind the element."""
+    """Return the path of the leaf at a position among the leaves, as Python code after the element."""
     if node is None:
         return ""
     kind, keys, children = node
@@ -153,10 +153,10 @@ def leaf_path(node: Node, position: int) -> str:
 
 
 def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
-    """Return the function that puts an element together from its leaves.
+    """Return the function that builds an element from its leaves.
 
     Raises:
-        MessageError: a type is not known here, or isn't what was described.
+        MessageError: a type is not known here, or differs from the description.
     """
     if tree is None:
         return next
@@ -164,7 +164,7 @@ def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
     keys = tree.keys
     if tree.form == "dict":
         if all(child is next for child in children):
-            return lambda leaves: dict(zip(keys, leaves, strict=False))  # takes no leaf beyond the last key
+            return lambda leaves: dict(zip(keys, leaves, strict=False))  # `zip` takes no leaf after the last key
         return lambda leaves: {key: child(leaves) for key, child in zip(keys, children, strict=True)}
     if tree.form == "list":
         return lambda leaves: [child(leaves) for child in children]
@@ -193,7 +193,7 @@ def _is_subclass(part: object) -> bool:
 
 
 def _open(part: object) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:
-    """Return the type, keys and children of a container; None for a leaf and for what can't be described."""
+    """Return the type, keys and children of a container; None for a leaf or a container that can't be described."""
     kind: type[Any] = type(part)
     if kind is dict:
         return _open_dict(cast("dict[Hashable, object]", part))
@@ -237,7 +237,7 @@ def _flattened(registered: _Registered, part: object) -> tuple[list[object], str
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...] | None:
-    """Return the fields from which a named tuple or a dataclass is made; None if it is neither, or made otherwise."""
+    """Return the fields from which a named tuple or a dataclass is built; None for other types."""
     if tuple in kind.__mro__:
         return getattr(kind, "_fields", None)
     if not hasattr(kind, "__dataclass_fields__"):
@@ -249,7 +249,7 @@ def _fields(kind: type[Any]) -> tuple[str, ...] | None:
 
 
 def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    return field_names(cast("Any", kind))  # a type is hashable, whatever its instances are
+    return field_names(cast("Any", kind))  # a type is hashable, even if its instances are not
 
 
 def _maker(tree: Container, *, allow_pickle: bool) -> Callable[[list[object]], object]:
@@ -264,7 +264,7 @@ def _maker(tree: Container, *, allow_pickle: bool) -> Callable[[list[object]], o
         return lambda parts: unflatten(metadata, parts)
     kind = registered.kind if registered is not None else _imported(tree, allow_pickle=allow_pickle)
     if _fields(kind) != tree.keys:
-        raise MessageError(f"{_dotted(tree)} has here the fields {_fields(kind)}; what was received has {tree.keys}")
+        raise MessageError(f"{_dotted(tree)} has the fields {_fields(kind)} here; the message has {tree.keys}")
     if tuple in kind.__mro__:
         return cast("Callable[[list[object]], object]", kind._make)
     names = [str(key) for key in tree.keys]
@@ -289,7 +289,9 @@ def _imported(tree: Container, *, allow_pickle: bool) -> type[Any]:
             f"register_container({name}) in the receiving process."
         ) from error
     if not isinstance(found, type) or _fields(found) is None:
-        raise MessageError(f"{_dotted(tree)} is here no named tuple or dataclass that can be made from its fields")
+        raise MessageError(
+            f"{_dotted(tree)} must be a named tuple or dataclass that can be built from its fields; here it isn't"
+        )
     return found
 
 

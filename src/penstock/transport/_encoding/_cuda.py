@@ -1,20 +1,20 @@
-"""Memory of CUDA devices that two processes share: slots with two events each, by which streams wait for one another.
+"""Shared memory on CUDA devices: slots with two events each, by which the streams of two processes wait for each other.
 
-A slot is made by the writer and opened once by the reader, by CUDA IPC. Then a message costs one copy on the device:
+The writer creates a slot, and the reader opens it once, by CUDA IPC. Then a message costs one copy on the device:
 
     writer's stream   wait for `released` │ copy the tensors into the slot │ record `filled`
-    reader's stream   wait for `filled`   │ what the reader does with them │ record `released`
+    reader's stream   wait for `filled`   │ the reader's use of them       │ record `released`
 
 Guarantees:
-  - No host thread waits for a device: streams wait for events, and the message goes out while the copy is still to run.
-  - The writer fills a slot again only after the reader has dropped its last view, and its stream waits for what the
-    reader's stream had to do with that view by then.
-  - A process that opens memory of its own gets a UsageError; CUDA would crash.
+  - No host thread waits for a device: streams wait for events, and the message is sent before the copy has run.
+  - The writer fills a slot again only after the reader has dropped its last view, and the writer's stream waits for the
+    work that the reader's stream had on that view by then.
+  - A process that opens its own memory gets a UsageError; CUDA would crash.
 
-The arena counts which slots the reader has views of, as it does for host memory: each slot has a small lease there, its
-*ticket*, which the writer holds on the reader's behalf for each message.
+The arena counts the slots of which the reader has views, as it does for host memory: each slot has a small lease there,
+its *ticket*, which the writer holds on the reader's behalf for each message.
 
-Nothing here is asked of CUDA before a tensor on a device is sent or received. All of it is by torch's own interface.
+CUDA is not used before a tensor on a device is sent or received, and only through torch's interface.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from typing import Any, Final, NamedTuple, cast
 from penstock.errors import MessageError, UsageError
 from penstock.transport._encoding import _torch_tensors as tensors
 
-ALIGNMENT: Final = 512  # of tensors in a slot; as torch's own allocator aligns
+ALIGNMENT: Final = 512  # of tensors in a slot; that of torch's allocator
 MIN_SLOT_BYTES: Final = 1 << 20
-_TOKEN: Final = os.urandom(8).hex()  # with the pid it names this process: pids repeat across containers
+_TOKEN: Final = os.urandom(8).hex()  # with its pid it identifies this process: pids repeat across containers
 _HANDLES: Final = ("handle", "ref_counter", "event")
 _COUNTS: Final = ("pid", "device", "size_bytes", "offset_bytes", "ref_counter_offset", "bytes")
 
 
 class OnDevice(NamedTuple):
-    """A tensor on a device that is to be copied into a slot.
+    """A tensor on a device that must be copied into a slot.
 
     Attributes:
-        tensor: it.
+        tensor: the tensor.
         device: the number of its device.
-        offset_bytes: where in the slot it goes; a multiple of 512.
-        size_bytes: how long it is there, in C order.
+        offset_bytes: its offset in the slot; a multiple of 512.
+        size_bytes: its size in C order.
     """
 
     tensor: tensors.Tensor
@@ -51,24 +51,24 @@ class OnDevice(NamedTuple):
 
 
 class WriterSlot:
-    """A slot as its writer has it: memory of a device, and the two events.
+    """The writer's side of a slot: memory of a device, and the two events.
 
     Args:
         device: the device's number.
-        size_bytes: how much memory.
+        size_bytes: the size of the memory.
     """
 
     def __init__(self, device: int, size_bytes: int) -> None:
         torch = tensors.torch_module()
         self.device: Final = device
         self.size_bytes: Final = size_bytes
-        with torch.cuda.device(device):  # where the events are made
+        with torch.cuda.device(device):  # events belong to the current device
             self._memory: Any = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{device}")
             self._filled: Any = torch.cuda.Event(interprocess=True)
             self._released: Any = torch.cuda.Event(interprocess=True)
 
     def shared(self) -> bytes:
-        """Return what the reader needs to open it, as JSON."""
+        """Return the handles that the reader needs to open the slot, as JSON."""
         torch = tensors.torch_module()
         with torch.cuda.device(self.device):
             arguments: tuple[Any, ...] = torch.multiprocessing.reductions.reduce_tensor(self._memory)[1]
@@ -91,7 +91,7 @@ class WriterSlot:
         return json.dumps(value, separators=(",", ":")).encode()
 
     def fill(self, leaves: Sequence[OnDevice]) -> None:
-        """Copy tensors into it on the device's current stream, after all that was done with its contents before."""
+        """Copy tensors into the slot on the device's current stream, after all earlier work on its contents."""
         torch = tensors.torch_module()
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device)
@@ -106,7 +106,7 @@ class WriterSlot:
 
 @dataclass(eq=False)
 class _Opened:
-    """A slot as its reader has it: the same memory and events."""
+    """The memory and the events of a slot that the reader has opened."""
 
     memory: Any
     filled: Any
@@ -114,40 +114,40 @@ class _Opened:
 
 
 class ReaderSlot:
-    """A slot that a writer has described; opened when its first tensor is received.
+    """The reader's side of a slot; it opens the slot when the first tensor is received.
 
     Args:
-        shared: what the writer's `WriterSlot.shared` gave, not yet checked.
+        shared: the result of the writer's `WriterSlot.shared`, not yet checked.
 
     Raises:
-        MessageError: it couldn't have been written.
+        MessageError: a writer can't have written it.
     """
 
     def __init__(self, shared: bytes) -> None:
         try:
             self._shared: Mapping[str, Any] = _checked(json.loads(shared))
         except (ValueError, TypeError, RecursionError) as error:
-            raise MessageError(f"a device slot must come with its handles; they are damaged ({error})") from error
+            raise MessageError(f"the handles of a device slot are damaged ({error})") from error
         self._opened: _Opened | None = None
 
     def tensor(self, lease: object, name: str, shape: tuple[int, ...], offset_bytes: int, size_bytes: int) -> object:
-        """Return a tensor in the slot, for which the device's current stream waits.
+        """Return a tensor in the slot; the device's current stream waits for its data.
 
         Args:
-            lease: given back when the tensor's last view is dropped.
-            name: of its dtype.
+            lease: dropped when the tensor's last view is dropped.
+            name: the name of its dtype.
             shape: its shape.
-            offset_bytes: where it starts.
-            size_bytes: how long it is.
+            offset_bytes: its start in the slot.
+            size_bytes: its size.
 
         Raises:
-            MessageError: it reaches out of the slot.
-            UsageError: this process made the slot itself.
+            MessageError: it is not inside the slot.
+            UsageError: this process created the slot itself.
         """
         total: int = self._shared["bytes"]
         if offset_bytes % ALIGNMENT or offset_bytes + size_bytes > total:
             raise MessageError(
-                f"a tensor must lie in its device slot of {total} bytes, aligned; got {size_bytes} bytes at "
+                f"a tensor must be inside its device slot of {total} bytes, aligned; got {size_bytes} bytes at "
                 f"{offset_bytes}"
             )
         torch, device = tensors.torch_module(), self._shared["device"]
@@ -157,8 +157,8 @@ class ReaderSlot:
             stream.wait_event(opened.filled)
             if not size_bytes:
                 return torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{device}")
-            loan = _Loan(opened, lease, stream, opened.memory.data_ptr() + offset_bytes, size_bytes)
-            flat = torch.as_tensor(loan, device=f"cuda:{device}")  # its storage refers to the loan
+            part = _SlotView(opened, lease, stream, opened.memory.data_ptr() + offset_bytes, size_bytes)
+            flat = torch.as_tensor(part, device=f"cuda:{device}")  # its storage references the part
             return flat.view(getattr(torch, name)).view(shape)
 
     def _open(self) -> _Opened:
@@ -191,14 +191,14 @@ class ReaderSlot:
 
 
 class DevicePlace(NamedTuple):
-    """Where a tensor of a message is: the slot, and the lease that the message has on it."""
+    """The place of a tensor of a message: the slot, and the message's lease on it."""
 
     slot: ReaderSlot
     lease: object
 
 
-class _Loan:
-    """Part of a slot that a tensor was made of; it refers to the lease until the tensor's last view is dropped."""
+class _SlotView:
+    """The part of a slot under a tensor; it keeps the lease until the tensor's last view is dropped."""
 
     def __init__(self, opened: _Opened, lease: object, stream: tensors.Stream, address: int, size_bytes: int) -> None:
         self._opened = opened
@@ -213,8 +213,8 @@ class _Loan:
         }
 
     def __del__(self) -> None:
-        # Dropping the lease lets the writer's stream wait for `released`; so that is recorded first. The view may have
-        # been used on the stream that is current now, as well as on that of its receipt. Nobody is left to raise to.
+        # Once the lease is dropped, the writer's stream waits for `released`; so this records it first. The view may
+        # have been used on the current stream as well as on the stream of its receipt. An exception has no caller.
         with contextlib.suppress(Exception):
             current = tensors.torch_module().cuda.current_stream(self._stream.device)
             if current != self._stream:
@@ -224,7 +224,7 @@ class _Loan:
 
 
 def offset_after(end_bytes: int) -> int:
-    """Return where the next tensor of a slot starts."""
+    """Return the start of the next tensor in a slot."""
     return -(-end_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -232,16 +232,16 @@ def _checked(value: object) -> Mapping[str, Any]:
     names = {*_COUNTS, *_HANDLES, "filled", "released", "token", "must_wait"}
     shared = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if set(shared) != names:
-        raise ValueError("they have other entries")
+        raise ValueError("their entries differ")
     if not all(_is_count(shared[name]) for name in _COUNTS) or not isinstance(shared["must_wait"], bool):
-        raise ValueError("a size is no size")
+        raise ValueError("a size is invalid")
     for name in (*_HANDLES, "filled", "released", "token"):
         if not isinstance(shared[name], str):
             raise TypeError(f"{name} is no handle")
     for name in (*_HANDLES, "filled", "released"):
         bytes.fromhex(shared[name])
     if shared["bytes"] > shared["size_bytes"]:
-        raise ValueError("the slot reaches out of its storage")
+        raise ValueError("the slot is larger than its storage")
     return shared
 
 

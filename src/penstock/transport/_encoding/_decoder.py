@@ -1,7 +1,8 @@
-"""The receiving side: a head and memory become an element again, or a MessageError; nothing is trusted.
+"""The decoder: it makes an element from a head and memory, or raises MessageError; it trusts nothing.
 
-Whatever is in the head, the description and the memory, nothing outside the memory is read, and nothing is allocated
-beyond its size: every start, size and count is compared before it is used. With `allow_pickle` the sender is trusted.
+For any contents of the head, the description and the memory, the decoder reads nothing outside the memory, and
+allocates nothing beyond its size: every start, size and count is compared before it is used. With `allow_pickle` it
+trusts the sender.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from penstock._memory import aligned
+from penstock._pickles import load
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
@@ -30,31 +33,29 @@ from penstock.transport._encoding._layout import (
     TensorLeaf,
     first_item_bytes,
 )
-from penstock.transport._encoding._pickles import load
-from penstock.transport._memory import aligned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LARGEST_COPIED_BYTES: Final = 65_536  # so that keeping a label doesn't keep the memory of its image
-_MAX_LAYOUTS: Final = 4_096  # of all encoders whose messages come here
+LARGEST_COPIED_BYTES: Final = 65_536  # a kept label must not keep the memory of its image
+_MAX_LAYOUTS: Final = 4_096  # of all encoders that send here
 _EVERYTHING: Final = 1 << 63
 
 
 @dataclass(slots=True)
 class _Learned:
-    """A layout, and how to put its elements together once its types were found."""
+    """A layout, and the function that builds its elements; None before its types were looked up."""
 
     layout: Layout
     builder: Builder | None = None
 
 
 class Decoder:
-    """Makes elements of messages; used by one thread at a time.
+    """Makes elements from messages; used by one thread at a time.
 
     Args:
-        allow_pickle: unpickle what was pickled, import types that aren't registered, and open device slots: only for
-            what comes from processes of your own.
+        allow_pickle: unpickle pickled leaves, import types that aren't registered, and open device slots: only for
+            messages from processes of your own.
 
     Example:
         >>> from penstock.transport._encoding import Encoder
@@ -72,7 +73,7 @@ class Decoder:
         self._learned: OrderedDict[bytes, _Learned] = OrderedDict()
 
     def learn(self, description: bytes) -> None:
-        """Take in a layout; heads that name it can then be decoded. Doing it again does nothing.
+        """Learn a layout; heads with its id can then be decoded. Repeating it does nothing.
 
         Raises:
             MessageError: it is no description of this version.
@@ -89,12 +90,12 @@ class Decoder:
 
         Args:
             head: the message's head.
-            memory: a contiguous buffer of at least the message's size. Larger arrays are views that keep it alive, and
-                are writable where it is; those of at most 65,536 bytes are private copies. So is a `Bytes`, but that
-                it is always read-only, as bytes are.
-            places: buffers that start with the leaves which were sent by reference; `DevicePlace` for those in device
+            memory: a contiguous buffer of at least the message's size. Arrays of more than 65,536 bytes are views that
+                keep it alive, and are writable if it is; smaller ones are private copies. The same holds for a `Bytes`,
+                but it is always read-only.
+            places: buffers that start with the leaves that were sent by reference; `DevicePlace` for those in device
                 slots.
-            copy: make private copies of everything.
+            copy: make private copies of all leaves.
 
         Returns:
             The element.
@@ -102,10 +103,10 @@ class Decoder:
         Raises:
             MessageError: it is truncated or damaged, of another version, its layout was never learned, or it needs a
                 type or pickle that is not allowed here.
-            UsageError: it has a CUDA tensor of this very process.
+            UsageError: it has a CUDA tensor of this same process.
         """
         if len(head) < START.size or not head.startswith(FORM):
-            raise MessageError(f"a message's head of version {FORM[-1]} was expected; got {bytes(head[:8])!r}…")
+            raise MessageError(f"a message's head must have version {FORM[-1]}; got {bytes(head[:8])!r}…")
         learned = self._learned.get(head[len(FORM) : START.size])
         if learned is None:
             raise MessageError("this message's layout is not known here: its description must be learned first")
@@ -128,7 +129,7 @@ class _Message(NamedTuple):
     """A message that is being decoded.
 
     Attributes:
-        memory: any object with the buffer protocol; NumPy's type stubs ask for a name.
+        memory: any object with the buffer protocol; NumPy's type stubs require `memoryview`.
         view: all of it, as bytes.
     """
 
@@ -144,7 +145,7 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
     """Return the leaves of a message, in order.
 
     Raises:
-        MessageError: it is not of the size that its layout and its head say.
+        MessageError: its size is not that of its layout and its head.
     """
     layout, head, size_bytes = message.layout, message.head, message.view.nbytes
     tail = START.size + layout.values.size
@@ -178,7 +179,7 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
 
 
 def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
-    """Return an array, scalar or tensor of the message's memory, which is large enough."""
+    """Return an array, scalar or tensor in the message's memory, which is large enough."""
     start = leaf.start or 0
     if leaf.strides is not None:
         return _strided(leaf, leaf.strides, message)
@@ -196,9 +197,9 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
 
 
 def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _Message) -> object:
-    """Return an array or tensor with strides over the start of the message's memory, which has all that it spans.
+    """Return an array or tensor with strides over the start of the message's memory, which is large enough.
 
-    A private one takes no more memory than it spans, whatever its shape.
+    A private copy takes no more memory than the span, for any shape.
 
     Raises:
         MessageError: torch is missing here, or refuses the tensor.
@@ -220,7 +221,7 @@ def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _M
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:
-    """Return an array or tensor which starts where a place does.
+    """Return an array or tensor at the start of a place.
 
     Raises:
         MessageError: the place is too small.
@@ -229,21 +230,21 @@ def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) ->
 
 
 def _at_place(place: object, size_bytes: int, message: _Message) -> _Message:
-    """Return the message as if a place were its memory.
+    """Return the message with a place as its memory.
 
     Raises:
         MessageError: the place is too small.
     """
     view = _bytes_of(place)
     if view.nbytes < size_bytes:
-        raise MessageError(f"a place has {view.nbytes} bytes; what lies there needs {size_bytes}")
-    # Whoever sent it by reference wants it to be seen as it changes, however small it is.
+        raise MessageError(f"a place has {view.nbytes} bytes; its leaf needs {size_bytes}")
+    # The sender sent it by reference so that the reader sees changes, even if it is small.
     copied_bytes = message.copied_bytes if message.copied_bytes == _EVERYTHING else -1
     return message._replace(memory=cast("memoryview", place), view=view, copied_bytes=copied_bytes)
 
 
 def _tensor(leaf: TensorLeaf, chunk: memoryview, message: _Message) -> object:
-    # Torch has no read-only tensors: over memory that mustn't be written it gets a copy.
+    # Torch has no read-only tensors: read-only memory is copied.
     private = leaf.nbytes <= message.copied_bytes or chunk.readonly
     try:
         return tensors.tensor_over(bytearray(chunk) if private else chunk, leaf.dtype, leaf.shape)
@@ -257,7 +258,9 @@ def _on_device(leaf: DeviceLeaf, place: object, offset_bytes: int, message: _Mes
             "this message has a CUDA tensor. Pass allow_pickle=True if its sender is a process of your own."
         )
     if not isinstance(place, DevicePlace):
-        raise MessageError("a CUDA tensor must lie in a device slot that was sent before; this message names another")
+        raise MessageError(
+            "a CUDA tensor must be in a device slot that was sent before; this message names another slot"
+        )
     try:
         tensor = place.slot.tensor(place.lease, leaf.dtype, leaf.shape, offset_bytes, leaf.nbytes)
     except (ImportError, AttributeError, RuntimeError) as error:
@@ -268,7 +271,7 @@ def _on_device(leaf: DeviceLeaf, place: object, offset_bytes: int, message: _Mes
 def _handle(chunk: memoryview, copied_bytes: int) -> Bytes:
     if chunk.nbytes > copied_bytes:
         return Bytes(chunk.toreadonly())
-    private = np.frombuffer(chunk, np.uint8).copy()  # which, unlike `bytes`, is made without the interpreter's lock
+    private = np.frombuffer(chunk, np.uint8).copy()  # unlike `bytes(chunk)`, this copies without the GIL
     private.flags.writeable = False
     return Bytes(private)
 

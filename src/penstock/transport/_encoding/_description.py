@@ -1,11 +1,11 @@
-"""A layout as bytes: JSON of one strict form, of which nothing is taken on trust.
+"""A layout as bytes: JSON in one strict form, all of which is checked.
 
     {"penstock": 1,
      "tree": ["dict", ["image", "meta"], [null, ["list", [null, null]]]],                  null: the next leaf
      "leaves": [["array", "|B", [480, 640, 3], false, false], ["str"], ["int"]]}
 
-Keys of dicts and metadata are strings, null, true and false as they are; `["int", "-0x1f"]`, `["float", "0x1.8p+1"]`,
-`["bytes", "00ff"]`, `["tuple", […]]`.
+Keys of dicts and metadata: strings, null, true and false are themselves; others are `["int", "-0x1f"]`,
+`["float", "0x1.8p+1"]`, `["bytes", "00ff"]` and `["tuple", […]]`.
 """
 
 import json
@@ -19,9 +19,9 @@ VERSION: Final = 1
 _NUM_ENTRIES: Final = {"dict": 3, "list": 2, "tuple": 2, "fields": 5, "registered": 5}
 
 Node: TypeAlias = "tuple[type, str | tuple[str, ...], tuple[Node, ...]] | None"
-"""What is left of an element without its leaves, exactly and hashable: the type, its keys, and what is inside.
+"""The structure of an element without its leaves, exact and hashable: the type, its keys, and its children.
 
-Keys are the names of a dict or of fields; or text: a dict's other keys, or the metadata of a registered container.
+Keys are the names of a dict or of fields; or text for a dict's other keys, or the metadata of a registered container.
 """
 
 
@@ -35,7 +35,7 @@ def parse(description: bytes) -> Layout:
     """Return the layout that a description describes.
 
     Raises:
-        MessageError: it is no description of this version, or one that couldn't have been written.
+        MessageError: it is no description of this version, or `describe` can't have written it.
     """
     try:
         return _layout(description)
@@ -48,7 +48,7 @@ def parse(description: bytes) -> Layout:
 def _layout(description: bytes) -> Layout:
     whole: object = json.loads(description, parse_constant=_no_constant)
     if not _is_dict(whole) or whole.get("penstock") != VERSION:
-        raise MessageError(f"a description of version {VERSION} was expected; got {_short(description)}")
+        raise MessageError(f"a description must have version {VERSION}; got {_short(description)}")
     if set(whole) != {"penstock", "tree", "leaves"} or not _is_list(whole["leaves"]):
         raise ValueError("a description has a tree and leaves")
     tree = _tree(whole["tree"], 0)
@@ -66,13 +66,13 @@ def value_text(value: object) -> str:
     """Return a key or metadata as text; the same text means the same value and type.
 
     Raises:
-        TypeError: it is none of None, bool, int, float, str, bytes and tuples of these.
+        TypeError: it is not None, a bool, int, float, str, bytes or a tuple of these.
     """
     return json.dumps(_value_json(value, 0), separators=(",", ":"))
 
 
 def value_of_text(text: str) -> Hashable:
-    """Return the value of a `value_text`."""
+    """Return the value of a text from `value_text`."""
     return _value(json.loads(text), 0)
 
 

@@ -1,8 +1,8 @@
-"""NumPy's dtypes as text, exactly, and back without trusting the text.
+"""NumPy's dtypes as exact text, and back, without trust in the text.
 
-A plain dtype is its byte order and character (`<f`, `<q`) or, where it has a size or a unit, NumPy's own string (`<U5`,
-`<M8[25s]`); the character tells apart what compares equal, as `long` and `long long` do. A structured dtype is JSON. A
-dtype that an extension registered under a name is that name. What doesn't come back exactly has no text: objects,
+A plain dtype is its byte order and character (`<f`, `<q`) or, if it has a size or a unit, NumPy's own string (`<U5`,
+`<M8[25s]`). The character distinguishes dtypes that compare equal, such as `long` and `long long`. A structured dtype
+is JSON. A dtype that an extension registered is its name. Dtypes that can't be restored exactly have no text: objects,
 variable-width strings, dtypes with metadata, and those without a size.
 """
 
@@ -28,7 +28,7 @@ _STRUCTURED: Final = {"names", "formats", "titles", "offsets", "itemsize", "alig
 
 
 def dtype_text(dtype: Dtype) -> str | None:
-    """Return the text from which `parse_dtype` makes exactly this dtype, or None where there is none."""
+    """Return the text from which `parse_dtype` restores exactly this dtype, or None if there is none."""
     value = _value(dtype, 0)
     if value is None:
         return None
@@ -45,40 +45,40 @@ def parse_dtype(text: str) -> Dtype:
     """Return the dtype of a text.
 
     Raises:
-        ValueError: it is no text that `dtype_text` returns.
+        ValueError: it is no text of `dtype_text`.
     """
     try:
         dtype = _dtype(json.loads(text) if text.startswith("{") else text, 0)
     except (TypeError, OverflowError, MemoryError, RecursionError, KeyError) as error:
         raise ValueError(f"no dtype: {text[:80]!r}") from error
     if dtype.hasobject or dtype.itemsize == 0:
-        raise ValueError(f"a dtype without objects and of some size was expected; got {text[:80]!r}")
+        raise ValueError(f"a dtype must have a size and no objects; got {text[:80]!r}")
     return dtype
 
 
 def has_text(dtype: Dtype) -> bool:
-    """Return whether there is text of fixed width in a dtype: characters that may be none."""
+    """Return whether a dtype holds text of fixed width, whose characters may be invalid."""
     if dtype.subdtype is not None:
         return has_text(dtype.subdtype[0])
     return dtype.kind == "U" or any(has_text(field[0]) for field in _fields(dtype).values())
 
 
 def check_text(array: NDArray[Any]) -> None:
-    """Compare every character of an array's text with the last one there is; on others Python's strings break.
+    """Check that every character of an array's text is valid; Python's strings break on others.
 
     Raises:
-        ValueError: it has something that is no character.
+        ValueError: one is not.
     """
     for name in array.dtype.names or ():
         check_text(array[name])
     if array.dtype.kind == "U" and array.size:
         characters = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         if np.ascontiguousarray(array).reshape(-1).view(characters).max() > sys.maxunicode:
-            raise ValueError("an array of text has what is no character")
+            raise ValueError("an array of text has an invalid character")
 
 
 def _value(dtype: Dtype, depth: int) -> object:
-    """Return the JSON value of a dtype; None where it has none."""
+    """Return the JSON value of a dtype; None if it has none."""
     if dtype.metadata is not None or depth > _DEEPEST:
         return None
     if dtype.num >= _FIRST_USER_DTYPE:
@@ -162,7 +162,7 @@ def _plain(text: str) -> Dtype:
 
 
 def _same(one: Dtype, other: Dtype) -> bool:
-    """Return whether two dtypes are the same in all that can be seen of them, not only equal."""
+    """Return whether two dtypes are identical in all visible properties, not only equal."""
     if one != other or one.type is not other.type or one.num != other.num or one.str != other.str:
         return False
     if one.isalignedstruct != other.isalignedstruct or one.metadata != other.metadata:

@@ -1,7 +1,7 @@
-"""The sending side: an element becomes a head, perhaps a description, and what is written into memory.
+"""The encoder: it makes a head, a description if the layout is new, and the data to write into memory.
 
-A layout is computed once for each structure, with each leaf's kind, dtype, shape and order, and kept while it is among
-the last used. An encoder is used by one thread at a time; what it returns may be written by any.
+A layout is computed once for each structure with the kind, dtype, shape and order of each leaf, and cached while it is
+among the last used ones. One thread at a time uses an encoder; any thread may write its results.
 """
 
 from collections import OrderedDict
@@ -12,22 +12,22 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._memory import aligned
+from penstock._pickles import Pickled
 from penstock._tree import subject
 from penstock.errors import UsageError
 from penstock.transport._encoding._containers import leaf_path, reason_for_leaf, take_apart
 from penstock.transport._encoding._description import Node, describe, parse
 from penstock.transport._encoding._layout import FORM, START, ArrayLeaf, Layout, LeafKey, TensorLeaf
 from penstock.transport._encoding._leaves import Parts, RefusedError, take
-from penstock.transport._encoding._pickles import Pickled
-from penstock.transport._memory import aligned
 
-MAX_LAYOUTS: Final = 256  # a decoder keeps many times as many
-_LARGE_BYTES: Final = 65_536  # from here on, NumPy copies, which takes longer to begin and lets other threads run
+MAX_LAYOUTS: Final = 256  # a decoder keeps far more
+_LARGE_BYTES: Final = 65_536  # larger blobs are copied by NumPy, which starts more slowly and releases the GIL
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A layout, the start of heads that name it, and where what is copied starts."""
+    """A layout, the start of its heads, and the starts of the copied arrays."""
 
     layout: Layout
     head_start: bytes
@@ -35,18 +35,18 @@ class _Known:
 
 
 class Encoded(NamedTuple):
-    """An element that is ready to be sent; it keeps the leaves until it is dropped.
+    """An element that is ready to send; it keeps the leaves alive.
 
     Attributes:
-        head: what the receiver decodes: which layout, numbers, and the sizes of what is as long as it is.
-        description: the layout, where receivers can't know it yet: they learn it before they decode; else None.
+        head: the layout's id, numbers, and the sizes of data of variable size.
+        description: the description of a new layout, which receivers must learn before they decode; else None.
         size_bytes: the memory that `write_into` needs; may be 0.
-        places: what `locate` answered for the leaves that are not copied, in order, and `OnDevice` for each tensor on a
-            device: the sender copies it into a device slot, and sends a place of that in its stead.
-        leaves: all of them, so that they live as long.
-        arrays: those that are copied.
-        starts: where each of them starts in memory.
-        blobs: bytes, and where each starts behind the arrays.
+        places: the results of `locate` for the leaves that are not copied, in order, and an `OnDevice` for each tensor
+            on a device: the sender copies it into a device slot, and sends the slot's place instead.
+        leaves: all leaves, to keep them alive.
+        arrays: the arrays that are copied.
+        starts: the start of each of them in memory.
+        blobs: bytes, and the start of each after the arrays.
     """
 
     head: bytes
@@ -59,10 +59,10 @@ class Encoded(NamedTuple):
     blobs: tuple[tuple[int, bytes | bytearray | memoryview], ...]
 
     def write_into(self, memory: NDArray[np.uint8]) -> None:
-        """Copy the leaves into memory; large ones without the interpreter's lock.
+        """Copy the leaves into memory; large ones without the GIL.
 
         Args:
-            memory: writable, contiguous, of at least `size_bytes`; from where it starts, arrays are at multiples of 64.
+            memory: writable, contiguous, of at least `size_bytes`; arrays are at multiples of 64 bytes from its start.
 
         Raises:
             UsageError: it is too small.
@@ -84,12 +84,12 @@ class Encoder:
     """Makes messages of elements.
 
     Args:
-        allow_pickle: send by pickle what can't be sent otherwise, instances of subclasses of dict, list and tuple, and
-            CUDA tensors in device slots.
-        locate: asked, for arrays, tensors and `Bytes`, with the lowest address and the size in bytes that one spans;
-            where it answers, the leaf is sent by that answer instead of being copied. It isn't asked about arrays that
+        allow_pickle: pickle leaves of other types, and instances of subclasses of dict, list and tuple, and send CUDA
+            tensors in device slots.
+        locate: called for arrays, tensors and `Bytes`, with the lowest address and the size in bytes that one spans. If
+            it returns a place, the leaf is sent by that place instead of being copied. It isn't called for arrays that
             own their memory.
-        least_located_bytes: it isn't asked for smaller leaves either.
+        least_located_bytes: it isn't called for smaller leaves either.
 
     Example:
         >>> from penstock.transport._encoding import Decoder
@@ -118,19 +118,19 @@ class Encoder:
 
     @property
     def pickled(self) -> int:
-        """How many leaves were pickled, ever."""
+        """The number of leaves pickled so far."""
         return self._pickled
 
     @property
     def layouts(self) -> int:
-        """How many layouts were computed, ever."""
+        """The number of layouts computed so far."""
         return self._layouts
 
     def encode(self, element: object) -> Encoded:
         """Return the message of an element; its leaves must not change until it is written.
 
         Raises:
-            UsageError: a leaf can't be sent; the message names its path, its type and what to do.
+            UsageError: a leaf can't be sent; the text names its path, its type and a remedy.
         """
         leaves: list[object] = []
         node = take_apart(element, leaves, keeps_types=self._allow_pickle)
@@ -160,7 +160,7 @@ class Encoder:
         return Encoded(head, description, end, tuple(parts.places), leaves, parts.arrays, known.starts, blobs)
 
     def _add(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Known:
-        layout = parse(describe(*key))  # what the receiver will compute
+        layout = parse(describe(*key))  # as the receiver computes it
         self._layouts += 1
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
         head_start = START.pack(FORM, layout.id)
@@ -173,7 +173,7 @@ class Encoder:
 def _placed(
     blobs: list[bytes | bytearray | memoryview | Pickled], end: int
 ) -> tuple[tuple[tuple[int, bytes | bytearray | memoryview], ...], int]:
-    """Return where each piece of what is sized goes, and where it all ends."""
+    """Return the start of each piece of the blobs, and their end."""
     placed: list[tuple[int, bytes | bytearray | memoryview]] = []
     for blob in blobs:
         if isinstance(blob, Pickled):

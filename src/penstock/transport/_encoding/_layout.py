@@ -1,11 +1,10 @@
-"""A layout says where the leaves of an element lie in memory, and what travels in the head: values without behaviour.
+"""Layouts: the places of an element's leaves in memory and in the head; values without behaviour.
 
     head      start: form and layout id │ numbers and sizes, one struct
-    memory    arrays, each at a multiple of 64 bytes │ text, bytes and pickles, as long as the head says
+    memory    arrays, each at a multiple of 64 bytes │ text, bytes and pickles, with the sizes in the head
 
-A layout follows from a description alone, by `layout_of`; both sides compute it by the same function from the same
-bytes, whose digest is its id. So layouts need no agreement on numbers, whoever wrote them and in whatever order they
-were learned.
+`layout_of` computes a layout from a description alone. Both sides call it with the same bytes, whose digest is the
+layout's id. So several writers and readers need no agreement on numbers, and may learn layouts in any order.
 """
 
 import hashlib
@@ -15,9 +14,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeGuard
 
+from penstock._memory import aligned
 from penstock.transport._encoding._dtypes import Dtype, has_text, parse_dtype
 from penstock.transport._encoding._torch_tensors import ITEM_BYTES
-from penstock.transport._memory import aligned
 
 START: Final = struct.Struct("<4s16s")
 FORM: Final = b"PnE\x01"  # the last byte is the version of heads, descriptions and memory
@@ -30,25 +29,25 @@ NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
 SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
 
 LeafKey: TypeAlias = tuple[Hashable, ...]
-"""A leaf as the description has it.
+"""A leaf in a description.
 
     kind                                                  none, bool, int, float, complex, and the sized ones
-    "array", dtype, shape, Fortran's order, in a place    a NumPy array in one piece
-    "tensor", dtype, shape, in a place                    a torch tensor in one piece
-    "strided array", dtype, shape, strides in bytes       a NumPy array in a place, not in one piece
-    "strided tensor", dtype, shape, strides in items      a torch tensor in a place, not in one piece
-    "device tensor", dtype, shape                         a torch tensor in a device slot, which its place stands for
+    "array", dtype, shape, Fortran order, by reference    a contiguous NumPy array
+    "tensor", dtype, shape, by reference                  a contiguous torch tensor
+    "strided array", dtype, shape, strides in bytes       a NumPy array that isn't contiguous, by reference
+    "strided tensor", dtype, shape, strides in items      a torch tensor that isn't contiguous, by reference
+    "device tensor", dtype, shape                         a torch tensor in a device slot, which its place names
     "scalar", dtype                                       a NumPy scalar
-    "handle", in a place                                  a `Bytes`
+    "handle", by reference                                a `Bytes`
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleLeaf:
-    """A leaf that is no array: None, a number in the head, or something sized behind the arrays.
+    """A leaf that is no array: None, a number in the head, or sized data after the arrays.
 
     Attributes:
-        refers: what is sized lies in the next place instead; only a `Bytes` may.
+        refers: whether the data is at the next place instead; only for a `Bytes`.
     """
 
     kind: str
@@ -60,13 +59,13 @@ class ArrayLeaf:
     """A NumPy array or scalar.
 
     Attributes:
-        order: C, or F for what is in Fortran's order and not in C's.
-        start: where it starts in memory; None if the next place has it.
-        nbytes: how much memory it spans.
-        strides: in bytes, of one that isn't in one piece; then `order` means nothing, and the memory starts with its
-            lowest item, which isn't the first one where a stride is negative.
-        is_scalar: the element has a NumPy scalar there.
-        has_text: there are characters in it, which must be some.
+        order: C, or F for an array that is contiguous in Fortran order and not in C order.
+        start: its start in memory; None if its data is at the next place.
+        nbytes: the memory that it spans.
+        strides: in bytes, for an array that isn't contiguous; then `order` means nothing, and the memory starts with
+            the item of the lowest address, which isn't the first item if a stride is negative.
+        is_scalar: whether the leaf is a NumPy scalar.
+        has_text: whether it holds text, whose characters must be valid.
     """
 
     dtype: Dtype
@@ -81,7 +80,7 @@ class ArrayLeaf:
 
 @dataclass(frozen=True, slots=True)
 class TensorLeaf:
-    """A torch tensor on the host, in C order or with strides in items; the rest is as in `ArrayLeaf`."""
+    """A torch tensor on the host, in C order or with strides in items; other attributes as in `ArrayLeaf`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -92,7 +91,7 @@ class TensorLeaf:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLeaf:
-    """A torch tensor in a device slot, in C order; the head says where in the slot."""
+    """A torch tensor in a device slot, in C order; the head holds its offset in the slot."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -104,13 +103,13 @@ Leaf: TypeAlias = SimpleLeaf | ArrayLeaf | TensorLeaf | DeviceLeaf
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container as the description has it: types by their names, since the reader may not have them.
+    """A container in a description; types are named, since the reader may not have them.
 
     Attributes:
         form: dict, list, tuple, fields (a named tuple or dataclass) or registered.
         name: module and qualified name of the type; empty for the first three forms.
         keys: a dict's keys or the names of fields; a registered container's metadata, alone.
-        children: None stands for a leaf.
+        children: None for a leaf.
     """
 
     form: str
@@ -121,16 +120,16 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is.
+    """The places of all leaves of an element.
 
     Attributes:
         id: the digest of the description.
         description: the bytes from which the layout was computed.
         tree: the outermost container; None for a bare leaf.
-        leaves: in order.
-        values: what follows the head's start.
-        fixed_bytes: where text and pickles start.
-        num_places: how many leaves are sent by reference.
+        leaves: the leaves in order.
+        values: the struct after the head's start.
+        fixed_bytes: the start of text and pickles.
+        num_places: the number of leaves that are sent by reference.
     """
 
     id: bytes
@@ -143,15 +142,15 @@ class Layout:
 
 
 def digest(description: bytes) -> bytes:
-    """Return the id of the layout that a description describes."""
+    """Return the id of the layout of a description."""
     return hashlib.blake2b(description, digest_size=ID_BYTES).digest()
 
 
 def layout_of(description: bytes, tree: Container | None, keys: Sequence[LeafKey]) -> Layout:
-    """Return the layout of a description that was taken apart into a tree and leaves.
+    """Return the layout of a description, given its tree and leaves.
 
     Raises:
-        ValueError: a leaf's key is none, or a size is out of bounds.
+        ValueError: a leaf's key is invalid, or a size is out of bounds.
     """
     leaves: list[Leaf] = []
     end, num_places, formats = 0, 0, ["<"]
@@ -214,7 +213,7 @@ def _tensor(key: LeafKey, start: int) -> TensorLeaf | DeviceLeaf:
 
 def _strided_array(text: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayLeaf:
     dtype = parse_dtype(text)
-    if has_text(dtype):  # which would have to be checked item by item, and a stride of 0 makes any number of them
+    if has_text(dtype):  # each item would have to be checked, and a stride of 0 makes any number of items
         raise ValueError("text is sent in one piece")
     _nbytes(shape, dtype.itemsize)
     return ArrayLeaf(dtype, shape, "C", None, span_bytes(shape, strides, dtype.itemsize), strides)
@@ -243,7 +242,7 @@ def span_bytes(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int
 
 
 def first_item_bytes(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return how far behind the lowest item of an array its first one starts, in bytes; 0 without negative strides."""
+    """Return the offset in bytes of an array's first item from its lowest one; 0 without negative strides."""
     return sum((size - 1) * -step for size, step in zip(shape, strides, strict=True) if step < 0 < size)
 
 
@@ -272,7 +271,7 @@ def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
 
 
 def _nbytes(shape: tuple[int, ...], item_bytes: int) -> int:
-    # Even of an array without items, NumPy asks that memory could hold its other dimensions.
+    # NumPy requires that the other dimensions fit into memory, even for an array without items.
     if math.prod(size or 1 for size in shape) * item_bytes > LARGEST_BYTES:
         raise ValueError(f"an array of the shape {str(shape)[:80]} is larger than any memory")
     return math.prod(shape) * item_bytes

@@ -1,4 +1,4 @@
-"""Each kind of leaf as the sender takes it: a key for the layout, and what is to be written where."""
+"""The sender's handling of each kind of leaf: its key for the layout, and the data to write for it."""
 
 import pickle
 from collections.abc import Callable, Iterable
@@ -7,39 +7,39 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._pickles import Pickled, dump, dump_by_value
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding import _torch_tensors as tensors
 from penstock.transport._encoding._cuda import OnDevice, offset_after
 from penstock.transport._encoding._dtypes import Dtype, dtype_text, has_text
 from penstock.transport._encoding._layout import LeafKey, first_item_bytes, span_bytes
-from penstock.transport._encoding._pickles import Pickled, dump, dump_by_value
 
 Locate: TypeAlias = Callable[[int, int], object | None]
-"""Takes an address and a size, and returns the place that these bytes are sent as; None if they must be copied."""
+"""Takes an address and a size, and returns the place by which to send these bytes; None if they must be copied."""
 
 _REMEDY: Final = (
     "Convert it to arrays, numbers or text, call register_container() for its type, or pass allow_pickle=True on both "
     "sides if they are processes of your own."
 )
 _MAX_TEXTS: Final = 256
-_TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may be different ones
+_TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may differ
 
 
 class RefusedError(Exception):
-    """A leaf can't be sent: the reason, as what follows the leaf's path."""
+    """A leaf can't be sent. The text is the end of a sentence that begins with the leaf's path."""
 
 
 class Parts(NamedTuple):
-    """What was taken from the leaves so far.
+    """The parts of a message, collected from its leaves so far.
 
     Attributes:
-        least_located_bytes: `locate` is not asked for smaller leaves; at least 1.
+        least_located_bytes: `locate` is not called for smaller leaves; at least 1.
         keys: one for each leaf.
-        values: what goes into the head's struct.
-        arrays: what is copied into memory, in order.
-        blobs: what comes behind the arrays, in order; a view is of the bytes of a `Bytes`.
-        places: what `locate` answered, and tensors on devices, as `OnDevice`.
-        device_bytes: how much these take so far, by the device's number.
+        values: the numbers in the head's struct.
+        arrays: the arrays to copy into memory, in order.
+        blobs: the data after the arrays, in order; a memoryview is that of a `Bytes`.
+        places: the results of `locate`, and tensors on devices, as `OnDevice`.
+        device_bytes: the bytes of these tensors so far, by the device's number.
     """
 
     allow_pickle: bool
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 
 
 def take(leaves: Iterable[object], parts: Parts) -> None:
-    """Add leaves to the parts, in order; a `RefusedError` is about the leaf after those that have keys."""
+    """Add leaves to the parts, in order. A `RefusedError` concerns the first leaf without a key."""
     for leaf in leaves:
         taker = _TAKERS.get(type(leaf))
         if taker is not None:
@@ -131,7 +131,7 @@ def _take_array(leaf: NDArray[Any], parts: Parts) -> None:
         _take_pickled(leaf, parts)
         return
     flags, place = leaf.flags, None
-    # An array that owns its data has it from NumPy's allocator, never in memory that is shared.
+    # An array that owns its data has it from NumPy's allocator, never in shared memory.
     if parts.locate is not None and leaf.base is not None and leaf.nbytes >= parts.least_located_bytes:
         address: int = leaf.__array_interface__["data"][0]
         if flags.forc:
@@ -152,7 +152,7 @@ def _take_array(leaf: NDArray[Any], parts: Parts) -> None:
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return strides without those that mean nothing, so that fewer layouts differ."""
+    """Return strides with 0 for those without a meaning, so that fewer layouts differ."""
     return tuple(0 if size == 1 else step for size, step in zip(shape, strides, strict=True))
 
 
@@ -221,7 +221,7 @@ def _take_host_tensor(leaf: tensors.Tensor, parts: Parts) -> None:
 
 def _take_pickled(leaf: object, parts: Parts) -> None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
-    # An attribute of a dict may be one of its items, or raise whatever the type raises where there is none.
+    # A dict subclass may return an item as an attribute, or raise any exception for a missing one.
     is_container = any(base in type(leaf).__mro__ for base in (dict, list, tuple))
     dtype: object = None if is_container else getattr(leaf, "dtype", None)
     if dtype is not None:
@@ -272,4 +272,4 @@ _TAKERS: Final[dict[type, Callable[[Any, Parts], None]]] = {
     **{np.dtype(character).type: _take_scalar for character in "?bBhHiIlLqQefdgFDGmM"},
 }
 PLAIN_LEAVES: Final = frozenset(_TAKERS)
-"""Types that are leaves at first sight."""
+"""Types whose instances are always leaves."""

@@ -1,6 +1,6 @@
-"""Torch's tensors on the host as bytes and back; only `_cuda` beside it knows torch, too.
+"""Torch tensors on the host as bytes, and back. Beside this module only `_cuda` uses torch.
 
-A tensor is its dtype's name, its shape and its bytes in C order, or, in memory that is shared, its strides.
+A tensor is its dtype's name, its shape, and its bytes in C order or, in shared memory, with its strides.
 """
 
 import importlib
@@ -48,18 +48,18 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 
 
 def is_tensor(leaf: object) -> bool:
-    """Return whether a leaf is a torch tensor of any kind; torch is not imported for it."""
+    """Return whether a leaf is a torch tensor of any kind, without importing torch."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     return tensor is not None and isinstance(leaf, tensor)
 
 
 def detached(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor carries no gradient; one that does would lose its graph on the way."""
+    """Return whether a tensor carries no gradient; its graph can't be sent."""
     return not tensor.requires_grad
 
 
 def obstacle(tensor: "torch.Tensor") -> str:
-    """Return what is in the way of sending a tensor as its bytes, with the remedy; nothing if all is well."""
+    """Return the reason why a tensor can't be sent as its bytes, with the remedy; empty if it can."""
     torch = torch_module()
     if type(tensor) is not torch.Tensor:
         return f"is a {type(tensor).__qualname__}; convert it with .as_subclass(torch.Tensor)"
@@ -80,17 +80,17 @@ def dtype_name(tensor: "torch.Tensor") -> str:
 
 
 def on_host(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor's bytes can be read by this process's processor."""
+    """Return whether a tensor is in host memory."""
     return tensor.device.type == "cpu"
 
 
 def is_plain(tensor: "torch.Tensor") -> bool:
-    """Return whether a tensor's values are those in its memory, and not their conjugates or negatives."""
+    """Return whether a tensor's values are those in its memory, not their conjugates or negatives."""
     return not tensor.is_conj() and not tensor.is_neg()
 
 
 def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
-    """Return the bytes of a tensor on the host, in C order; a view where they already lie so."""
+    """Return the bytes of a tensor on the host, in C order; a view if they are already in that order."""
     torch = torch_module()
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
@@ -115,11 +115,11 @@ def strided_tensor_over(
     """Return a tensor with strides over memory that starts with its first item.
 
     Args:
-        memory: all that the tensor spans, and no more.
-        name: of its dtype.
+        memory: exactly the memory that the tensor spans.
+        name: the name of its dtype.
         shape: its shape.
         strides: in items, none negative.
-        private: copy it, to memory of its own: as it lies there, or in C order, whichever is smaller.
+        private: copy it into private memory: with its strides or in C order, whichever is smaller.
     """
     torch = torch_module()
     dtype, item_bytes = getattr(torch, name), ITEM_BYTES[name]
@@ -131,4 +131,4 @@ def strided_tensor_over(
 
 def torch_module() -> "types.ModuleType":
     """Return torch; imported when it is first needed."""
-    return importlib.import_module("torch")  # an optional dependency, in the one file that needs it
+    return importlib.import_module("torch")  # an optional dependency

@@ -1,8 +1,8 @@
-"""Where a reader can be reached: a Unix socket's address, as text.
+"""The address of a reader: that of a Unix socket, as text.
 
-`@name` is an abstract address (Linux): no file, nothing to clean up, gone with its last process. Anything with a `/`
-is a path, whose file only its owner may use; it is removed by `close`, and a file left by a killed reader is replaced.
-Whoever runs under another user is refused at both ends.
+`@name` is an abstract address (Linux): it has no file, and ends with its last process. An address with a `/` is a path.
+Only the owner may use its file; `close` removes it, and a new reader replaces the file of a killed one. Both ends
+refuse processes of other users.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from typing import Final
 
 from penstock.errors import PeerError, UsageError
 
-_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: the kernel's word for who is at the other end
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid of the peer, from the kernel
 _BACKLOG: Final = 128
-_MAX_BYTES: Final = 107  # of sun_path, and a zero behind it
+_MAX_BYTES: Final = 107  # sun_path without its terminating zero
 
 
 def new_address() -> str:
-    """Return an abstract address that nobody else has."""
+    """Return a new abstract address."""
     return f"@penstock-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at the address; it never blocks.
+    """Return a non-blocking socket that listens at the address.
 
     Raises:
         UsageError: this system has no such sockets, the address is malformed, or another process listens there.
@@ -46,8 +46,8 @@ def listen(address: str) -> socket.socket:
     except OSError as error:
         made.close()
         raise UsageError(
-            f"a reader's address must be free, and its folder there and writable; got {address!r}: {error.strerror}. "
-            "Leave address= out to have one made."
+            f"a reader's address must be free, and its folder must exist and be writable; got {address!r}: "
+            f"{error.strerror}. Omit address= for a generated one."
         ) from error
     except BaseException:
         made.close()
@@ -56,23 +56,23 @@ def listen(address: str) -> socket.socket:
 
 
 def absolute(address: str) -> str:
-    """Return the address with a whole path, if it has one, so that it means the same in every folder."""
+    """Return the address, with an absolute path if it is a path, so that it is valid in every folder."""
     return os.path.abspath(address) if _is_path(address) else address
 
 
-def forget(address: str) -> None:
-    """Remove the file of a path address, if it has one."""
+def remove_file(address: str) -> None:
+    """Remove the file of the address, if it is a path."""
     if _is_path(address):
         with contextlib.suppress(OSError):
             os.unlink(address)
 
 
 def connect(address: str) -> socket.socket:
-    """Return a socket that is connected to the reader at the address; it never blocks.
+    """Return a non-blocking socket that is connected to the reader at the address.
 
     Raises:
         UsageError: this system has no such sockets, or the address is malformed.
-        PeerError: nobody listens there, or it is another user's process.
+        PeerError: no reader listens there, or it is another user's process.
     """
     made = _socket()
     try:
@@ -81,25 +81,25 @@ def connect(address: str) -> socket.socket:
     except BaseException:
         made.close()
         raise
-    made.settimeout(0)  # not before: a full backlog should be waited for
+    made.settimeout(0)  # not before: a full backlog must be waited for
     return made
 
 
 def peer_pid(connected: socket.socket) -> int:
-    """Return the number of the process at the other end; 0 where this process can't see it."""
+    """Return the number of the process at the other end; 0 if this process can't see it."""
     return _credentials(connected)[0]
 
 
 def require_same_user(connected: socket.socket) -> None:
-    """Refuse a process of another user.
+    """Check that the process at the other end belongs to this user.
 
     Raises:
-        PeerError: it is one.
+        PeerError: it belongs to another user.
     """
     pid, user, _ = _credentials(connected)
     if user != os.geteuid():
         raise PeerError(
-            f"both ends of a pipe must be processes of one user; this one's is {os.geteuid()}, the other's {user}",
+            f"both ends of a pipe must belong to one user; this process belongs to {os.geteuid()}, the peer to {user}",
             pid=pid,
         )
 
@@ -112,7 +112,7 @@ def _credentials(connected: socket.socket) -> tuple[int, int, int]:
 
 def _socket() -> socket.socket:
     if sys.platform != "linux":
-        raise UsageError(f"a TensorPipe needs Linux: its memory is handed over by descriptor; this is {sys.platform}")
+        raise UsageError(f"a tensor pipe requires Linux, to send memory by descriptor; this is {sys.platform}")
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -124,13 +124,13 @@ def _native_form(address: str) -> bytes:
     abstract = address.startswith("@") and len(address) > 1
     if not abstract and not _is_path(address):
         raise UsageError(
-            f"an address must be '@name' or a path with a '/' in it; got {address!r}. Pass on a reader's .address as "
-            "it is."
+            f"an address must be '@name' or a path with a '/' in it; got {address!r}. Pass the reader's .address "
+            "unchanged."
         )
     native = b"\0" + os.fsencode(address[1:]) if abstract else os.fsencode(address)
     if len(native) > _MAX_BYTES or "\0" in address:
         raise UsageError(
-            f"an address must have at most {_MAX_BYTES} bytes, none of them zero; {address!r} has {len(native)}. Take "
+            f"an address must have at most {_MAX_BYTES} bytes, none of them zero; {address!r} has {len(native)}. Use "
             "a shorter path, such as one in /tmp, or '@name'."
         )
     return native
@@ -147,14 +147,14 @@ def _connect(made: socket.socket, address: str) -> None:
 
 
 def _remove_if_stale(path: str) -> None:
-    """Remove the socket file of a reader that is gone; leave anything else, for `bind` to complain of.
+    """Remove the socket file of a reader that has ended; leave any other file, so that `bind` raises.
 
     Raises:
-        OSError: it can't be looked at, or not removed.
+        OSError: the file can't be read or removed.
     """
     if not stat.S_ISSOCK(os.stat(path).st_mode):
-        return  # connecting to it would be refused as well
-    # A socket of another type finds out whether the other one lives, and is never let in there.
+        return  # `bind` raises for it
+    # A socket of another type shows whether a reader listens, and that reader never accepts it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

@@ -1,16 +1,16 @@
-"""A writer's slots on CUDA devices: which are idle, and how much memory they take.
+"""A writer's slots on CUDA devices: their use, and the limit on their memory.
 
-A slot is idle when the reader has no hold on its ticket, a small lease in the arena. Slots that are too small are given
-up before a device's slots exceed the limit.
+A slot is idle when the reader has no hold on its *ticket*, a small lease in the arena. Slots that are too small are
+dropped before a device's slots exceed the limit.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock._memory import Lease
 from penstock.errors import UsageError
 from penstock.transport._encoding import MIN_SLOT_BYTES, WriterSlot
-from penstock.transport._memory import Lease
 
 TICKET_BYTES: Final = 64
 
@@ -24,7 +24,7 @@ class DeviceSlot:
 
     @property
     def number(self) -> int:
-        """Its number for the reader: that of its ticket in the arena."""
+        """Its number for the reader: the slot of its ticket in the arena."""
         return self.ticket.slot
 
 
@@ -32,9 +32,9 @@ class DeviceSlots:
     """The slots of one writer.
 
     Args:
-        limit_bytes: how much memory of each device they may take; None for any.
-        is_held: whether the reader has a hold on a slot of the arena.
-        lease_ticket: leases a ticket, or returns None where the arena has no room now.
+        limit_bytes: the most memory of each device for them; None for no limit.
+        is_held: returns whether the reader has a hold on a slot of the arena.
+        lease_ticket: leases a ticket, or returns None if the arena has no room now.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class DeviceSlots:
         self._is_held = is_held
         self._lease_ticket = lease_ticket
         self._slots: list[DeviceSlot] = []
-        self.untold: list[tuple[int, bytes]] = []
-        """What the reader has to be sent before the next message: a slot's number and its description, in order.
+        self.unsent: list[tuple[int, bytes]] = []
+        """The descriptions to send to the reader before the next message: each a slot's number and bytes, in order.
 
-        An empty description has it forget the slot, whose number another one may have next.
+        Empty bytes make the reader drop the slot; another slot may have its number next.
         """
 
     def __len__(self) -> int:
@@ -58,14 +58,14 @@ class DeviceSlots:
         return {slot.number for slot in self._slots}
 
     def take(self, device: int, size_bytes: int) -> DeviceSlot | None:
-        """Return an idle slot that is large enough, which may be made for it; None where there is no room now.
+        """Return an idle slot that is large enough, or a new one; None if there is no room now.
 
         Args:
             device: the device's number.
-            size_bytes: what it must hold.
+            size_bytes: the size to hold.
 
         Raises:
-            UsageError: that is more than the limit.
+            UsageError: the size is more than the limit.
         """
         if self._limit_bytes is not None and size_bytes > self._limit_bytes:
             raise UsageError(
@@ -85,7 +85,7 @@ class DeviceSlots:
         if ticket is None:
             return None
         slot = DeviceSlot(WriterSlot(device, wanted_bytes), ticket)
-        self.untold.append((slot.number, slot.memory.shared()))
+        self.unsent.append((slot.number, slot.memory.shared()))
         self._slots.append(slot)
         return slot
 
@@ -93,10 +93,10 @@ class DeviceSlots:
         return -(-(size_bytes + size_bytes // 4) // MIN_SLOT_BYTES) * MIN_SLOT_BYTES
 
     def _make_room(self, device: int, size_bytes: int, idle: Sequence[DeviceSlot]) -> bool:
-        """Return whether a slot may be made, for which idle ones are given up."""
+        """Return whether a new slot fits under the limit, after idle ones were dropped for it if needed."""
         if self._limit_bytes is None:
-            # One that grows replaces one that was too small.
-            self._give_up(idle[:1])
+            # The new slot replaces one that was too small.
+            self._drop(idle[:1])
             return True
         total = sum(slot.memory.size_bytes for slot in self._slots if slot.memory.device == device)
         free = sum(slot.memory.size_bytes for slot in idle if slot in self._slots)
@@ -106,11 +106,11 @@ class DeviceSlots:
             if total + size_bytes <= self._limit_bytes:
                 break
             total -= slot.memory.size_bytes
-            self._give_up([slot])
+            self._drop([slot])
         return True
 
-    def _give_up(self, slots: Sequence[DeviceSlot]) -> None:
+    def _drop(self, slots: Sequence[DeviceSlot]) -> None:
         for slot in slots:
             if slot in self._slots:
                 self._slots.remove(slot)
-                self.untold.append((slot.number, b""))
+                self.unsent.append((slot.number, b""))

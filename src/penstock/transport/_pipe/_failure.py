@@ -1,6 +1,6 @@
 """Exceptions sent to the other end of a pipe: pickled between processes that trust each other, else as text.
 
-They travel as JSON, so that an end that isn't trusted can send no more than text.
+They are sent as JSON, so that an end that isn't trusted can send only text.
 """
 
 import json
@@ -21,12 +21,12 @@ def pack_failure(error: BaseException, *, allow_pickle: bool) -> bytes:
     return json.dumps(described).encode()
 
 
-def unpack_failure(described: bytes, *, who: str, pid: int, allow_pickle: bool) -> Exception:
+def unpack_failure(described: bytes, *, peer: str, pid: int, allow_pickle: bool) -> Exception:
     """Return the exception to raise for a failure at the other end.
 
     Args:
-        described: what `pack_failure` returned there.
-        who: the name of the other end in messages: "the writer".
+        described: the result of `pack_failure` there.
+        peer: the name of the other end in messages: "the writer".
         pid: its process.
         allow_pickle: whether it is trusted.
 
@@ -45,5 +45,5 @@ def unpack_failure(described: bytes, *, who: str, pid: int, allow_pickle: bool) 
             f"a failure must be described by type, message and traceback; got {described[:64]!r}"
         ) from cause
     packed = PackedError(pickled if allow_pickle else b"", kind, message, text.rstrip(), pid)
-    replacement = PeerError(f"{who} failed with {kind}: {message}", pid=pid)
+    replacement = PeerError(f"{peer} failed with {kind}: {message}", pid=pid)
     return unpack_error(packed, replacement=replacement, place="At the other end of the pipe, in")

@@ -1,11 +1,11 @@
-"""Frames: what goes through the socket of a pipe, and how each is laid out.
+"""Frames: the units that the socket of a pipe carries, and the format of each.
 
     writer → reader     hello, region, device slot, layout, message, starved, end, failed
     reader → writer     closed, failed, rejected
 
-A frame is one packet: its kind, then its fields. Those too long for a packet are cut, and each piece but the last is
-marked as such; where the last one won't come, a void takes back those before it. Nothing is trusted: what doesn't parse
-is a `MessageError`.
+A frame is one packet: its kind, then its fields. A frame that is too long for a packet is split; each piece but the
+last has the kind PIECE. If the last one is never sent, VOID discards the pieces before it. The receiver trusts nothing:
+a frame that doesn't parse raises `MessageError`.
 """
 
 import array
@@ -23,8 +23,8 @@ MAGIC: Final = b"PENSTOCK"
 VERSION: Final = 1
 
 INLINE_BYTES: Final = 65_536  # messages up to this size go through the socket itself
-_PACKET_BYTES: Final = 98_304  # of what a Unix socket takes at once; the smallest usual buffer is twice as large
-_FRAME_BYTES: Final = 64 << 20  # more than this is no frame of ours
+_PACKET_BYTES: Final = 98_304  # a Unix socket takes this at once; the smallest usual buffer is twice as large
+_FRAME_BYTES: Final = 64 << 20  # the reader refuses longer ones
 _MAX_DESCRIPTORS: Final = 3
 _CLOSED_IN_PROGRAMS: Final = int(socket.MSG_CMSG_CLOEXEC)
 _CUT: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -32,7 +32,7 @@ _ANCILLARY_BYTES: Final = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i").it
 
 
 class Kind(enum.IntEnum):
-    """What a packet is."""
+    """The kind of a packet."""
 
     PIECE = 0
     HELLO = 1
@@ -52,7 +52,7 @@ _KINDS: Final = {kind.value: kind for kind in Kind}
 
 
 class Frame(NamedTuple):
-    """A whole frame: its kind, its fields, and the descriptors that came with it, which are the holder's to close."""
+    """A whole frame: its kind, its fields, and the descriptors that came with it, which its receiver must close."""
 
     kind: Kind
     body: bytes
@@ -61,19 +61,19 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A writer's first frame; with it come the descriptors of the arena's table, its bell, and of the process."""
+    """A writer's first frame; it carries the descriptors of the arena's table and bell, and of the process."""
 
     participant: int
     capacity: int
 
 
 class Message(NamedTuple):
-    """An element: what it means, and where it is.
+    """An element: its layout, and the places of its data.
 
     Attributes:
-        head: what `Encoder.encode` said of it.
-        places: where the leaves lie that are sent by reference.
-        memory: where the rest lies, or the rest itself.
+        head: the head from `Encoder.encode`.
+        places: the places of the leaves that are sent by reference.
+        memory: the place of the other leaves, or their data itself.
     """
 
     head: bytes
@@ -83,12 +83,12 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """A writer waits for memory that this reader alone can give back.
+    """A writer waits for memory that only this reader can return.
 
     Attributes:
-        needed_bytes: how much it needs.
-        returned: how often the reader had given memory back when the writer last looked. Once it is more, the writer
-            has been woken, and will say so if that was not enough.
+        needed_bytes: the size that it needs.
+        returned: the number of holds that the reader had returned when the writer last checked. A larger number has
+            woken the writer; it sends another frame if that was not enough.
     """
 
     needed_bytes: int
@@ -117,22 +117,22 @@ def packets(frame: Frame) -> list[tuple[bytes, tuple[int, ...]]]:
 
 
 class Inbox:
-    """Receives the frames of one socket that never blocks, putting pieces together."""
+    """Receives the frames of one non-blocking socket, and joins their pieces."""
 
     __slots__ = ("_packet", "_pieces", "_size", "_socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._packet: Final = memoryview(bytearray(_PACKET_BYTES + 1))  # used again for each
+        self._packet: Final = memoryview(bytearray(_PACKET_BYTES + 1))  # used for every packet
         self._pieces: list[bytes] = []
         self._size = 0
 
     def receive(self) -> Frame | None:
-        """Return the next frame; None once the other end is closed and everything was received.
+        """Return the next frame; None once the other end is closed and all was received.
 
         Raises:
             BlockingIOError: there is no whole frame yet.
-            MessageError: what came is no frame.
+            MessageError: the packet is malformed.
         """
         while True:
             packet, descriptors = self._next_packet()
@@ -160,7 +160,7 @@ class Inbox:
         try:
             size, ancillary, flags = self._read()
         except ConnectionResetError:
-            # The other end closed with something of ours unread. That is told once; what it sent before is still there.
+            # The other end closed before it read all. The socket reports that once; earlier packets can still be read.
             try:
                 size, ancillary, flags = self._read()
             except ConnectionResetError:
@@ -170,8 +170,8 @@ class Inbox:
             close_all(descriptors)
             if flags & socket.MSG_CTRUNC and len(descriptors) < _MAX_DESCRIPTORS:  # there was room for more
                 raise MessageError(
-                    "this process can't take the descriptors of shared memory that a writer sent, since it has as many "
-                    "as it may; raise the limit (ulimit -n), or close some"
+                    "this process can't take the descriptors of shared memory that a writer sent: it has reached its "
+                    "limit of open files; raise it (ulimit -n), or close some"
                 )
             raise MessageError(
                 f"a packet must have at most {_PACKET_BYTES + 1} bytes and {_MAX_DESCRIPTORS} descriptors"
@@ -179,13 +179,13 @@ class Inbox:
         return self._packet[:size], descriptors
 
     def _read(self) -> tuple[int, list[tuple[int, int, bytes]], int]:
-        # Not `recv_fds`, whose descriptors are inherited by programs that another thread starts just then.
+        # Not `recv_fds`: a program that another thread starts at that moment would inherit its descriptors.
         size, ancillary, flags, _ = self._socket.recvmsg_into((self._packet,), _ANCILLARY_BYTES, _CLOSED_IN_PROGRAMS)
         return size, ancillary, flags
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> tuple[int, ...]:
-    """Return the descriptors among what came beside a packet."""
+    """Return the descriptors in the ancillary data of a packet."""
     found = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -200,32 +200,32 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 def pack_hello(hello: Hello, descriptors: tuple[int, int, int]) -> Frame:
-    """Return the frame that introduces a writer: with its arena's table and bell, and itself as a pidfd."""
+    """Return the hello of a writer: with its arena's table and bell, and a pidfd of its process."""
     body = _HELLO.pack(MAGIC, VERSION, hello.participant, hello.capacity)
     return Frame(Kind.HELLO, body, descriptors)
 
 
 def parse_hello(frame: Frame) -> Hello:
-    """Return what a writer's first frame says.
+    """Return the fields of a writer's hello.
 
     Raises:
-        MessageError: it is none, or of another version.
+        MessageError: the frame is no hello, or one of another version.
     """
     if frame.kind is not Kind.HELLO or len(frame.body) < _HELLO.size or not frame.body.startswith(MAGIC):
-        raise MessageError(f"a writer must introduce itself first; got {frame.kind.name} {frame.body[:16]!r}")
+        raise MessageError(f"a writer must send its hello first; got {frame.kind.name} {frame.body[:16]!r}")
     _, version, participant, capacity = _HELLO.unpack_from(frame.body)
     if version != VERSION:
         raise MessageError(
-            f"both ends of a pipe must speak the same version; this reader's is {VERSION}, the writer's {version}. "
-            "Install the same Penstock on both sides."
+            f"both ends of a pipe must have the same protocol version; this reader has {VERSION}, the writer "
+            f"{version}. Install the same Penstock on both sides."
         )
     if len(frame.body) != _HELLO.size or len(frame.descriptors) != 3:
-        raise MessageError(f"a writer must introduce itself with 3 descriptors; got {len(frame.descriptors)}")
+        raise MessageError(f"a writer's hello must have 3 descriptors; got {len(frame.descriptors)}")
     return Hello(participant, capacity)
 
 
 def pack_region(region: int, descriptor: int) -> Frame:
-    """Return the frame that hands over a region of an arena."""
+    """Return the frame that sends a region of an arena."""
     return Frame(Kind.REGION, _REGION.pack(region), (descriptor,))
 
 
@@ -236,12 +236,12 @@ def parse_region(frame: Frame) -> int:
         MessageError: the frame is malformed.
     """
     if len(frame.body) != _REGION.size or len(frame.descriptors) != 1:
-        raise MessageError("a region must come as its number and one descriptor")
+        raise MessageError("a region frame must hold its number and one descriptor")
     return int(_REGION.unpack(frame.body)[0])
 
 
 def pack_device_slot(slot: int, shared: bytes) -> Frame:
-    """Return the frame that describes a device slot; without a description, the reader forgets it."""
+    """Return the frame that describes a device slot; with an empty description, the reader drops the slot."""
     return Frame(Kind.DEVICE_SLOT, _REGION.pack(slot) + shared)
 
 
@@ -252,7 +252,7 @@ def parse_device_slot(frame: Frame) -> tuple[int, bytes]:
         MessageError: the frame is malformed.
     """
     if len(frame.body) < _REGION.size or frame.descriptors:
-        raise MessageError("a device slot must come as its number and its handles")
+        raise MessageError("a device slot frame must hold its number and its handles")
     return int(_REGION.unpack_from(frame.body)[0]), frame.body[_REGION.size :]
 
 
@@ -277,7 +277,7 @@ def parse_message(frame: Frame) -> Message:
         head_start = _MESSAGE.size + num_places * _PLACE.size
         memory_start = head_start + head_bytes
         if len(body) < memory_start or (not inline and len(body) != memory_start + _PLACE.size):
-            raise MessageError(f"a message of {len(body)} bytes is too short for what it says of itself")
+            raise MessageError(f"a message of {len(body)} bytes is too short for the sizes in it")
         places: tuple[SlotPlace, ...] = ()
         if num_places:
             places = tuple(map(SlotPlace._make, _PLACE.iter_unpack(body[_MESSAGE.size : head_start])))
@@ -293,7 +293,7 @@ def pack_starved(starved: Starved) -> Frame:
 
 
 def parse_starved(frame: Frame) -> Starved:
-    """Return what a writer says that waits for memory.
+    """Return the fields of the frame of a writer that waits for memory.
 
     Raises:
         MessageError: the frame is malformed.

@@ -1,17 +1,17 @@
-"""The operations on one end of a pipe: one at a time, by threads that block or by coroutines.
+"""The operations on one end of a pipe: one at a time, by blocking threads or by coroutines.
 
-What may have to wait is written once, as *steps*: a generator that yields whenever nothing can be done before one of
-the watched descriptors is ready. `run` blocks the thread there; `run_async` lets the event loop go on.
+An operation that may wait is written once, as *steps*: a generator that yields whenever it can't continue before one of
+the watched descriptors is ready. `run` blocks the thread at a yield; `run_async` returns to the event loop.
 
 Guarantees:
-  - Operations take turns, in the order in which they came; none sees another's half-done work.
-  - Ctrl-C, a timeout, cancelling and `close` end an operation at one of its yields and nowhere else. Ctrl-C that comes
-    when the result is there already is raised as well; the result goes to `put_back`.
-  - `close` may be called at any time, by anyone: an operation that waits ends with ClosedError, and the last one inside
-    disposes of what the end holds. `close` never waits for another operation.
+  - Operations take turns, in the order in which they were called; none sees the half-done work of another.
+  - Ctrl-C, a timeout, cancellation and `close` end an operation only at one of its yields. A Ctrl-C that arrives after
+    the result is computed is raised, too; `put_back` gets the result.
+  - Any thread may call `close` at any time: an operation that waits ends with ClosedError, and the last operation
+    inside disposes of the end's resources. `close` never waits for another operation.
   - After a fork, the child's copy refuses every operation.
 
-Threads, or the coroutines of one event loop, may use an end; not both at the same time.
+Threads, or the coroutines of one event loop, may use an end, but not both at the same time.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ Steps: TypeAlias = Generator[None, None, ResultT]
 
 
 class Operations:
-    """Runs the operations of one end, and owns the descriptor that stands for all they wait for.
+    """Runs the operations of one end, and owns the descriptor that is ready when any of them can continue.
 
     Args:
-        name: what the end is called in messages.
+        name: the end's name in messages.
         dispose: called once, when the end is closed and no operation is inside.
-        put_back: given a result that Ctrl-C came before.
+        put_back: called with a result that could not be returned because of a Ctrl-C.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Operations:
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._async_turn = asyncio.Lock()
-        self._lock = threading.Lock()  # around `_inside` alone
+        self._lock = threading.Lock()  # protects `_inside`
         self._inside = 0
         self._waiter = Waiter()
         self._bell = Bell()
@@ -73,15 +73,15 @@ class Operations:
 
     @property
     def mine(self) -> bool:
-        """Whether the end belongs to this process, and not to the one that this was forked from."""
+        """Whether this process opened the end; False in a forked child."""
         return self._pid == os.getpid()
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when an operation that had to wait can go on."""
+        """Return the descriptor that is readable when a waiting operation can continue."""
         return self._poll.fileno()
 
     def watch(self, descriptor: int) -> None:
-        """Wake when the descriptor is readable, or its other end gone.
+        """Wake when the descriptor is readable, or its other end is closed.
 
         Raises:
             OSError: it can't be watched.
@@ -89,26 +89,26 @@ class Operations:
         self._poll.register(descriptor, select.EPOLLIN)
 
     def watch_writing(self, descriptor: int, *, wanted: bool) -> None:
-        """Wake also when a watched descriptor can be written to, or no longer for that."""
+        """Start or stop waking when a watched descriptor can be written to."""
         self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
     def forget(self, descriptor: int) -> None:
-        """Watch a descriptor no longer; called before it is closed."""
+        """Stop watching a descriptor; call this before it is closed."""
         self._poll.unregister(descriptor)
 
     def ready(self) -> list[int]:
-        """Return the descriptors that something can be done with now."""
+        """Return the descriptors that are ready now."""
         return [descriptor for descriptor, _ in self._poll.poll(0)]
 
     def run(self, steps: Steps[ResultT], timeout_seconds: float | None) -> ResultT:
-        """Do the steps, and block this thread where they have to wait.
+        """Run the steps, and block this thread where they have to wait.
 
         Returns:
             Their result.
 
         Raises:
-            TimeoutError: it took longer than that.
-            ClosedError: the end is closed, or was while this waited, or this process was forked from its owner.
+            TimeoutError: they took longer than `timeout_seconds`.
+            ClosedError: the end is closed, or was closed during the wait, or this process was forked from its owner.
         """
         taken: list[bool] = []
         with HeldInterrupts() as held:
@@ -123,19 +123,19 @@ class Operations:
                     self._turn.release()
                 self._leave()
             if result is None:
-                raise self._too_late(timeout_seconds)
+                raise self._timeout_error(timeout_seconds)
             if self._put_back is not None:
                 held.undo = partial(self._put_back, result[0])
             return result[0]
 
     async def run_async(self, steps: Steps[ResultT]) -> ResultT:
-        """Do the steps, and let the event loop go on where they have to wait.
+        """Run the steps, and return to the event loop where they have to wait.
 
         Returns:
             Their result.
 
         Raises:
-            ClosedError: as `run`.
+            ClosedError: as for `run`.
         """
         inside = False
         try:
@@ -161,10 +161,10 @@ class Operations:
                     self._leave()
 
     def close(self, last_steps: Steps[None] | None = None) -> None:
-        """End the operation that waits, and have everything disposed of; harmless when repeated.
+        """Close the end: a waiting operation ends with ClosedError. Harmless when repeated.
 
         Args:
-            last_steps: done before, if no operation is inside; they may block this thread.
+            last_steps: run before the close, if no operation is inside; they may block this thread.
         """
         if not self.mine:
             return
@@ -186,31 +186,31 @@ class Operations:
                 self._leave()
 
     def _take_turn(self, taken: list[bool], held: HeldInterrupts, timeout_seconds: float | None) -> None:
-        """Wait for the turn; whether it was taken is in `taken`, also if this raises."""
+        """Wait for the turn. `taken` records whether it was taken, also if this raises."""
         if self._turn.acquire(blocking=False):
             taken.append(True)
             return
         try:
             held.allow()
-            # One call, so that no interrupt finds the turn taken and that not written down.
+            # One call of C code, so that no interrupt arrives between the acquisition and its record in `taken`.
             taken.extend(map(self._turn.acquire, (True,), (-1 if timeout_seconds is None else timeout_seconds,)))
         finally:
             held.hold()
         if not any(taken):
-            raise self._too_late(timeout_seconds)
+            raise self._timeout_error(timeout_seconds)
 
     def _do(self, steps: Steps[ResultT], held: HeldInterrupts, deadline: float | None) -> tuple[ResultT] | None:
-        """Do the steps to their end.
+        """Run the steps to their end.
 
         Returns:
-            The result, in a tuple; None if the time was over before.
+            The result, in a tuple; None if the deadline passed first.
         """
         while True:
             done = self._next(steps)
             if done is not None:
                 return done
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:  # looked at here, since there may be always something ready
+            if left is not None and left <= 0:  # checked here, since a descriptor may be ready at every wait
                 return None
             try:
                 held.allow()
@@ -221,13 +221,13 @@ class Operations:
                 return None
 
     def _next(self, steps: Steps[ResultT]) -> tuple[ResultT] | None:
-        """Go on to the next wait.
+        """Run to the next wait.
 
         Returns:
-            The result, in a tuple, if there is nothing more to wait for.
+            The result, in a tuple, if the steps have ended.
         """
         if self.closed:
-            raise self._refusal()
+            raise self._closed_error()
         try:
             next(steps)
         except StopIteration as done:
@@ -251,7 +251,7 @@ class Operations:
             )
         with self._lock:
             if self.closed:
-                raise self._refusal()
+                raise self._closed_error()
             self._inside += 1
 
     def _leave(self) -> None:
@@ -259,16 +259,20 @@ class Operations:
             self._inside -= 1
             last = self.closed and self._inside == 0
         if last:
-            dispose, self._dispose, self._put_back = self._dispose, _nothing, None  # its owner's: no cycle is left
+            dispose, self._dispose, self._put_back = (
+                self._dispose,
+                _nothing,
+                None,
+            )  # they reference the owner: break the cycle
             try:
                 dispose()
             finally:
                 self._poll.close()
 
-    def _refusal(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self._name} is closed. Open another one.")
 
-    def _too_late(self, timeout_seconds: float | None) -> TimeoutError:
+    def _timeout_error(self, timeout_seconds: float | None) -> TimeoutError:
         return TimeoutError(f"{self._name} had to wait longer than timeout_seconds={timeout_seconds}")
 
 

@@ -1,8 +1,8 @@
-"""What a writer has to say to its reader, and what became of the reader.
+"""A writer's outgoing frames, and the end of its reader.
 
-Frames are posted without waiting and leave in order, a packet at a time, as the socket has room; a packet leaves whole
-or not at all, so being interrupted between two does no harm. The reader's few words come back the same way: that it
-closed, failed, or can't read this writer. A reader that dies says nothing; its socket and its process tell.
+`post` queues a frame without waiting; `flush` sends packets in order, as far as the socket has room. A packet leaves
+whole or not at all, so an interrupt between two packets does no harm. The reader's frames arrive on the same socket:
+that it closed, failed, or rejects this writer. A reader that dies sends none; its socket and its pidfd show the end.
 """
 
 import socket
@@ -20,18 +20,18 @@ class Outbox:
     """One writer's connection to its reader; a resource.
 
     Attributes:
-        descriptor: of the socket.
-        process: the reader's process, watched; None where the system doesn't tell of it.
+        descriptor: the socket's descriptor.
+        process: the pidfd of the reader's process; None if the system gives none.
         pid: the reader's process.
     """
 
     __slots__ = (
         "_allow_pickle",
+        "_error",
         "_inbox",
         "_message_packets",
         "_posted",
         "_socket",
-        "_verdict",
         "descriptor",
         "pid",
         "process",
@@ -42,14 +42,14 @@ class Outbox:
         self._inbox = Inbox(self._socket)
         self._allow_pickle = allow_pickle
         self._posted: deque[tuple[bytes, tuple[int, ...], Sequence[int]]] = deque()
-        self._message_packets = 0  # of the last message
-        self._verdict: Exception | None = None
+        self._message_packets = 0  # packets of the last message
+        self._error: Exception | None = None
         self.descriptor = self._socket.fileno()
         self.pid = peer_pid(self._socket)
         self.process = watch_process(self.pid)
 
     def post(self, frame: Frame, slots: Sequence[int] = ()) -> None:
-        """Put a frame behind those that wait; `slots` are held for the reader until it has it."""
+        """Queue a frame. `slots` are the slots that are held on the reader's behalf for it."""
         *pieces, (packet, descriptors) = packets(frame)
         if frame.kind is Kind.MESSAGE:
             self._message_packets = 1 + len(pieces)
@@ -58,15 +58,15 @@ class Outbox:
         self._posted.append((packet, descriptors, slots))
 
     def flush(self) -> bool:
-        """Send what can be sent now.
+        """Send the queued packets, as far as the socket has room now.
 
         Returns:
-            Whether that was everything.
+            Whether all were sent.
 
         Raises:
             ClosedError: the reader closed the pipe.
-            PeerError: it failed or died.
-            MessageError: it refused this writer.
+            PeerError: the reader failed or died.
+            MessageError: the reader rejected this writer.
         """
         while self._posted:
             packet, descriptors, _ = self._posted[0]
@@ -78,37 +78,37 @@ class Outbox:
             except BlockingIOError:
                 return False
             except (BrokenPipeError, ConnectionResetError):
-                self.look()
-                raise self._decide(self._death()) from None
+                self.check_reader()
+                raise self._record(self._death_error()) from None
             self._posted.popleft()
         return True
 
-    def look(self) -> None:
-        """Raise what became of the reader, if it is there no longer.
+    def check_reader(self) -> None:
+        """Check that the reader still reads.
 
         Raises:
             ClosedError: the reader closed the pipe.
-            PeerError: it failed or died.
-            MessageError: it refused this writer.
+            PeerError: the reader failed or died.
+            MessageError: the reader rejected this writer.
         """
-        if self._verdict is not None:
-            raise self._verdict
+        if self._error is not None:
+            raise self._error
         try:
             frame = self._inbox.receive()
         except BlockingIOError:
             if self.process is not None and has_ended(self.process):
-                raise self._decide(self._death()) from None
+                raise self._record(self._death_error()) from None
             return
         if frame is None:
-            raise self._decide(self._death())
+            raise self._record(self._death_error())
         close_all(frame.descriptors)
-        raise self._decide(self._told(frame))
+        raise self._record(self._error_of(frame))
 
     def withdraw(self) -> Sequence[int]:
-        """Forget the message that was posted last, of which something waits; the reader won't receive it.
+        """Remove the message that was posted last, which is not sent whole; the reader won't receive it.
 
         Returns:
-            The slots that were held for the reader because of it.
+            The slots that are held on the reader's behalf for it.
         """
         slots = self._posted[-1][2]
         waiting = min(len(self._posted), self._message_packets)
@@ -119,23 +119,25 @@ class Outbox:
         return slots
 
     def close(self) -> None:
-        """Close the socket; the reader still receives what was sent."""
+        """Close the socket; the reader still receives all that was sent."""
         self._socket.close()
         if self.process is not None:
             self.process.close()
 
-    def _told(self, frame: Frame) -> Exception:
+    def _error_of(self, frame: Frame) -> Exception:
         if frame.kind is Kind.CLOSED:
-            return ClosedError(f"the reader (process {self.pid}) closed the pipe; what is sent now would be lost")
+            return ClosedError(f"the reader (process {self.pid}) closed the pipe; further elements would be lost")
         if frame.kind is Kind.FAILED:
-            return unpack_failure(frame.body, who="the reader", pid=self.pid, allow_pickle=self._allow_pickle)
+            return unpack_failure(frame.body, peer="the reader", pid=self.pid, allow_pickle=self._allow_pickle)
         if frame.kind is Kind.REJECTED:
             return MessageError(f"the reader (process {self.pid}) refused: {frame.body.decode(errors='replace')}")
-        return MessageError(f"a reader can't say {frame.kind.name}")
+        return MessageError(f"a reader can't send {frame.kind.name}")
 
-    def _death(self) -> PeerError:
-        return PeerError(f"the reader (process {self.pid}) died, or closed its socket without a word", pid=self.pid)
+    def _death_error(self) -> PeerError:
+        return PeerError(
+            f"the reader (process {self.pid}) died, or closed its socket without a last frame", pid=self.pid
+        )
 
-    def _decide(self, verdict: Exception) -> Exception:
-        self._verdict = verdict
-        return verdict
+    def _record(self, error: Exception) -> Exception:
+        self._error = error
+        return error

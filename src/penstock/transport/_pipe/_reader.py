@@ -1,13 +1,12 @@
 """The reading end of a pipe.
 
 Guarantees:
-  - The elements of a writer come in the order in which it sent them, each once; those of several writers as they
-    arrive, taking turns.
-  - What a writer sent is received, however it ended. Then: every writer's end is the end; a failure raises, once for
-    each writer that failed; a death raises a PeerError within milliseconds, also while waiting.
-  - Arrays are views of shared memory. It is written again when the last view was dropped, and not before.
-  - What other processes send is not trusted: what is no message raises a MessageError, and that writer is heard no
-    longer. Nothing is unpickled unless `allow_pickle` says so.
+  - The elements of a writer are received in the order in which it sent them, each once; several writers take turns.
+  - All that a writer sent is received, however it ended. Then the end of every writer is the end; each failed writer
+    raises once; a death raises a PeerError within milliseconds, also during a wait.
+  - Arrays are views of shared memory, which is written again only after the last view was dropped.
+  - The reader trusts no other process: a malformed message raises a MessageError, and closes the connection to that
+    writer. Nothing is unpickled without `allow_pickle`.
 
 Any thread may call any method; `areceive` and `async for` are for the coroutines of one event loop.
 """
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock._processes._pidfd import watch_process
 from penstock._tree import Element
 from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError
-from penstock.transport._pipe._address import absolute, forget, listen, new_address
+from penstock.transport._pipe._address import absolute, listen, new_address, remove_file
 from penstock.transport._pipe._connection import NOTHING, Connection
 from penstock.transport._pipe._failure import pack_failure
 from penstock.transport._pipe._frames import Frame, Kind
@@ -31,24 +30,23 @@ from penstock.transport._pipe._operations import Operations, Steps
 if TYPE_CHECKING:
     import io
 
-_USUALLY_KEPT: Final = 2  # elements: the one that is worked on, and the one before it
+_USUALLY_KEPT: Final = 2  # elements: the current one, and the one before it
 
 
 class TensorPipeReader:
-    """Receives the nested elements that writers send; a context manager, and an iterator until every writer ended.
+    """Receives the elements that writers send; a context manager, and an iterator until every writer has ended.
 
-    Large arrays and `Bytes` come as views of shared memory, which the writer uses again once the last view is dropped;
-    leaves of up to 64 kB, and all leaves with `copy=True`, come as memory of their own. Arrays can be written to, a
-    `Bytes` can't. Keeping many elements keeps the writer's memory, which grows then, with one warning, up to its
+    Large arrays and `Bytes` are views of shared memory, which the writer uses again once the last view is dropped.
+    Leaves of up to 64 kB, and all leaves with `copy=True`, are private copies. Arrays are writable, a `Bytes` isn't. A
+    consumer that keeps many elements keeps the writer's memory, which then grows, with one warning, up to its
     `max_bytes`.
 
     Args:
-        address: where writers reach it: None makes an address; a path makes a socket file, `@name` an abstract one.
-        num_writers: how many writers there will be. The end is reached when so many have ended; None for any number
-            and no end.
-        allow_pickle: whether what was pickled is unpickled, and CUDA tensors are opened. Only where every writer is
-            trusted.
-        copy: whether every array comes as memory of its own.
+        address: the address for writers: None generates one; a path creates a socket file, `@name` is an abstract
+            address.
+        num_writers: the number of writers. The end is reached when so many have ended; None for any number and no end.
+        allow_pickle: whether pickled leaves are unpickled, and CUDA tensors opened. Only if you trust every writer.
+        copy: whether every array is a private copy.
 
     Raises:
         UsageError: an argument is wrong, or this system is not Linux.
@@ -62,7 +60,7 @@ class TensorPipeReader:
         ...         for step in range(3):
         ...             writer.send({"x": np.full(100_000, step)})
         >>> with TensorPipeReader() as reader:
-        ...     worker = threading.Thread(target=count, args=(reader.address,))  # or a process, which is what it is for
+        ...     worker = threading.Thread(target=count, args=(reader.address,))  # usually a process
         ...     worker.start()
         ...     [int(element["x"].sum()) for element in reader]
         ...     worker.join()
@@ -80,19 +78,19 @@ class TensorPipeReader:
         if num_writers is not None and num_writers < 1:
             raise UsageError(f"num_writers must be at least 1, or None for any number; got {num_writers!r}")
         self._address = new_address() if address is None else absolute(address)
-        self._expected = num_writers
+        self._num_writers = num_writers
         self._allow_pickle = allow_pickle
         self._copy = copy
         self._connections: dict[int, Connection] = {}
         self._ready: deque[Connection] = deque()
         self._accepted = self._ended = self._messages = 0
-        self._seen: set[int] = set()  # processes that became writers
-        self._awaited: dict[int, tuple[io.FileIO, int]] = {}  # those that are to become writers, by descriptor
-        self._missing: list[int] = []  # those that ended before they did
+        self._writer_pids: set[int] = set()  # pids of the writers so far
+        self._expected_processes: dict[int, tuple[io.FileIO, int]] = {}  # processes of `expect`, by descriptor
+        self._missing: list[int] = []  # processes of `expect` that have ended
         self._last: Connection | None = None
         self._warned = False
-        self._last_word = Frame(Kind.CLOSED, b"")
-        self._put_back: deque[Element] = deque()  # what Ctrl-C kept from being returned
+        self._final_frame = Frame(Kind.CLOSED, b"")
+        self._put_back: deque[Element] = deque()  # elements that could not be returned because of a Ctrl-C
         self._listening = listen(self._address)
         try:
             self._operations = Operations("this TensorPipeReader", self._dispose, put_back=self._put_back.append)
@@ -103,21 +101,21 @@ class TensorPipeReader:
 
     @property
     def address(self) -> str:
-        """Where a `TensorPipeWriter` reaches this reader: to be given to other processes."""
+        """The address of this reader, for the `TensorPipeWriter` of other processes."""
         return self._address
 
     @property
     def messages(self) -> int:
-        """How many elements were received."""
+        """The number of elements received."""
         return self._messages
 
     def expect(self, pid: int) -> None:
-        """Have `receive` raise a PeerError if a process ends that never became a writer.
+        """Make `receive` raise a PeerError if a process ends before it opens a writer.
 
-        A process that fails before it opens its `TensorPipeWriter` can't say so, and would be waited for for ever.
+        Without this, `receive` waits for ever for a process that fails before it opens its `TensorPipeWriter`.
 
         Args:
-            pid: the process that is to open a writer, such as `process.pid` of one that was started.
+            pid: the process that will open a writer, such as the `pid` of one that you started.
 
         Raises:
             ClosedError: this end is closed.
@@ -133,7 +131,7 @@ class TensorPipeReader:
             ...     except ConnectionError as error:
             ...         print(str(error).replace(str(process.pid), "7"))
             ...     process.wait()
-            process 7 ended before it became a writer; its own output says why
+            process 7 ended before it opened a TensorPipeWriter; see its own output for the reason
             1
         """
         if self._operations.closed:
@@ -142,26 +140,26 @@ class TensorPipeReader:
         if process is None:
             self._missing.append(pid)
         else:
-            self._awaited[process.fileno()] = process, pid
+            self._expected_processes[process.fileno()] = process, pid
             self._operations.watch(process.fileno())
 
     def receive(self, *, timeout_seconds: float | None = None) -> Element:
         """Return the next element; wait for it.
 
         Args:
-            timeout_seconds: how long to wait at most; None for as long as it takes.
+            timeout_seconds: the longest wait; None for no limit.
 
         Returns:
-            The element: what the writer sent, with containers, dtypes and shapes as they were.
+            The element as the writer sent it, with the same containers, dtypes and shapes.
 
         Raises:
             EndOfPipeError: every writer has ended.
-            PeerError: a writer failed or died, or a process that `expect` was told of ended before it became one. The
-                others are still received by the next calls.
-            MessageError: a writer sent what can't be read here.
-            UsageError: a writer can't go on, since its `max_bytes` are all kept by arrays received here.
+            PeerError: a writer failed or died, or a process of `expect` ended before it opened a writer. The next
+                calls still receive from the other writers.
+            MessageError: a writer sent a message that can't be read here.
+            UsageError: a writer waits for memory, and arrays received here keep all of its `max_bytes`.
             ClosedError: this end is closed.
-            TimeoutError: nothing came for so long.
+            TimeoutError: no element arrived in time.
 
         Example:
             >>> from penstock.transport import TensorPipeReader, TensorPipeWriter
@@ -179,17 +177,17 @@ class TensorPipeReader:
         return self._operations.run(self._receiving(), timeout_seconds)
 
     async def areceive(self) -> Element:
-        """Do what `receive` does, from a coroutine, which waits without blocking its event loop.
+        """Receive as `receive` does, from a coroutine; it doesn't block the event loop.
 
         Returns:
             The element.
 
         Raises:
-            EndOfPipeError: as `receive`.
-            PeerError: as `receive`.
-            MessageError: as `receive`.
-            UsageError: as `receive`.
-            ClosedError: as `receive`.
+            EndOfPipeError: as for `receive`.
+            PeerError: as for `receive`.
+            MessageError: as for `receive`.
+            UsageError: as for `receive`.
+            ClosedError: as for `receive`.
         """
         return await self._operations.run_async(self._receiving())
 
@@ -204,17 +202,17 @@ class TensorPipeReader:
                 yield await self.areceive()
 
     def close(self) -> None:
-        """Tell the writers, and close; arrays that were received stay valid. Harmless when repeated."""
+        """Close, and notify the writers; received arrays stay valid. Harmless when repeated."""
         self._operations.close()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the writers that this end failed, and close: their next `send` raises the error.
+        """Close with a failure: the next `send` of each writer raises the error.
 
         Args:
-            error: told by its type, message and traceback; with `allow_pickle` at both ends, writers raise the
-                exception itself.
+            error: sent as type, message and traceback; with `allow_pickle` at both ends, writers raise the exception
+                itself.
         """
-        self._last_word = Frame(Kind.FAILED, pack_failure(error, allow_pickle=self._allow_pickle))
+        self._final_frame = Frame(Kind.FAILED, pack_failure(error, allow_pickle=self._allow_pickle))
         self._operations.close()
 
     def __enter__(self) -> Self:
@@ -239,11 +237,11 @@ class TensorPipeReader:
         return f"TensorPipeReader({self._address!r}, {self._messages} messages received)"
 
     def _receiving(self) -> Steps[Element]:
-        self._warn_of_kept()  # here, where nothing is lost if warnings are errors
+        self._warn_about_kept_elements()  # before an element is taken, so that none is lost if warnings are errors
         if self._put_back:
             return self._put_back.popleft()
         while True:
-            self._look()
+            self._handle_ready()
             while self._ready:
                 connection = self._ready.popleft()
                 try:
@@ -260,21 +258,21 @@ class TensorPipeReader:
                     self._last = connection
                     self._messages += 1
                     return element
-            self._find_who_is_missing()
-            if self._expected is not None and self._ended >= self._expected:
-                raise EndOfPipeError(f"every writer has ended: {self._ended} of {self._expected}")
-            self._find_what_is_kept()
+            self._raise_for_missing_writer()
+            if self._num_writers is not None and self._ended >= self._num_writers:
+                raise EndOfPipeError(f"every writer has ended: {self._ended} of {self._num_writers}")
+            self._raise_for_kept_memory()
             yield
 
-    def _look(self) -> None:
+    def _handle_ready(self) -> None:
         for descriptor in self._operations.ready():
             if descriptor == self._listening.fileno():
                 self._accept()
-            elif descriptor in self._awaited:
+            elif descriptor in self._expected_processes:
                 self._operations.forget(descriptor)
-                process, pid = self._awaited.pop(descriptor)
+                process, pid = self._expected_processes.pop(descriptor)
                 process.close()
-                self._accept()  # it may have come in before it ended
+                self._accept()  # it may have connected before it ended
                 self._missing.append(pid)
             elif descriptor in self._connections and self._connections[descriptor] not in self._ready:
                 self._ready.append(self._connections[descriptor])
@@ -288,31 +286,36 @@ class TensorPipeReader:
             except OSError as error:
                 raise OSError(
                     error.errno,
-                    f"this reader can't let another writer in ({error.strerror}); raise the limit (ulimit -n), or "
-                    "close what is open",
+                    f"this reader can't accept another writer ({error.strerror}); raise the limit (ulimit -n), or "
+                    "close files",
                 ) from error
             connection = Connection(connected, allow_pickle=self._allow_pickle, copy=self._copy)
-            if self._expected is not None and self._accepted >= self._expected:
-                refusal = f"the reader expects {self._expected} writers and has had as many; raise num_writers"
+            if self._num_writers is not None and self._accepted >= self._num_writers:
+                refusal = (
+                    f"the reader has num_writers={self._num_writers}, and as many have connected; raise num_writers"
+                )
                 connection.close(Frame(Kind.REJECTED, refusal.encode()))
                 continue
             self._accepted += 1
-            self._seen.add(connection.pid)
+            self._writer_pids.add(connection.pid)
             self._watch(connection)
             self._ready.append(connection)
 
-    def _find_who_is_missing(self) -> None:
-        """Say it, if a process that was expected to become a writer has ended.
+    def _raise_for_missing_writer(self) -> None:
+        """Raise for a process of `expect` that ended before it opened a writer.
 
         Raises:
-            PeerError: one has.
+            PeerError: there is one.
         """
         while self._missing:
             pid = self._missing.pop(0)
-            if pid not in self._seen:
+            if pid not in self._writer_pids:
                 self._accepted += 1
                 self._ended += 1
-                raise PeerError(f"process {pid} ended before it became a writer; its own output says why", pid=pid)
+                raise PeerError(
+                    f"process {pid} ended before it opened a TensorPipeWriter; see its own output for the reason",
+                    pid=pid,
+                )
 
     def _watch(self, connection: Connection) -> None:
         for descriptor in connection.descriptors:
@@ -327,52 +330,52 @@ class TensorPipeReader:
         connection.close(Frame(Kind.CLOSED, b""))
         self._ended += 1
 
-    def _warn_of_kept(self) -> None:
+    def _warn_about_kept_elements(self) -> None:
         if self._warned or self._last is None or self._last.ended:
             return
-        kept = self._last.held - self._last.capacity  # it alone can have become more
+        kept = self._last.held - self._last.capacity  # only the last writer's number can have grown
         if kept <= _USUALLY_KEPT:
             return
         self._warned = True
         warnings.warn(
-            f"{kept} received elements are kept, so the writer takes more memory for others. Keep fewer, or use "
-            "TensorPipeReader(copy=True), which gives copies.",
+            f"{kept} received elements are still referenced, so the writer uses more memory for new ones. Keep fewer, "
+            "or use TensorPipeReader(copy=True), which returns copies.",
             stacklevel=6,
         )
 
-    def _find_what_is_kept(self) -> None:
-        """Say it, if a writer waits for memory that nobody but this process keeps.
+    def _raise_for_kept_memory(self) -> None:
+        """Raise for a writer that waits for memory that only this process keeps.
 
         Raises:
-            UsageError: it does.
+            UsageError: there is one.
         """
         for connection in self._connections.values():
             needed = connection.kept_from_writer()
             if needed:
                 raise UsageError(
-                    f"a writer's max_bytes are all in use by {connection.held} received elements that are still "
-                    f"referenced here, and it needs {needed} bytes for the next. Keep fewer, use "
-                    "TensorPipeReader(copy=True), which gives copies, or raise the writer's max_bytes."
+                    f"{connection.held} received elements that are still referenced here use all of a writer's "
+                    f"max_bytes, and it needs {needed} bytes for the next. Keep fewer, use "
+                    "TensorPipeReader(copy=True), which returns copies, or raise the writer's max_bytes."
                 )
 
     def _dispose(self) -> None:
         self._accept_last()
         for connection in set(self._connections.values()):
-            connection.close(self._last_word)
+            connection.close(self._final_frame)
         self._connections.clear()
-        for process, _ in self._awaited.values():
+        for process, _ in self._expected_processes.values():
             process.close()
-        self._awaited.clear()
+        self._expected_processes.clear()
         self._ready.clear()
         self._last = None
         self._put_back.clear()
         self._listening.close()
-        forget(self._address)
+        remove_file(self._address)
 
     def _accept_last(self) -> None:
-        """Take those in that wait at the door, so that they are told, too."""
+        """Accept the writers that are still in the backlog, so that they get the last frame, too."""
         with contextlib.suppress(OSError, PeerError, MessageError):
             while True:
                 connected, _ = self._listening.accept()
                 connection = Connection(connected, allow_pickle=False, copy=False)
-                connection.close(self._last_word)
+                connection.close(self._final_frame)

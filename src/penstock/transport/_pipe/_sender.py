@@ -1,4 +1,4 @@
-"""What a writer does, as steps: waits for room and memory, copies, tells the reader; and what it owns."""
+"""The steps of a writer: it waits for room and memory, copies leaves, and sends frames. It owns the connection."""
 
 import contextlib
 import gc
@@ -10,13 +10,12 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from penstock._memory import Lease, array_over
 from penstock._os import Bell
 from penstock._tree import Element
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
 from penstock.transport._encoding import Encoded, Encoder, OnDevice
-from penstock.transport._memory import Lease, array_over
-from penstock.transport._pipe._blank import Blank
 from penstock.transport._pipe._device_slots import TICKET_BYTES, DeviceSlots
 from penstock.transport._pipe._frames import (
     INLINE_BYTES,
@@ -33,19 +32,20 @@ from penstock.transport._pipe._frames import (
 )
 from penstock.transport._pipe._operations import Operations, Steps
 from penstock.transport._pipe._outbox import Outbox
+from penstock.transport._pipe._template import Template
 
-Taken = TypeVar("Taken")
+TakenT = TypeVar("TakenT")
 
 
 @dataclass(frozen=True, slots=True)
 class WriterCounters:
-    """What a writer did so far.
+    """The counts of a writer so far.
 
     Attributes:
         messages: elements sent.
-        copied_bytes: what was copied for that, into shared memory or, if small, into the socket; on devices as well.
-        shared_bytes: what was sent by reference, because it is in the arena; for a strided view, all that it spans.
-        pickled: leaves that had to be pickled.
+        copied_bytes: bytes copied for them, into shared memory, into the socket if small, or on devices.
+        shared_bytes: bytes sent by reference, since they are in the arena; for a strided view, all that it spans.
+        pickled: leaves that were pickled.
         waits: how often `send` had to wait for the reader.
 
     Example:
@@ -67,16 +67,16 @@ class Sender:
     """A writer's connection, its part in an arena, and the operations on both; a resource that `operations` closes.
 
     Args:
-        address: of the reader.
-        arena: the memory that is sent from.
-        capacity: how many messages may be on their way.
-        allow_pickle: send by pickle what can't be sent otherwise.
-        owns_arena: whether it is closed with this.
-        least_shared_bytes: leaves that lie in the arena and are smaller are copied all the same.
+        address: the reader's address.
+        arena: the memory to send from.
+        capacity: the number of messages that may be on their way.
+        allow_pickle: whether leaves of other types are pickled.
+        owns_arena: whether the arena is closed with the sender.
+        least_shared_bytes: smaller leaves are copied although they are in the arena.
 
     Attributes:
-        operations: runs the steps, one after the other.
-        arena: as given.
+        operations: runs the steps, one operation at a time.
+        arena: the arena of the arguments.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class Sender:
         self._messages = self._copied_bytes = self._shared_bytes = self._waits = 0
         self._capacity = capacity
         self._owns_arena = owns_arena
-        self._told_regions: set[int] = set()
+        self._sent_regions: set[int] = set()
         self._encoder = Encoder(allow_pickle=allow_pickle, locate=self._locate, least_located_bytes=least_shared_bytes)
         self._device_slots = DeviceSlots(arena.max_bytes, self.holds, partial(arena.lease_nowait, TICKET_BYTES))
-        self._last_word: Frame | None = None
+        self._final_frame: Frame | None = None
         self._bell = Bell()
         self._outbox = Outbox(address, allow_pickle=allow_pickle)
         process = -1 if self._outbox.process is None else self._outbox.process.fileno()
@@ -111,48 +111,48 @@ class Sender:
                 if descriptor >= 0:
                     self.operations.watch(descriptor)
             arena.listen(self._bell)
-            self._introduce()
+            self._send_hello()
         except BaseException:
             self._dispose()
             raise
-        self._last_word = Frame(Kind.END, b"")
+        self._final_frame = Frame(Kind.END, b"")
 
     @property
     def reader_pid(self) -> int:
-        """The number of the reader's process."""
+        """The pid of the reader's process."""
         return self._outbox.pid
 
     @property
     def counters(self) -> WriterCounters:
-        """What was done so far."""
+        """The counts so far."""
         return WriterCounters(
             self._messages, self._copied_bytes, self._shared_bytes, self._encoder.pickled, self._waits
         )
 
     def making_room(self) -> Steps[None]:
-        """Wait until an element that is sent would not have to wait for the reader.
+        """Wait until another element can be sent without a wait for the reader.
 
         Yields:
-            Where it has to wait.
+            At each wait.
         """
         if not self._has_room():
-            yield from self._until_room()
+            yield from self._wait_for_room()
 
     def sending(self, element: object) -> Steps[tuple[int, ...]]:
         """Send an element.
 
         Yields:
-            Where it has to wait, as all steps do.
+            At each wait, as all steps do.
 
         Returns:
-            The slots in which leaves lie that were sent by reference.
+            The slots of the leaves that were sent by reference.
         """
         encoded = self._encoder.encode(element)
         if encoded.description is not None:
-            # Once the encoder has told it, it won't again: it goes out even if this element never does.
+            # The encoder returns a description once, so it is sent even if this element never is.
             self._outbox.post(Frame(Kind.LAYOUT, encoded.description))
         if not self._has_room():
-            yield from self._until_room()
+            yield from self._wait_for_room()
         copied_bytes = encoded.size_bytes
         on_device = [place for place in encoded.places if isinstance(place, OnDevice)]
         if on_device:
@@ -164,7 +164,7 @@ class Sender:
             lease = yield from self._leased(encoded.size_bytes)
             encoded.write_into(array_over(lease, (encoded.size_bytes,), np.uint8))
             self._post(encoded, self.arena.place_of(lease.slot))
-            del lease  # the reader's hold on the slot stays
+            del lease  # the reader's hold on the slot remains
         yield from self._delivered()
         tickets = self._device_slots.numbers()
         shared = [place for place in cast("tuple[SlotPlace, ...]", encoded.places) if place.slot not in tickets]
@@ -177,39 +177,39 @@ class Sender:
         """Return whether the reader holds a slot of the arena."""
         return self.arena.holds(slot, self._participant) > 0
 
-    def making(self, blank: Blank) -> Steps[Element]:
-        """Return an element without contents, once there is memory for it.
+    def making(self, template: Template) -> Steps[Element]:
+        """Return an element with arbitrary contents, once there is memory for it.
 
         Yields:
-            Where it has to wait.
+            At each wait.
 
         Returns:
             The element.
         """
-        lease = yield from self._leased(max(blank.size_bytes, 1))
-        return blank.over(lease)
+        lease = yield from self._leased(max(template.size_bytes, 1))
+        return template.over(lease)
 
     def fail(self, described: bytes) -> None:
-        """Have a failure be the last word, and not the end."""
-        self._last_word = Frame(Kind.FAILED, described)
+        """Make the last frame a failure instead of the end."""
+        self._final_frame = Frame(Kind.FAILED, described)
 
     def ending(self) -> Steps[None]:
-        """Say the last word.
+        """Send the last frame.
 
         Yields:
-            Where it has to wait.
+            At each wait.
         """
-        self._post_last_word()
+        self._post_final_frame()
         yield from self._flushed()
 
     def _on_devices(self, encoded: Encoded, leaves: Sequence[OnDevice]) -> Steps[Encoded]:
-        """Have tensors copied into slots of their devices, by these devices' current streams.
+        """Copy tensors into slots of their devices, on the devices' current streams.
 
         Yields:
-            Where it has to wait for a slot.
+            At each wait for a slot.
 
         Returns:
-            The message, with the slots' tickets for places.
+            The message, with the slots' tickets as places.
         """
         tickets: dict[int, SlotPlace] = {}
         for device in dict.fromkeys(leaf.device for leaf in leaves):
@@ -222,21 +222,21 @@ class Sender:
         return encoded._replace(places=tuple(places))
 
     def _delivered(self) -> Steps[None]:
-        """Send the message that was posted, or withdraw it: who was told that it wasn't sent may send it again.
+        """Send the message that was posted, or withdraw it if that fails, so that the caller may send it again.
 
         Yields:
-            Where it has to wait.
+            At each wait.
         """
         try:
             yield from self._flushed()
         except BaseException:
             for slot in self._outbox.withdraw():
-                with contextlib.suppress(UsageError):  # the reader died, and what it held came back already
+                with contextlib.suppress(UsageError):  # the reader died, and its holds were removed already
                     self.arena.unhold(slot, self._participant)
             raise
 
-    def _introduce(self) -> None:
-        own = os.pidfd_open(os.getpid())  # of ourselves, so that it is us whom the reader watches
+    def _send_hello(self) -> None:
+        own = os.pidfd_open(os.getpid())  # for the reader, which watches this process
         try:
             hello = Hello(self._participant, self._capacity)
             self._outbox.post(pack_hello(hello, (self.arena.table_descriptor, self.arena.bell_descriptor, own)))
@@ -252,24 +252,24 @@ class Sender:
         return SlotPlace(found.slot, slot.region, slot.start_bytes + found.offset_bytes, size_bytes)
 
     def _post(self, encoded: Encoded, memory: SlotPlace | bytes) -> None:
-        places = cast("tuple[SlotPlace, ...]", encoded.places)  # what `_locate` gave
-        while self._device_slots.untold:
-            self._outbox.post(pack_device_slot(*self._device_slots.untold.pop(0)))
+        places = cast("tuple[SlotPlace, ...]", encoded.places)  # from `_locate`
+        while self._device_slots.unsent:
+            self._outbox.post(pack_device_slot(*self._device_slots.unsent.pop(0)))
         slots: set[int] = set()
         for place in (*places, memory) if isinstance(memory, SlotPlace) else places:
             slots.add(place.slot)
-            if place.region not in self._told_regions:
-                self._told_regions.add(place.region)
+            if place.region not in self._sent_regions:
+                self._sent_regions.add(place.region)
                 self._outbox.post(pack_region(place.region, self.arena.region_descriptor(place.region)))
         for slot in slots:
             self.arena.hold(slot, self._participant)
         self._outbox.post(pack_message(Message(encoded.head, places, memory)), tuple(slots))
 
-    def _until_room(self) -> Steps[None]:
+    def _wait_for_room(self) -> Steps[None]:
         self._waits += 1
         while True:
             self._clear_bells()
-            self._outbox.look()
+            self._outbox.check_reader()
             if self._has_room():
                 return
             yield from self._pause()
@@ -285,18 +285,18 @@ class Sender:
         lease = yield from self._taken(partial(self.arena.lease_nowait, size_bytes), size_bytes)
         return lease
 
-    def _taken(self, take: Callable[[], Taken | None], size_bytes: int) -> Steps[Taken]:
+    def _taken(self, take: Callable[[], TakenT | None], size_bytes: int) -> Steps[TakenT]:
         """Wait until there is memory to take.
 
         Args:
-            take: takes it, or returns None where the reader has to give some back first.
-            size_bytes: how much.
+            take: takes the memory, or returns None if the reader must return some first.
+            size_bytes: the size.
 
         Yields:
-            Where it has to wait.
+            At each wait.
 
         Returns:
-            What `take` gave.
+            The result of `take`.
         """
         taken = take()
         if taken is not None:
@@ -305,22 +305,24 @@ class Sender:
         try:
             while True:
                 self._clear_bells()
-                self._outbox.look()
+                self._outbox.check_reader()
                 self.arena.want(size_bytes)
-                returned = self.arena.returned_by(self._participant)  # before the look: what comes later wakes
+                returned = self.arena.returned_by(
+                    self._participant
+                )  # before `take`, so that a later return wakes this end
                 taken = take()
                 if taken is not None:
                     return taken
-                self._find_who_keeps(Starved(size_bytes, returned))
+                self._check_memory_holders(Starved(size_bytes, returned))
                 yield from self._pause()
         finally:
             self.arena.want(0)
 
-    def _find_who_keeps(self, starved: Starved) -> None:
-        """Say it, if nobody but this process keeps the memory, or tell the reader, if only these two do.
+    def _check_memory_holders(self, starved: Starved) -> None:
+        """Raise if only this process keeps the memory; notify the reader if only these two processes do.
 
         Raises:
-            UsageError: nobody but this process does.
+            UsageError: only this process does.
         """
         counters = self.arena.counters
         num_tickets = len(self._device_slots)
@@ -328,26 +330,26 @@ class Sender:
         here = self.arena.held_by(0) - num_tickets
         there = self.arena.held_by(self._participant)
         if held > here + there:
-            return  # others do, and may drop it
+            return  # other readers hold memory, too, and may drop it
         if there:
             self._outbox.post(pack_starved(starved))
         elif here and self._owns_arena:
-            gc.collect()  # what only a cycle holds comes back now
+            gc.collect()  # drops arrays that only a reference cycle keeps
             if self.arena.held_by(0) - num_tickets == here:
                 raise UsageError(
-                    f"max_bytes={self.arena.max_bytes} are in use by {here} elements of this process that are still "
-                    f"referenced, and {starved.needed_bytes} bytes more are needed. Drop what `empty` gave once it was "
-                    "sent, or raise max_bytes."
+                    f"{here} elements that are still referenced in this process use all of "
+                    f"max_bytes={self.arena.max_bytes}, and {starved.needed_bytes} bytes more are needed. Drop the "
+                    "elements of empty() once they are sent, or raise max_bytes."
                 )
 
     def _flushed(self) -> Steps[None]:
         while not self._outbox.flush():
-            self._clear_bells()  # what they told is looked for before the next wait for it
-            self._outbox.look()
+            self._clear_bells()  # before the check: a later ring ends the next wait
+            self._outbox.check_reader()
             yield from self._pause()
 
     def _pause(self) -> Steps[None]:
-        """Wait for the bell, a word of the reader's, its end, or, where frames wait to be sent, room in the socket.
+        """Wait for the bell, a frame of the reader, its end, or, if frames are queued, room in the socket.
 
         Yields:
             Once.
@@ -361,21 +363,21 @@ class Sender:
             if not flushed:
                 self.operations.watch_writing(self._outbox.descriptor, wanted=False)
 
-    def _post_last_word(self) -> None:
-        if self._last_word is not None:
-            self._outbox.post(self._last_word)
-            self._last_word = None
+    def _post_final_frame(self) -> None:
+        if self._final_frame is not None:
+            self._outbox.post(self._final_frame)
+            self._final_frame = None
 
     def _dispose(self) -> None:
-        self._post_last_word()  # if another operation was inside
-        with contextlib.suppress(PenstockError, OSError):  # nobody waits any longer
+        self._post_final_frame()  # if another operation was inside `close`
+        with contextlib.suppress(PenstockError, OSError):  # the end is closed: no caller is left to raise to
             self._outbox.flush()
         self._outbox.close()
         self.arena.listen_no_longer(self._bell)
         if self._owns_arena:
             self.arena.close()
         else:
-            with contextlib.suppress(ClosedError):  # whose arena it is may have closed it before
+            with contextlib.suppress(ClosedError):  # its owner may have closed it before
                 self.arena.dismiss(self._participant, acknowledgements=self._messages)
 
 

@@ -2,12 +2,12 @@
 
 Guarantees:
   - Elements arrive in the order in which they were sent, each once. At most `capacity` are on their way; then `send`
-    waits. What `send` returned from is the reader's, also if this process ends at once.
-  - Memory is used again: in steady state nothing is allocated and no page is touched for the first time. It is never
-    written to while anybody, in either process, has a view of it.
-  - Leaving `with` normally says the end, leaving it by an exception says the failure. A reader that closed is a
-    ClosedError at the next `send`, and one that died a PeerError, also for a `send` that waits.
-  - The slots of a reader that died come back.
+    waits. The reader receives an element whose `send` has returned, also if this process ends at once.
+  - Memory is used again: in steady state nothing is allocated, and no page is touched for the first time. It is never
+    written to while either process has a view of it.
+  - Leaving `with` normally sends the end; leaving it by an exception sends the failure. After the reader has closed,
+    the next `send` raises a ClosedError; after it has died, a PeerError, also in a `send` that waits.
+  - The slots of a dead reader are used again.
 
 Any thread may call any method; `asend` and `aempty` are for the coroutines of one event loop.
 """
@@ -19,9 +19,9 @@ from typing import Self, TypeVar
 
 from penstock.errors import ClosedError, PenstockError, UsageError
 from penstock.transport._arena import Arena
-from penstock.transport._pipe._blank import Blank
 from penstock.transport._pipe._failure import pack_failure
 from penstock.transport._pipe._sender import Sender, WriterCounters
+from penstock.transport._pipe._template import Template
 
 ElementT = TypeVar("ElementT")
 
@@ -30,24 +30,24 @@ class TensorPipeWriter:
     """Sends nested elements to the reader at an address, through shared memory; a context manager.
 
     Elements are dicts, lists, tuples, named tuples and dataclasses of NumPy arrays, torch tensors on the CPU, Python
-    and NumPy scalars, str, bytes and `Bytes`. For each array and `Bytes` the cheapest way is taken: memory of the arena
-    (see `empty`), and any view of it, is sent by reference, all else is copied once into a slot that was used before,
-    or into a new one if the structure grew. Up to 64 kB an element goes through the socket. CUDA tensors are
-    copied on their device's current stream into slots there, which the reader opens once by CUDA IPC and whose copy its
-    stream waits for; that needs `allow_pickle=True`, and this process must live as long as the reader uses them.
+    and NumPy scalars, str, bytes and `Bytes`. Memory of the arena (see `empty`), and any view of it, is sent by
+    reference. All other arrays and `Bytes` are copied once, into a slot that was used before, or into a new one if the
+    element has grown. An element of up to 64 kB is sent through the socket. CUDA tensors are copied, on their device's
+    current stream, into slots on the device; the reader opens these once by CUDA IPC, and its stream waits for the
+    copy. That requires `allow_pickle=True`, and this process must live as long as the reader uses them.
 
     Args:
         address: the reader's `address`.
-        capacity: how many elements may be on their way before `send` waits; at least 1.
-        max_bytes: how much shared memory may be in use, and how much of each CUDA device; None for no limit. At the
-            limit `send` waits for the reader to drop arrays.
+        capacity: the number of elements on their way before `send` waits; at least 1.
+        max_bytes: the most shared memory in use, and the most memory of each CUDA device; None for no limit. At the
+            limit, `send` waits until the reader drops arrays.
         allow_pickle: whether leaves of other types are pickled, and failures sent as exceptions. Only between processes
             that trust each other.
-        arena: shared memory to use, for several pipes that send the same arrays; None makes one, with `max_bytes`.
+        arena: shared memory for several pipes that send the same arrays; None creates one, with `max_bytes`.
 
     Raises:
         UsageError: an argument is wrong, or this system is not Linux.
-        PeerError: nobody listens at the address.
+        PeerError: no reader listens at the address.
 
     Example:
         >>> import numpy as np
@@ -71,7 +71,7 @@ class TensorPipeWriter:
         if capacity < 1:
             raise UsageError(f"capacity must be at least 1 element; got {capacity!r}")
         if arena is not None and max_bytes is not None:
-            raise UsageError(f"max_bytes is the arena's to say where arena= is given; got max_bytes={max_bytes!r}")
+            raise UsageError(f"max_bytes must be set on the arena if arena= is given; got max_bytes={max_bytes!r}")
         self._allow_pickle = allow_pickle
         made = Arena(max_bytes=max_bytes) if arena is None else arena
         self._sender = Sender(address, made, capacity=capacity, allow_pickle=allow_pickle, owns_arena=arena is None)
@@ -79,12 +79,12 @@ class TensorPipeWriter:
     def send(self, element: object, *, timeout_seconds: float | None = None) -> None:
         """Send an element; wait while `capacity` elements are on their way, or all memory up to `max_bytes` is in use.
 
-        It may be changed as soon as this returns, but for arrays that `empty` gave: what is written into those
-        afterwards is seen by the reader.
+        You may change the element as soon as this returns, except arrays of `empty`: the reader sees later writes to
+        those.
 
         Args:
-            element: what to send.
-            timeout_seconds: how long to wait at most; None for as long as it takes.
+            element: the element.
+            timeout_seconds: the longest wait; None for no limit.
 
         Raises:
             UsageError: a leaf can't be sent (its path is named), or the element needs more than `max_bytes`.
@@ -102,28 +102,28 @@ class TensorPipeWriter:
         self._sender.operations.run(self._sender.sending(element), timeout_seconds)
 
     async def asend(self, element: object) -> None:
-        """Do what `send` does, from a coroutine, which waits without blocking its event loop.
+        """Send as `send` does, from a coroutine; its waits don't block the event loop.
 
-        Copying into shared memory is done on the spot.
+        The copy into shared memory does block it.
 
         Raises:
-            UsageError: as `send`.
-            ClosedError: as `send`.
-            PeerError: as `send`.
+            UsageError: as for `send`.
+            ClosedError: as for `send`.
+            PeerError: as for `send`.
         """
         await self._sender.operations.run_async(self._sender.sending(element))
 
     def empty(self, like: ElementT, *, timeout_seconds: float | None = None) -> ElementT:
-        """Return an element of the same structure whose arrays lie in shared memory, for `send` to send without a copy.
+        """Return an element of the same structure with arrays in shared memory, which `send` sends without a copy.
 
         Their contents are arbitrary. Views of them (slices, transposes, broadcasts, windows) are sent without a copy,
-        too. The memory is used again when every view of it, here and at the reader, was dropped. Writing into it after
-        `send` changes what the reader sees.
+        too. The memory is used again when every view of it, here and at the reader, was dropped. The reader sees writes
+        to it after `send`.
 
         Args:
-            like: an element of NumPy arrays or torch tensors on the CPU, or anything else with `shape` and `dtype`;
-                only those matter.
-            timeout_seconds: how long to wait for memory at most; None for as long as it takes.
+            like: an element of NumPy arrays, torch tensors on the CPU, or other objects with `shape` and `dtype`; only
+                these two matter.
+            timeout_seconds: the longest wait for memory; None for no limit.
 
         Raises:
             UsageError: a leaf has no shape and dtype (its path is named), or the element needs more than `max_bytes`.
@@ -141,56 +141,54 @@ class TensorPipeWriter:
             ...     writer.counters.copied_bytes, float(reader.receive()["x"].max())
             (0, 3.0)
         """
-        made: ElementT = self._sender.operations.run(self._sender.making(Blank.like(like)), timeout_seconds)
+        made: ElementT = self._sender.operations.run(self._sender.making(Template.like(like)), timeout_seconds)
         return made
 
     async def aempty(self, like: ElementT) -> ElementT:
-        """Do what `empty` does, from a coroutine.
+        """Return an element as `empty` does, from a coroutine.
 
         Returns:
             The element.
 
         Raises:
-            UsageError: as `empty`.
-            ClosedError: as `empty`.
-            PeerError: as `empty`.
+            UsageError: as for `empty`.
+            ClosedError: as for `empty`.
+            PeerError: as for `empty`.
         """
-        made: ElementT = await self._sender.operations.run_async(self._sender.making(Blank.like(like)))
+        made: ElementT = await self._sender.operations.run_async(self._sender.making(Template.like(like)))
         return made
 
     @property
     def counters(self) -> WriterCounters:
-        """What was done so far."""
+        """The counts of this writer so far."""
         return self._sender.counters
 
     @property
     def arena(self) -> Arena:
-        """The shared memory; its counters tell how much of it is in use."""
+        """The shared memory; its `counters` show the part in use."""
         return self._sender.arena
 
     def close(self) -> None:
-        """Say the end, and close; what was sent is still received. Harmless when repeated.
+        """Send the end, and close; the reader still receives all that was sent. Harmless when repeated.
 
-        It waits while a slow reader has not made room for these last words.
-
-        Where the socket is full, it waits for the reader; where another thread is inside `send`, that ends with a
+        If the socket is full, it waits for the reader. If another thread is inside `send`, that call ends with a
         ClosedError.
 
         Raises:
-            PeerError: the reader died before it had received everything that could be sent.
+            PeerError: the reader died before it had received all that was sent.
         """
-        with contextlib.suppress(ClosedError):  # a reader that closed first wants to hear nothing
+        with contextlib.suppress(ClosedError):  # a reader that has closed needs no end
             self._sender.operations.close(self._sender.ending())
 
     def fail(self, error: BaseException) -> None:
-        """Say that this end failed, and close: the reader raises the error once it has received what was sent before.
+        """Close with a failure: the reader raises the error once it has received all that was sent before.
 
         Args:
-            error: told by its type, message and traceback; with `allow_pickle`, the reader raises the exception itself.
+            error: sent as type, message and traceback; with `allow_pickle`, the reader raises the exception itself.
         """
         described = pack_failure(error, allow_pickle=self._allow_pickle)
         self._sender.fail(described)
-        with contextlib.suppress(PenstockError):  # the failure is told here; that the reader is gone is no further one
+        with contextlib.suppress(PenstockError):  # the caller has the error; a reader that has ended is no second one
             self._sender.operations.close(self._sender.ending())
 
     def __enter__(self) -> Self:

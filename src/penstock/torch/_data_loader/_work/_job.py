@@ -15,6 +15,7 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._graph._apply import Context
 from penstock._graph._nodes import Read
+from penstock._memory import Lease, Region
 from penstock._plan._plan import Plan
 from penstock._runtime._job_failure import NO_FAILURE, JobFailure
 from penstock._runtime._jobs import ComeTo, Learned
@@ -26,7 +27,6 @@ from penstock.torch._data_loader._torch_private import collates_plainly, default
 from penstock.torch._data_loader._work._rows import RowLayout, row_layout
 from penstock.torch._data_loader._work._stream import Wanted, streamed
 from penstock.torch._data_loader._work._worker import Work, telling, work_of
-from penstock.transport._memory import Lease, Region
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch._arrivals import BlockRecords

@@ -1,7 +1,7 @@
-"""A leaf that only pickle can send, as one block of memory: a table of sizes, the pickle, and its buffers.
+"""An object as one block of memory: a table of sizes, the pickle, and the pickle's buffers.
 
-Buffers are what pickle's protocol 5 leaves out of the stream, such as the data of arrays inside an object; each starts
-at a multiple of 64 bytes and is read where it lies.
+The buffers are the data that pickle's protocol 5 keeps outside the stream, such as that of arrays inside an object.
+Each starts at a multiple of 64 bytes, and is read in place.
 """
 
 import importlib
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._memory import aligned
 from penstock.errors import MessageError
-from penstock.transport._memory import aligned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,19 +24,19 @@ _SIZE: Final = struct.Struct("<Q")
 
 
 class Pickled(NamedTuple):
-    """A block that is still to be written: its size, and what lies where in it."""
+    """A block that is not yet written: its size, and its pieces with the offset of each."""
 
     nbytes: int
     pieces: list[tuple[int, bytes | memoryview]]
 
 
 def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
-    """Return a leaf as a block; it refers to the leaf's own buffers.
+    """Return a leaf as a block, which refers to the leaf's own buffers.
 
-    What the leaf's own code raises passes through.
+    An exception of the leaf's own code passes through.
 
     Args:
-        leaf: what is sent.
+        leaf: the object.
         dumps: pickles it, as `pickle.dumps` does.
     """
     buffers: list[memoryview] = []
@@ -60,7 +60,7 @@ def dump(leaf: object, dumps: Callable[..., bytes] = pickle.dumps) -> Pickled:
 
 
 def pickler() -> ModuleType:
-    """Return the module that pickles for other processes: cloudpickle, an extra, which also takes local classes."""
+    """Return the module that pickles for other processes: cloudpickle, which takes local classes, too, if installed."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
@@ -68,20 +68,20 @@ def pickler() -> ModuleType:
 
 
 def dump_by_value(leaf: object) -> Pickled:
-    """Return a leaf as a block, with what only this script or notebook defines by value."""
+    """Return a leaf as a block, with the classes and functions of this script or notebook by value."""
     with Caught(Exception):
         return dump(leaf)
     return dump(leaf, pickler().dumps)
 
 
 def stream_of(block: memoryview) -> memoryview:
-    """Return the pickle of a block, of this process's making, without the buffers beside it."""
+    """Return the pickle of a block that this process made, without its buffers."""
     start = (2 + _SIZE.unpack_from(block, 0)[0]) * _SIZE.size
     return block[start : start + _SIZE.unpack_from(block, _SIZE.size)[0]]
 
 
 def load(block: memoryview, *, copied_bytes: int) -> object:
-    """Return the leaf of a block, which its sender is trusted with.
+    """Return the leaf of a block; its sender must be trusted.
 
     Args:
         block: the block's bytes.
@@ -105,7 +105,7 @@ def load(block: memoryview, *, copied_bytes: int) -> object:
         end = start + nbytes
         if end > block.nbytes:
             raise MessageError("a pickled leaf's buffers are truncated")
-        # NumPy copies what is large without the interpreter's lock.
+        # NumPy releases the GIL to copy large arrays.
         buffers.append(np.array(block[start:end]) if nbytes <= copied_bytes else block[start:end])
     try:
         return pickle.loads(data, buffers=buffers)

@@ -1,4 +1,4 @@
-"""An element without contents, whose arrays lie one behind the other in one piece of memory."""
+"""The template of an element: the place of each of its arrays in one piece of memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
+from penstock._memory import Lease, aligned, array_over
 from penstock._tree import Element, Structure, flatten, leaf_paths, subject, unflatten
 from penstock.errors import UsageError
 from penstock.transport._encoding import dtype_name, is_tensor, tensor_over
-from penstock.transport._memory import Lease, aligned, array_over
 
 
 @runtime_checkable
 class Shaped(Protocol):
-    """Anything with a shape and a dtype."""
+    """An object with a shape and a dtype."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -24,14 +24,14 @@ class Shaped(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
-    """Where each array of an element goes.
+class Template:
+    """The structure of an element, and the place of each of its arrays.
 
     Attributes:
-        structure: the element's.
-        leaves: examples, of which only shape and dtype matter.
-        starts: where each begins, in bytes; multiples of 64.
-        size_bytes: what all take together.
+        structure: the structure of the element.
+        leaves: examples of the leaves; only shape and dtype matter.
+        starts: the start of each, in bytes; multiples of 64.
+        size_bytes: the size of all of them together.
     """
 
     structure: Structure
@@ -41,7 +41,7 @@ class Blank:
 
     @classmethod
     def like(cls, element: Element) -> Self:
-        """Return the blank of an element.
+        """Return the template of an element.
 
         Raises:
             UsageError: a leaf has no shape and dtype, or holds Python objects.
@@ -55,7 +55,7 @@ class Blank:
         return cls(structure, tuple(leaves), tuple(starts), size)
 
     def over(self, memory: Lease) -> Element:
-        """Return the element, over memory."""
+        """Return an element over memory; its contents are those of the memory."""
         return unflatten(
             self.structure, [_over(memory, leaf, start) for leaf, start in zip(self.leaves, self.starts, strict=True)]
         )
@@ -67,7 +67,7 @@ def _size_bytes(leaf: object, path: str) -> int:
         return int(tensor.numel() * tensor.element_size())
     if not isinstance(leaf, Shaped) or _dtype(leaf).hasobject:
         raise UsageError(
-            f"`like` must hold arrays, or what has a shape and a dtype without objects; {subject(path)} is "
+            f"`like` must hold arrays, or objects with a shape and a dtype without Python objects; {subject(path)} is "
             f"{type(leaf).__qualname__}. Send it beside the arrays: {{**writer.empty(arrays), 'name': name}}."
         )
     return int(np.prod(leaf.shape, dtype=np.int64)) * _dtype(leaf).itemsize

@@ -1,27 +1,28 @@
-"""The slot ring: workers claim blocks of batches, earliest batch first, and the consumer takes batches that are ready.
+"""The slot ring: workers claim blocks of batches, earliest batch first; the consumer waits for batches that are ready.
 
-A slot holds one batch at a time, cut into blocks of rows; the optional merge is one more block, after all rows.
+A slot holds one batch at a time, divided into blocks of rows. The optional merge is one more block, after all rows.
 
 Guarantees:
-  - A block has at most one writer at a time, and is done once per arming, by a worker that finished writing it.
-  - `ready` is true only when every block was written; what the workers wrote is then visible to who asked. The merge is
+  - A block has at most one writer at a time. It is done once per arming, by a worker that finished writing it.
+  - `ready` is true only when every block was written; its caller then sees all that the workers wrote. The merge is
     claimed only when every row block is done.
-  - A worker may end anywhere. After `release_worker` its blocks are claimed by others, and nobody sleeps on through a
-    wake-up that ended with it. Release only a worker that is certainly gone: it must never write again.
-  - After `cancel` no further block of the slot is claimed; it is `drained` when the claimed ones are finished or
-    released.
-  - No lock is held while user code runs; nothing polls. `stop` ends every `claim_wait`, `rest` and
+  - A worker may end at any instruction. After `release_worker` other workers claim its blocks, and no wake-up is lost
+    that the dead worker had received. Release only a worker that has certainly ended: it must never write again.
+  - After `cancel` no further block of the slot is claimed. The slot is `drained` when the claimed blocks are finished
+    or released.
+  - The ring holds no lock while user code runs, and polls nothing. `stop` ends every `claim_wait`, `rest` and
     `wait_ready` at once.
 
-A ring lies in private memory, for the threads of one process, or in shared memory, for any number of processes. All of
-the above holds between processes too, where a worker is killed at any instruction. What it was writing is half written,
-and is written again by who claims the block next.
+A ring is in private memory, for the threads of one process, or in shared memory, for any number of processes. All
+guarantees hold between processes, too, if a worker is killed at any instruction. A block that it had half written is
+written again by the next worker that claims it.
 
-Who may call: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`; a worker calls
-`claim`, `claim_wait` and `finish` with its own number, and may `rest` between them; `release_worker`, `stop`, `ready`
-and `drained` are for any thread of any process. The bell has one waiter, the owner.
+Callers: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`. A worker calls `claim`,
+`claim_wait` and `finish` with its own number, and may `rest` between them. Any thread of any process may call
+`release_worker`, `stop`, `ready` and `drained`. The bell has one waiter, the owner.
 
-The protocol is in native/core/ring_protocol.hpp; native/tests/test_ring_model.cpp explores all its interleavings.
+`native/core/ring_protocol.hpp` holds the protocol, with the reasons; `native/tests/test_ring_model.cpp` explores all
+its interleavings.
 """
 
 from collections.abc import Callable
@@ -37,17 +38,17 @@ MAX_BLOCKS: Final = 1 << 20
 
 
 class SlotRing:
-    """Batches in the making, shared by one owner and any number of workers.
+    """Batches that are being computed, shared by one owner and any number of workers.
 
-    This makes a ring for the threads of one process; `SlotRing.shared` makes one for several processes.
+    The constructor makes a ring for the threads of one process; `SlotRing.shared` makes one for several processes.
 
     Args:
-        max_blocks: row blocks that a slot can have, at most 1,048,576.
-        capacity: slots that can ever be in use, at most 1,024; one that is never used costs neither memory nor time.
+        max_blocks: the largest number of row blocks of a slot, at most 1,048,576.
+        capacity: the number of slots, at most 1,024; a slot that is never used costs neither memory nor time.
         bell: rung when a slot becomes ready or drained, and by `stop` and `release_worker`; None makes one.
 
     Raises:
-        UsageError: a number is out of its range.
+        UsageError: a number is outside its range.
 
     Example:
         >>> ring = SlotRing(max_blocks=2)
@@ -72,27 +73,26 @@ class SlotRing:
 
     @classmethod
     def shared(cls, max_blocks: int, *, capacity: int = 256) -> Self:
-        """Make a ring in shared memory, which other processes attach to by its descriptors. Linux only.
+        """Make a ring in shared memory; other processes attach to it by its descriptors. Linux only.
 
-        The memory has no name, and is gone with the last process that has it mapped or its descriptor open. A child
-        that was forked may use the ring it inherited, without attaching.
+        The memory has no name. It is freed with the last process that maps it or has its descriptor open. A forked
+        child may use the ring that it inherited, without attaching.
 
         Args:
-            max_blocks: row blocks that a slot can have, at most 1,048,576.
-            capacity: slots that can ever be in use, at most 1,024; one that is never used costs neither memory nor
-                time.
+            max_blocks: the largest number of row blocks of a slot, at most 1,048,576.
+            capacity: the number of slots, at most 1,024; a slot that is never used costs neither memory nor time.
 
         Returns:
-            The ring. Its bell is a new one, which every process that attaches rings.
+            The ring. Its bell is new; every attached process rings it.
 
         Raises:
-            UsageError: a number is out of its range.
-            OSError: the system has no such memory, or no more of it or of descriptors.
+            UsageError: a number is outside its range.
+            OSError: the system has no such memory, or no memory or descriptor is left.
 
         Example:
             >>> ring = SlotRing.shared(max_blocks=2)
             >>> ring.arm(0, number=7, blocks=1)
-            >>> worker = SlotRing.attach(*ring.descriptors())  # in another process, as a rule
+            >>> worker = SlotRing.attach(*ring.descriptors())  # usually in another process
             >>> claim = worker.claim_wait(worker=1)
             >>> worker.finish(claim.slot, claim.block, worker=1)
             True
@@ -107,22 +107,22 @@ class SlotRing:
         """Use the ring of another process, with its capacity and max_blocks.
 
         Args:
-            memory_descriptor: the first of its `descriptors()`, received over a Unix socket or inherited; it is copied,
-                and can be closed.
-            bell_descriptor: the second of them, the same.
+            memory_descriptor: the first of its `descriptors()`, inherited or received over a Unix socket; it is copied,
+                so the caller may close it.
+            bell_descriptor: the second of its `descriptors()`; it is copied, too.
 
         Returns:
-            The same ring, for any of the roles.
+            The same ring, for each of the roles.
 
         Raises:
             MessageError: the memory isn't sealed, holds no ring or one of another version of Penstock, or is too small
-                for the ring it describes; or the other descriptor is no bell's.
+                for the ring that it describes; or the second descriptor belongs to no bell.
         """
         try:
             return cls._over(_Ring.attach(memory_descriptor, bell_descriptor))
         except (ValueError, OSError) as error:
             raise MessageError(
-                f"a ring must be attached to by the two open descriptors that its descriptors() gave; "
+                f"attach needs the two open descriptors that the ring's descriptors() returned; "
                 f"got memory {memory_descriptor!r}, bell {bell_descriptor!r}: {error}"
             ) from error
 
@@ -139,31 +139,31 @@ class SlotRing:
         self._native = native
 
     def descriptors(self) -> tuple[int, int]:
-        """Return the descriptors of a shared ring's memory and of its bell, to be sent to other processes.
+        """Return the descriptors of a shared ring's memory and of its bell, for other processes.
 
-        They stay the ring's, and are closed with it: whoever receives them gets copies. The bell's is not to be read
-        or written.
+        The ring owns and closes them; a process that receives them has copies. Do not read from the bell's descriptor
+        or write to it.
 
         Raises:
-            UsageError: the ring lies in private memory.
+            UsageError: the ring is in private memory.
         """
         if self._native.descriptor < 0:
             raise UsageError(
-                "only a shared ring has descriptors; this one lies in private memory: make it with SlotRing.shared"
+                "only a shared ring has descriptors; this one is in private memory: make it with SlotRing.shared"
             )
         return self._native.descriptor, self.bell.fileno()
 
     def arm(self, slot: int, number: int, blocks: int, *, merge: bool = False) -> None:
-        """Hand a batch to the workers. Owner only.
+        """Offer a batch to the workers. Owner only.
 
         Args:
             slot: an idle slot; a slot that was never used is idle.
-            number: the batch's place in delivery order, not negative; workers take the lowest first.
-            blocks: how many row blocks it has.
+            number: the batch's number in delivery order, not negative; workers claim blocks of the lowest first.
+            blocks: the number of its row blocks.
             merge: whether one more block, the merge, follows when all rows are done.
 
         Raises:
-            UsageError: a number is out of its range.
+            UsageError: a number is outside its range.
             RuntimeError: the slot is not idle.
         """
         if not (0 <= slot < self.capacity and number >= 0 and 1 <= blocks <= self.max_blocks):
@@ -177,7 +177,7 @@ class SlotRing:
         """Claim a free block of the earliest batch that has one.
 
         Args:
-            worker: who claims, in [0, 4194304); no other living worker has this number.
+            worker: the worker's number, in [0, 4194304); no other living worker has it.
 
         Returns:
             The claim; None if no block is free, or the ring is stopped.
@@ -185,10 +185,10 @@ class SlotRing:
         return self._native.claim(worker)
 
     def claim_wait(self, worker: int) -> Claim | None:
-        """Claim as `claim` does, but sleep, without the interpreter's lock, while no block is free.
+        """Claim as `claim` does, but sleep, without the GIL, while no block is free.
 
-        For worker threads and processes: a signal doesn't end it, unless it ends the process. `stop` does, called in
-        whatever process.
+        It is for worker threads and processes: a signal ends it only if it ends the process. `stop` ends it, called in
+        any process.
 
         Returns:
             The claim; None once the ring is stopped.
@@ -196,20 +196,21 @@ class SlotRing:
         return self._native.claim_wait(worker)
 
     def rest(self, seconds: float) -> None:
-        """Leave what can be claimed to other workers for a while, without the interpreter's lock.
+        """Sleep for a while, without the GIL, and leave the free blocks to other workers.
 
-        It takes no wake-up from who waits in `claim_wait`. `stop` ends it, called in whatever process; a signal may.
+        A resting worker takes no wake-up from a worker in `claim_wait`. `stop` ends the rest, called in any process; a
+        signal may.
 
         Args:
-            seconds: how long at most; at once if not positive.
+            seconds: the longest rest; it returns at once if that is not positive.
         """
         self._native.rest(seconds)
 
     def finish(self, slot: int, block: int, worker: int) -> bool:
-        """Say that a claimed block is written.
+        """Mark a claimed block as written.
 
         Returns:
-            Whether that was seen to complete the slot. More than one worker may be told so.
+            Whether this worker saw the slot complete; more than one worker may.
 
         Raises:
             RuntimeError: the worker doesn't hold the block.
@@ -233,10 +234,10 @@ class SlotRing:
         self._native.retire(slot)
 
     def cancel(self, slot: int) -> bool:
-        """Give up an armed slot: no more of its blocks are claimed. Owner only.
+        """Cancel an armed slot: no more of its blocks are claimed. Owner only.
 
         Returns:
-            Whether it is drained already; else the bell is rung when it is.
+            Whether it is drained already; if not, the bell rings when it is.
 
         Raises:
             RuntimeError: the slot is idle.
@@ -244,10 +245,10 @@ class SlotRing:
         return self._native.cancel(slot)
 
     def release_worker(self, worker: int) -> int:
-        """Give the blocks of a worker that is certainly gone to others, and wake everyone.
+        """Free the blocks of a worker that has certainly ended, and wake all sleeping workers.
 
         Returns:
-            How many blocks it held.
+            The number of blocks that it had claimed.
         """
         return self._native.release_worker(worker)
 
@@ -267,13 +268,13 @@ class SlotRing:
         """Wait until the slot is ready; a signal ends it as it ends `Bell.wait`. Owner only.
 
         Returns:
-            True when it is ready, False if the ring was stopped before.
+            True if it is ready, False if the ring was stopped first.
         """
         self._wait(lambda: self.ready(slot) or self.stopped)
         return self.ready(slot)
 
     def wait_drained(self, slot: int) -> None:
-        """Wait until the cancelled slot is drained, stopped or not. Owner only."""
+        """Wait until the cancelled slot is drained, whether the ring is stopped or not. Owner only."""
         self._wait(lambda: self.drained(slot))
 
     def _wait(self, condition: Callable[[], bool]) -> None:

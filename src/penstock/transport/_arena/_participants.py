@@ -1,4 +1,4 @@
-"""Who is invited to an arena, and which of their processes have ended. Used under the owner's lock."""
+"""The participants of an arena beside its owner, and the ends of their processes. Used under the owner's lock."""
 
 import io
 import os
@@ -8,11 +8,11 @@ from penstock.errors import UsageError
 from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaTable
 
 
-class Guests:
-    """The participants beside the owner; holds the descriptors of their processes.
+class Participants:
+    """The participants beside the owner; it holds the descriptors of their processes.
 
     Args:
-        table: the arena's.
+        table: the arena's table.
     """
 
     def __init__(self, table: ArenaTable) -> None:
@@ -20,21 +20,20 @@ class Guests:
         self._invited: set[int] = set()
         self._processes: dict[int, io.FileIO] = {}
         self._ended: set[int] = set()
-        self._leaving: dict[int, int] = {}  # how often each must have acknowledged before it is gone
+        self._leaving: dict[int, int] = {}  # acknowledgements after which each is released
 
     def invite(self, process_descriptor: int) -> int:
         """Return a free number.
 
         Raises:
-            UsageError: there is none.
+            UsageError: all are in use.
         """
-        self._let_go()
+        self._release_finished()
         free = set(range(1, MAX_PARTICIPANTS + 1)) - self._invited
         if not free:
             raise UsageError(
                 f"an arena has at most {MAX_PARTICIPANTS} participants beside its owner, and all are invited; "
-                "release those that are gone, close some of the pipes that share it, or give others an arena of their "
-                "own"
+                "release those that have ended, close some of the pipes that share it, or use a second arena"
             )
         participant = min(free)
         if process_descriptor >= 0:
@@ -44,10 +43,10 @@ class Guests:
         return participant
 
     def release(self, participant: int) -> int:
-        """Take back all that a participant holds, and its number.
+        """Remove all holds of a participant, and free its number.
 
         Returns:
-            How many holds it had.
+            The number of its holds.
 
         Raises:
             UsageError: it isn't invited.
@@ -61,27 +60,27 @@ class Guests:
         return self._table.release(participant)
 
     def dismiss(self, participant: int, acknowledgements: int) -> None:
-        """Release a participant once it has nothing left and acknowledged so often, or its process has ended.
+        """Release a participant once it holds nothing and has acknowledged so often, or once its process has ended.
 
         Raises:
             UsageError: it isn't invited.
         """
         self.check(participant)
         self._leaving[participant] = acknowledgements
-        self._let_go()
+        self._release_finished()
 
     def take_back(self) -> int:
-        """Take back all that participants hold whose processes have ended.
+        """Remove all holds of participants whose processes have ended.
 
         Returns:
-            How many holds they had.
+            The number of those holds.
         """
         ended = [participant for participant, process in self._processes.items() if has_ended(process)]
         for participant in ended:
             self._processes.pop(participant).close()
         self._ended.update(ended)
         holds = sum(map(self._table.release, self._ended))
-        self._let_go()
+        self._release_finished()
         return holds
 
     def check(self, participant: int) -> None:
@@ -91,7 +90,9 @@ class Guests:
             UsageError: it isn't.
         """
         if participant not in self._invited:
-            raise UsageError(f"participant must be a number that invite() gave and nobody released; got {participant}")
+            raise UsageError(
+                f"participant must be a number that invite() returned and that was not released; got {participant}"
+            )
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -99,7 +100,7 @@ class Guests:
             process.close()
         self._processes = {}
 
-    def _let_go(self) -> None:
+    def _release_finished(self) -> None:
         for participant, acknowledgements in list(self._leaving.items()):
             done = self._table.acknowledged(participant) >= acknowledgements
             empty = self._table.returned(participant) == self._table.leased(participant)

@@ -1,0 +1,196 @@
+"""Leased memory: a lease returns to its owner when the last array over it is dropped.
+
+Problem: a batch's memory must be used again, since touching new pages costs as much as filling them; but a consumer may
+keep a batch, or a view of one, for any time. Solution: a lease that ends with its last view. The mechanism is NumPy's
+`base` chain, which torch, DLPack and memoryview keep, too. Rejected: a lease that ends at the next batch, as ring
+buffers have it. It overwrites the batches that a consumer keeps.
+
+Guarantees:
+  - A region stays mapped as long as anything refers to it: its owner, a lease, or an array, tensor or memoryview over
+    either. Nothing is ever overwritten or unmapped under a live view.
+  - `released` returns the slot of each dropped lease exactly once. The last view may be dropped on any thread, in a
+    collected cycle, or while the interpreter exits: the drop takes no lock and runs no Python code.
+  - `leased` and `returned` count exactly.
+
+One thread at a time calls `released`; all else may be called from any thread. Regions never change their size; memory
+grows by another region.
+
+Private regions are for the threads of one process (`Memory.allocate`), shared ones for several processes
+(`create_region`, `open_region`). Shared memory has no name: a process maps it by its descriptor, and it is freed with
+the last process that does.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._native import Lease as Lease
+from penstock._native import Region as Region
+from penstock._native import lease as _lease
+from penstock._native import living_leases as _living_leases
+from penstock._native import open_region as _open_region
+from penstock._native import region as _region
+from penstock._native import returned_leases as _returned_leases
+from penstock._native import shared_region as _shared_region
+from penstock._os import Bell
+from penstock.errors import MessageError, UsageError
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+ALIGNMENT: Final = 64  # bytes; JAX and DLPack consumers copy arrays with less
+
+
+def leased_slots() -> int:
+    """Return the number of leases in this process now: 0 when every batch of every loader was dropped.
+
+    Example:
+        >>> memory = Memory()
+        >>> before = leased_slots()
+        >>> lease = memory.lease(memory.allocate(64), slot=0)
+        >>> leased_slots() - before
+        1
+    """
+    return _living_leases()
+
+
+def aligned(size_bytes: int) -> int:
+    """Return the size rounded up to a multiple of 64 bytes, so that the bytes after it are aligned.
+
+    Example:
+        >>> aligned(65)
+        128
+    """
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def array_over(
+    memory: Region | Lease,
+    shape: Sequence[int],
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    start_bytes: int = 0,
+) -> NDArray[ScalarT]:
+    """Return a writable C-ordered array over memory, without a copy; it, and every view of it, keeps `memory` alive.
+
+    Args:
+        memory: a region or a lease.
+        shape: the array's shape.
+        dtype: its dtype; any that holds no Python objects.
+        start_bytes: its start in `memory`; a multiple of 64 keeps it aligned.
+
+    Raises:
+        TypeError: the array doesn't fit into the memory (the text is NumPy's).
+    """
+    # NumPy takes any object with the buffer protocol; its type stubs require `memoryview`.
+    return np.ndarray(shape, dtype, cast("memoryview", memory), start_bytes)
+
+
+class Memory:
+    """Regions of memory, and the leases over them.
+
+    Args:
+        bell: rung each time a lease is returned; it is not kept alive for that. None for no bell.
+
+    Example:
+        >>> memory = Memory()
+        >>> region = memory.allocate(1024)
+        >>> batch = array_over(memory.lease(region, slot=3), (16, 16), np.float32)
+        >>> part = batch[2:4]
+        >>> del batch
+        >>> memory.released()
+        []
+        >>> del part
+        >>> memory.released()
+        [3]
+    """
+
+    __slots__ = ("_returns",)
+
+    def __init__(self, *, bell: Bell | None = None) -> None:
+        self._returns = _returned_leases(None if bell is None else bell.native)
+
+    def allocate(self, size_bytes: int, *, prefault: bool = False) -> Region:
+        """Map a new region of zeroes, aligned to at least 64 bytes.
+
+        Args:
+            size_bytes: its size.
+            prefault: touch every page now, without the GIL, so that later writes cause no page fault.
+
+        Returns:
+            The region: a writable buffer of that size.
+
+        Raises:
+            UsageError: the size is negative.
+            MemoryError: the system has no memory left.
+        """
+        if size_bytes < 0:
+            raise UsageError(f"size_bytes must not be negative; got {size_bytes!r}")
+        return _region(size_bytes, prefault)
+
+    def lease(self, region: Region, slot: int, *, start_bytes: int = 0, size_bytes: int | None = None) -> Lease:
+        """Lease a part of a region, until the lease and every array over it are dropped.
+
+        Args:
+            region: the memory.
+            slot: the number that `released` returns when the lease has ended; not negative. Leases of one slot may
+                overlap; each is returned by itself.
+            start_bytes: the lease's start in the region.
+            size_bytes: its length; None for the rest of the region.
+
+        Returns:
+            The lease: a writable buffer over that part.
+
+        Raises:
+            UsageError: the part is not inside the region, or the slot is negative.
+        """
+        size = len(region) - start_bytes if size_bytes is None else size_bytes
+        if slot < 0 or start_bytes < 0 or size < 0 or start_bytes + size > len(region):
+            raise UsageError(
+                f"a lease must be inside its region, and slot must not be negative; got slot={slot}, "
+                f"bytes [{start_bytes}, {start_bytes + size}) of a region of {len(region)} bytes"
+            )
+        return _lease(region, start_bytes, size, self._returns, slot)
+
+    def released(self) -> list[int]:
+        """Return the slots whose leases were dropped since the last call, in the order of the drops; never waits."""
+        return self._returns.take()
+
+    @property
+    def leased(self) -> int:
+        """The number of leases made so far."""
+        return self._returns.leased
+
+    @property
+    def returned(self) -> int:
+        """The number of them that were dropped."""
+        return self._returns.returned
+
+
+def create_region(size_bytes: int) -> Region:
+    """Return new shared memory. No page of it is touched yet.
+
+    Raises:
+        OSError: no descriptor or no address space is left.
+    """
+    try:
+        return _shared_region(min(size_bytes, sys.maxsize))  # the system refuses that size, too
+    except (OSError, MemoryError) as error:
+        raise OSError(
+            f"{size_bytes} bytes of shared memory need one descriptor and as much address space: {error}; raise the "
+            "limits (ulimit -n, ulimit -v), or drop arrays that you keep"
+        ) from error
+
+
+def open_region(descriptor: int) -> Region:
+    """Return the mapped shared memory of another process; the descriptor is copied.
+
+    Raises:
+        MessageError: it is no sealed shared memory.
+    """
+    try:
+        return _open_region(descriptor)
+    except (ValueError, OSError, MemoryError) as error:
+        raise MessageError(f"the descriptor must be that of a shared region: {error}") from error
