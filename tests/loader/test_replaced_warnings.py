@@ -80,3 +80,21 @@ def test_what_is_no_error() -> None:
     with ps.Loader(dataset.batch(4)) as loader:
         loader.load_state_dict(state)
         assert (before, list(loader)) == ([[0, 1, 2, 3], [4, 5, 6, 7]], [])
+
+
+def decode_or_end(number: int) -> int:
+    """Return a number; raise another error for one of them."""
+    if number == 14:
+        raise LookupError("no such record")
+    return number
+
+
+@pytest.mark.parametrize("place", PLACES[:3], ids=IDS[:3])
+def test_an_element_that_is_computed_again_counts_once(place: dict[str, Any]) -> None:
+    """Where a later element of the batch raises, the consumer computes the batch again, and replaces the same ones."""
+    dataset = ps.range(16, seed=1).map(decode, on_error=ps.Substitute(50)).map(decode_or_end).batch(16)
+    with ps.Loader(dataset, **place) as loader:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no such record"):
+                next(iter(loader))
+        assert loader.stats()["substituted"] == len(loader.replaced())

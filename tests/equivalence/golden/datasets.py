@@ -165,6 +165,7 @@ ORDERS: Final[Mapping[str, Make]] = {
     "balance": lambda _: _numbers(14).balance(["cat"] * 9 + ["dog"] * 3 + ["owl"] * 2).batch(3),
     "slices": lambda _: _numbers().shuffle()[::2][1:][::-1].batch(4),
     "repeat": lambda _: _numbers(7).shuffle().repeat(3).batch(4),
+    "slice of a repeat": lambda _: _numbers(7).shuffle().repeat(3)[2:17].batch(4),
     "repeat the same": lambda _: _numbers(7).shuffle().random_map(with_seed, rng="seed").repeat(2, reshuffle=False),
     "repeat without end": lambda _: _kept(9).repeat().batch(4).limit(7),
     "epoch": lambda _: _numbers().shuffle().random_map(with_seed, rng="seed").epoch(3).batch(4),
@@ -196,6 +197,9 @@ ELEMENTS: Final[Mapping[str, Make]] = {
     "origin of batches": lambda _: _numbers().shuffle().batch(4, remainder="pad").map_with_origin(with_origin),
     "origin of unbatched rows": lambda _: (
         _numbers().shuffle().batch(4).map(double).unbatch().map_with_origin(with_origin).batch(5)
+    ),
+    "origin of padded rows": lambda _: (
+        _numbers().shuffle().batch(6, remainder="pad").map(double).unbatch().map_with_origin(with_origin).batch(5)
     ),
     "filter": lambda _: _kept().batch(4),
     "filter of a shuffle": lambda _: _numbers(40).shuffle().filter(is_kept).random_map(draws).batch(6),

@@ -347,3 +347,16 @@ def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
     if LATE in batch and "PENSTOCK_TEST_WORKER" in os.environ:
         raise OSError("only here")
     return {"batch": batch, "by": os.getpid()}
+
+
+DEADLY_BEFORE = 12
+
+
+def kills_itself_at_two(number: int) -> int:
+    """Die of two numbers."""
+    return kills_itself(DEADLY if number == DEADLY_BEFORE else number)
+
+
+def large_row_and_process(number: int) -> dict[str, Any]:
+    """Return a large row, and the process that has computed it."""
+    return {"row": large_row(number), "process": os.getpid()}

@@ -1,6 +1,7 @@
 """What processes compute, hand to each other and to the consumer: merges, steps above a batch, elements in order."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,32 @@ def test_what_does_not_fit_gets_more_room(dataset: ps.Dataset, monkeypatch: pyte
     with processes(dataset) as loader:
         for _ in range(2):
             assert [digest(element) for element in loader] == expected
+
+
+def test_memory_that_was_too_small_is_larger_for_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first epoch processes compute all batches: the consumer is left none."""
+    monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
+    with processes(ps.range(40).map(functions.large_row_and_process).batch(4, merge=list)) as loader:
+        for epoch in range(2):
+            found = [row["process"] for rows in map(_last, loader) for row in rows]
+            assert len(found) == 10
+            assert not epoch or os.getpid() not in found
+
+
+def _last(batch: list[Any]) -> list[Any]:
+    return batch[-1:]
+
+
+def test_memory_of_batches_that_were_kept_is_given_back() -> None:
+    """An epoch whose batches are all kept takes memory for each; the next one gives it back to the system."""
+    dataset = ps.range(800).map(functions.large_row).batch(40)
+    with processes(dataset, 1) as loader:
+        with warnings.catch_warnings(action="ignore"):
+            kept = list(loader)
+        assert shared_bytes() > 70_000_000
+        kept.clear()
+        assert sum(len(batch) for batch in loader) == 800
+        assert shared_bytes() < 30_000_000
 
 
 def test_processes_share_the_source() -> None:

@@ -52,6 +52,13 @@ def test_the_deadly_row_is_named(name: str, batch_size: int) -> None:
         assert len(list(loader)) == -(-700 // batch_size) - step - 1
 
 
+def test_of_two_crashing_rows_the_first_is_named() -> None:
+    """In whatever order processes come to them: the batch fails at the row at which it fails without workers."""
+    dataset = ps.range(60).map(functions.kills_itself_at_two).batch(60)
+    with processes(dataset, 1) as loader, pytest.raises(WorkerError, match=rf"row {functions.DEADLY_BEFORE} of step 0"):
+        list(loader)
+
+
 def test_a_shuffled_record_is_named() -> None:
     """The position is the one in the pass, the key the record's own, as the source describes it."""
     numbers = {"number": np.arange(100)}

@@ -1,0 +1,69 @@
+"""A consumer's patience: when it warns of the work that it waits for, and when it raises."""
+
+import logging
+
+import pytest
+
+from penstock._runtime import _stalls
+from penstock._runtime._stalls import STALL_SECONDS, Patience, Stall
+from penstock.errors import WorkerError
+
+BEGAN = 1000.0
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture(name="clock")
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock of all waits."""
+    clock = Clock()
+    monkeypatch.setattr(_stalls, "monotonic", clock)
+    return clock
+
+
+def work_since(since: float) -> Stall:
+    """Return the work of a worker that began at some time."""
+    return Stall("worker 3", since, lambda: "some rows")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> int:
+    """Return how many warnings there are."""
+    return sum(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_work_that_began_before_the_wait_is_measured_from_the_wait(clock: Clock) -> None:
+    """A consumer that comes late gives the worker as long as one that has waited all the time."""
+    patience = Patience(lambda: work_since(BEGAN - 500), timeout=5.0)
+    clock.now = BEGAN + 4.5
+    patience.look()
+    assert patience.seconds_left() == pytest.approx(0.5)
+    clock.now = BEGAN + 5
+    with pytest.raises(WorkerError, match=r"worker 3 was at the same work for longer than timeout=5.0 seconds"):
+        patience.look()
+
+
+def test_work_that_began_within_the_wait_is_measured_from_its_own_begin(clock: Clock) -> None:
+    """Worker after worker may take its time, however long the consumer waits for all of them."""
+    patience = Patience(lambda: work_since(clock.now - 2), timeout=5.0)
+    for seconds in range(5, 50, 5):
+        clock.now = BEGAN + seconds
+        patience.look()
+
+
+def test_one_wait_logs_one_warning(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """The first threshold logs the work that is waited for; the same wait doesn't do so again."""
+    patience = Patience(lambda: work_since(BEGAN), timeout=None)
+    for times in range(1, 5):
+        clock.now = BEGAN + times * STALL_SECONDS
+        patience.look()
+        assert warnings_of(caplog) == 1
+    assert patience.seconds_left() is None
