@@ -221,14 +221,14 @@ GRAPH: Final = (
         "_graph/_locate.py",
         "np.minimum(batches * node.size + rows, last)",
         "batches * node.size + rows",
-        (PAIRS, "graph/test_nested_rows.py"),
+        (GOLDEN,),
     ),
     Mutant(
         "rewrite: a fixed order below a repeat returns each epoch",
         "_graph/_rewrite.py",
         "cycle * repeat.passes if repeat.reshuffle else cycle",
         "cycle",
-        ("graph/test_rewrite.py", "dataset/test_order.py"),
+        (GOLDEN,),
     ),
     Mutant(
         "rewrite: a part's split is another one in a mixture",

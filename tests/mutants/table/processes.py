@@ -17,13 +17,6 @@ PROCESSES: Final = (
         ),
     ),
     Mutant(
-        "job table: a worker that prepares itself counts as computing",
-        "_runtime/_job_table.py",
-        "if busy_with != _COMPUTING:",
-        "if not busy_with:",
-        ("workers/processes/trouble/test_timeout.py",),
-    ),
-    Mutant(
         "job table: a row that isn't known is row -1",
         "_runtime/_job_table.py",
         "None if row == _UNKNOWN else row",
@@ -38,20 +31,7 @@ PROCESSES: Final = (
         "_runtime/_process_scheduler.py",
         "self._job_table.forget_worker(number)",
         "pass",
-        (
-            "workers/processes/trouble/test_deaths.py",
-            "workers/processes/trouble/test_deadly.py",
-        ),
-    ),
-    Mutant(
-        "processes: a death is charged to the slot's next job",
-        "_runtime/_process_scheduler.py",
-        "armed is not None and armed.number == at.job",
-        "armed is not None",
-        (
-            "workers/processes/trouble/test_deaths.py",
-            "workers/processes/trouble/test_deadly.py",
-        ),
+        ("workers/processes/trouble/test_timeout.py",),
     ),
     Mutant(
         "processes: a row that kills alone is tried as often as others",
@@ -65,7 +45,7 @@ PROCESSES: Final = (
         "_runtime/_process_scheduler.py",
         "(at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0)",
         "(at.step or 0, at.row or 0) > (known[0].step or 0, known[0].row or 0)",
-        ("workers/processes/trouble/test_deadly.py",),
+        ("workers/processes/trouble/test_deadly.py::test_of_two_crashing_rows_the_first_is_named",),
     ),
     Mutant(
         "processes: a crashing block counts as computed",
@@ -79,21 +59,14 @@ PROCESSES: Final = (
         "_runtime/_process_scheduler.py",
         "max(self._room_bytes, 2 * self._job_table.needed(slot))",
         "self._room_bytes",
-        ("workers/processes/test_merging.py", "workers/processes/test_small_shm.py"),
+        ("workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",),
     ),
     Mutant(
-        "processes: idle memory is shared with workers for ever",
-        "_runtime/_process_scheduler.py",
-        "self._processes.unshare(number)",
-        "pass",
-        ("workers/processes/test_descriptors.py", "workers/processes/test_processes.py"),
-    ),
-    Mutant(
-        "processes: descriptors of a discarded region are asked for",
+        "processes: idle memory that is too small is used again",
         "_runtime/_process_scheduler.py",
         "len(idle[-1]) < size",
         "len(idle[-1]) > size",
-        ("workers/processes/test_merging.py", "workers/processes/test_small_shm.py"),
+        ("workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",),
     ),
     Mutant(
         "worker: a block that killed one is computed at once",

@@ -116,14 +116,14 @@ SCHEDULER: Final = (
         "_runtime/_stalls.py",
         "self._began if stall is None else max(self._began, stall.since)",
         "self._began if stall is None else stall.since",
-        ("loader/test_stalls.py",),
+        ("runtime/test_patience.py",),
     ),
     Mutant(
         "stalls: the same wait is warned of again",
         "_runtime/_stalls.py",
         "self._has_warned = True",
         "self._has_warned = False",
-        ("loader/test_stalls.py",),
+        ("runtime/test_patience.py",),
     ),
     Mutant(
         "memory: a region that is too small is used again",
@@ -137,7 +137,7 @@ SCHEDULER: Final = (
         "_runtime/_region_pool.py",
         "max(len(self._idle) - self.most_idle, 0)",
         "0",
-        ("runtime/test_memory.py", "workers/processes/test_descriptors.py"),
+        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
     ),
     Mutant(
         "fold: a restart begins where the epoch began",
@@ -161,18 +161,11 @@ SCHEDULER: Final = (
         ("loader/test_folds_ahead.py", "loader/test_lifecycle.py"),
     ),
     Mutant(
-        "collate jobs: a batch that was left out counts as delivered",
+        "collate jobs: a restart begins where the stream was opened",
         "_runtime/_collate_stream.py",
         "self._step_range.after(0 if is_left_out else 1, made.token)",
-        "self._step_range.after(1, made.token)",
+        "self._step_range",
         ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py", "equivalence/test_algebra.py"),
-    ),
-    Mutant(
-        "collate jobs: a restart keeps what the old fold gave",
-        "_runtime/_collate_stream.py",
-        "self._waiting.clear()",
-        "pass",
-        ("workers/test_rows_above_folds.py", "equivalence/test_folds_above_batches.py"),
     ),
     Mutant(
         "collate jobs: the rows of a batch begin one row late",
@@ -186,7 +179,7 @@ SCHEDULER: Final = (
         "_runtime/_recorder.py",
         "if identity in self._events:",
         "if False:",
-        ("graph/test_on_error.py", "loader/test_replaced_warnings.py", "loader/test_user_errors.py"),
+        ("loader/test_replaced_warnings.py::test_an_element_that_is_computed_again_counts_once",),
     ),
     Mutant(
         "recorder: an element's own substitution counts against its budget",
