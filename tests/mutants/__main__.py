@@ -1,4 +1,4 @@
-"""Plants faults in a copy of the tree, one at a time, and says which of them no test catches.
+"""Plants faults in a copy of the tree, one at a time, and lists those that no test catches.
 
     python -m tests.mutants                     all of them; some minutes
     python -m tests.mutants 'ring*' '*seed*'    those with such names
@@ -33,7 +33,7 @@ _FIRST_FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
-    """What the tests say."""
+    """The result of a mutant's tests."""
 
     verdict: str
     """Whether they "pass", "fail", "hang" or are "broken": can't be collected."""
@@ -80,17 +80,17 @@ def _outcome(status: int | None, text: str, seconds: float) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant the mutants and print what became of each; return the exit status."""
+    """Plant the mutants and print the verdict on each; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="patterns of names; all mutants by default")
-    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--list", action="store_true", help="list the mutants, and run nothing")
     parser.add_argument("--no-baseline", action="store_true", help="don't run the tests without a fault first")
     options = parser.parse_args(arguments)
     chosen = [each for each in MUTANTS if not options.names or any(fnmatch(each.name, name) for name in options.names)]
     if not chosen:
-        parser.error("no mutant has such a name; --list says what there is")
+        parser.error("no mutant has such a name; see --list")
     if options.list:
         _say(*(f"{each.name}: {each.file}: {' '.join(each.tests)}" for each in chosen))
         return 0

@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     """A fault, and the tests that must catch it."""
 
     name: str
-    """What is wrong, in a few words."""
+    """The fault, in a few words."""
     file: str
     """Where the text is, below the package."""
     old: str
@@ -58,8 +58,7 @@ def place_of(mutant: Mutant, root: Path = CHECKOUT) -> Place:
         raise UnplantableError(
             f"the mutant {mutant.name!r} needs its text once in {mutant.file}, or else once in the package; it is in "
             f"{places}: {mutant.old!r}. Where the code was reworded, set `old` in tests/mutants/table to the line "
-            "that now does the same, and `new` to the same fault in it; where what could go wrong is gone, remove the "
-            "mutant."
+            "that now does the same, and `new` to the same fault in it; where it can't occur any more, remove it."
         )
     return found[0]
 
@@ -102,7 +101,7 @@ def _places(pattern: re.Pattern[str], files: list[Path]) -> Iterator[Place]:
 
 
 def copy_tree(folder: Path) -> None:
-    """Copy what the tests need into an empty folder, the native module that was built in place included."""
+    """Copy the source, the tests and the native module that was built in place into an empty folder."""
     for name in _COPIED:
         if (CHECKOUT / name).is_dir():
             shutil.copytree(CHECKOUT / name, folder / name, ignore=_NEVER_COPIED)

@@ -1,1 +1,1 @@
-"""Golden records of what the public verbs yield, and of the states, fingerprints and seeds that belong to it."""
+"""Golden records of the batches that the public verbs yield, and of their states, fingerprints and seeds."""

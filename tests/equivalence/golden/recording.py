@@ -1,9 +1,9 @@
-"""What is recorded of a golden dataset, and how it is read from a loader.
+"""Records of the golden datasets, made and read by loaders.
 
 A record holds, for each dataset and each of its ranks: a digest of every batch of two epochs (structure, types, dtypes,
 shapes and bytes), the first batch as text, and the states after some numbers of batches, as they are in JSON. It holds
 the dataset's fingerprint and length, and the origins of some rows, seeds included. `Resume` records hold the states
-that were loaded into other datasets or ranks, what came then, and a state taken after that. The files of an index and
+that were loaded into other datasets or ranks, the batches after that, and a state among them. The files of an index and
 of a cache are recorded, too.
 
 The NumPy version in a state is replaced, and the parts of a fingerprint that cover byte code are compared only under
@@ -76,7 +76,7 @@ def record_dataset(name: str, folder: Path, **place: Any) -> Record:
 
 
 def shards_of(name: str) -> dict[str, ps.Shard]:
-    """Return the ranks on which a dataset is recorded, by what they are called in the record."""
+    """Return the ranks on which a dataset is recorded, by their names in the record."""
     count = RANKS.get(name, 1)
     shards = [ps.Shard(0, 1), *(ps.Shard(rank, count, uneven=True) for rank in range(count) if count > 1)]
     return {f"{shard.rank} of {shard.count}": shard for shard in shards}
@@ -100,7 +100,7 @@ def origins_of(dataset: ps.Dataset) -> dict[str, Any]:
 
 
 def _record_rank(dataset: ps.Dataset, shard: ps.Shard, place: Mapping[str, Any]) -> Record:
-    """Return what one rank is given, and its states: at the start, within each epoch, and between them."""
+    """Return one rank's batches and states: at the start, within each epoch, and between them."""
     epochs: list[list[str]] = []
     states: Record = {}
     first = ""
@@ -119,7 +119,7 @@ def _record_rank(dataset: ps.Dataset, shard: ps.Shard, place: Mapping[str, Any])
 
 
 def record_resume(name: str, folder: Path) -> Record:
-    """Return the states that are saved, and what follows after they were loaded by other ranks or a changed dataset."""
+    """Return the saved states, and the batches of other ranks, or of a changed dataset, that loaded them."""
     resume = RESUMES[name]
     dataset = DATASETS[resume.saved](folder)
     saved: list[Record] = []
@@ -133,7 +133,7 @@ def record_resume(name: str, folder: Path) -> Record:
 
 
 def continue_on(resume: Resume, saved: list[Record], folder: Path, *, with_code: bool = True) -> list[Record]:
-    """Return what each rank is given once the states are loaded: the rest of an epoch with a state, and another."""
+    """Return each rank's batches once the states are loaded: the rest of an epoch with a state, and another epoch."""
     dataset = DATASETS[resume.loaded](folder)
     found: list[Record] = []
     for rank in range(resume.ranks):

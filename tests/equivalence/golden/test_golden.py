@@ -1,4 +1,4 @@
-"""What this version yields, and the states that it saves and loads, equal the golden records."""
+"""Batches, fingerprints and states of this version equal the golden records."""
 
 import base64
 import itertools
@@ -51,7 +51,7 @@ def test_each_dataset_has_a_record() -> None:
 
 
 def test_each_verb_is_in_a_dataset() -> None:
-    """A public verb that no golden dataset uses would be free to change what it yields."""
+    """A public verb that no golden dataset uses would be free to yield other bytes."""
     text = Path(__file__).with_name("datasets.py").read_text()
     used = set(re.findall(r"\.(\w+)\(", text)) | {"__getitem__"}
     assert used >= set(VERBS)
@@ -122,14 +122,14 @@ def test_a_state_with_later_batches_gives_the_others(folder: Path, *, ordered: b
 @pytest.mark.parametrize("name", IN_THREADS)
 @pytest.mark.filterwarnings("ignore:.*read again")
 def test_threads_give_the_recorded_batches(name: str, folder: Path) -> None:
-    """What two threads compute equals the record, from the start and after a recorded state."""
+    """Batches of two threads equal the record, from the start and after a recorded state."""
     check_place(name, folder, {"num_workers": 2, "workers": "threads"})
 
 
 @NEED_MEMFD
 @pytest.mark.filterwarnings("ignore:.*read again")
 def test_processes_give_the_recorded_batches(folder: Path) -> None:
-    """What worker processes compute equals the record, from the start and after a recorded state."""
+    """Batches of worker processes equal the record, from the start and after a recorded state."""
     with ps.Loader(ps.range(8).batch(2), num_workers=2, workers="processes") as owner:
         for name in IN_PROCESSES:
             check_place(name, folder, {"workers": owner})
@@ -138,7 +138,7 @@ def test_processes_give_the_recorded_batches(folder: Path) -> None:
 @NEED_MEMFD
 @pytest.mark.parametrize("name", ISOLATED)
 def test_isolated_loaders_give_the_recorded_batches(name: str, folder: Path) -> None:
-    """What an isolated loader delivers equals the record, from the start and after a recorded state."""
+    """Batches of an isolated loader equal the record, from the start and after a recorded state."""
     check_place(name, folder, {"isolated": True})
 
 
@@ -153,7 +153,7 @@ def check_place(name: str, folder: Path, place: dict[str, Any]) -> None:
 
 
 def check_rest(loader: ps.Loader[Any], name: str, rank: str, delivered: int, state: Any) -> None:
-    """Compare what a loader gives after a state with what the record has after so many batches."""
+    """Compare the batches after a state with those of the record after so many batches."""
     epochs: list[list[str]] = RECORDS["datasets"][name]["ranks"][rank]["epochs"]
     load(loader, [usable(state, loader, with_code=WITH_CODE)])
     assert comparable(state_of(loader), with_code=WITH_CODE) == comparable(state, with_code=WITH_CODE)

@@ -1,7 +1,7 @@
-"""The table of mutants, by what they are faults of.
+"""The table of mutants, one module for each part of the package.
 
-To add one: a realistic fault in code whose text is short and stands once in its file, and the tests that must
-notice it, of a few seconds together. The text is what the line means, without comments, so that it survives a rewording
+To add one: a realistic fault in code whose text is short and occurs once in its file, and the tests that must notice
+it, of a few seconds together. The text is the code that matters, without comments, so that it survives a rewording
 around it. Where no test notices, write one.
 """
 

@@ -28,7 +28,7 @@ GRAPH: Final = (
         ("failures/test_writing.py",),
     ),
     Mutant(
-        "blocks: what is kept is numbered without the filter below",
+        "blocks: kept elements are numbered without the filter below",
         "_graph/_blocks.py",
         "chosen if below.kept is None else below.kept[chosen]",
         "chosen",
@@ -154,14 +154,14 @@ GRAPH: Final = (
         (GOLDEN,),
     ),
     Mutant(
-        "fingerprint: parts are told apart without their names",
+        "fingerprint: the names of parts don't count",
         "_graph/_fingerprint.py",
         'own.append(f"part {name} {len(others)}")',
         'own.append(f"part {len(others)}")',
         (GOLDEN,),
     ),
     Mutant(
-        "fingerprint: what functions hold counts as their code",
+        "fingerprint: held values count as code",
         "_graph/_fingerprint.py",
         "code_identity(function, with_state=False)",
         "code_identity(function)",

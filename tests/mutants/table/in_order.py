@@ -1,4 +1,4 @@
-"""Mutants of what is read in order."""
+"""Mutants of datasets that are read in order."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ IN_ORDER: Final = (
         (STATES,),
     ),
     Mutant(
-        "filter: what was left out counts as all that was read",
+        "filter: the count of dropped elements includes the kept ones",
         "_graph/_streaming/_each.py",
         "len(kept), len(chunk.elements) - len(kept))",
         "len(kept), len(chunk.elements))",

@@ -14,7 +14,7 @@ LOADER: Final = (
         ("loader/test_signal_handlers.py",),
     ),
     Mutant(
-        "iterator: after an interrupt the stream goes on where it was",
+        "iterator: after an interrupt the stream is not reopened",
         "_loader/_iterator.py",
         "self._interrupted = True",
         "self._interrupted = False",
@@ -42,7 +42,7 @@ LOADER: Final = (
         ("loader/test_lifecycle.py",),
     ),
     Mutant(
-        "progress: after a break the epoch goes on",
+        "progress: after a break the epoch continues",
         "_loader/_progress.py",
         "last is not None and (position or reached.ahead)",
         "last is not None and reached.ahead",
@@ -112,14 +112,14 @@ LOADER: Final = (
         ("loader/placing/test_placed.py",),
     ),
     Mutant(
-        "turns: who waits for the end of a turn isn't woken",
+        "placement thread: the consumer isn't woken at the end of a turn",
         "_loader/_turns.py",
         "self.is_over = True\n self._thread.bell.ring()",
         "self.is_over = True",
         ("loader/placing/test_in_turns.py",),
     ),
     Mutant(
-        "turns: a turn that was taken back is done all the same",
+        "placement thread: a revoked turn runs all the same",
         "_loader/_turns.py",
         "if self._removes(_BEGIN):\n self._work()",
         "if self._removes(_BEGIN) or True:\n            self._work()",

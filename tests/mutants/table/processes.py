@@ -124,7 +124,7 @@ PROCESSES: Final = (
         ("workers/processes/test_descriptors.py",),
     ),
     Mutant(
-        "worker: the turn to merge isn't given back",
+        "worker: the semaphore of merges isn't released",
         "_runtime/_file_semaphore.py",
         "fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._turn)",
         "pass",
@@ -218,7 +218,7 @@ PROCESSES: Final = (
         ),
     ),
     Mutant(
-        "fork server: a worker's end isn't told",
+        "fork server: a worker's exit code isn't sent",
         "_processes/_fork_server/_server.py",
         "self._tell(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])",
         "pass",
@@ -295,7 +295,7 @@ PROCESSES: Final = (
         ("loader/isolated/test_errors.py",),
     ),
     Mutant(
-        "isolated: memory that the trainer refers to is lent again",
+        "isolated: memory that the trainer refers to is used again",
         "_runtime/_shared_output.py",
         "if not self._sender.holds(slot)",
         "if self._sender.holds(slot)",

@@ -35,7 +35,7 @@ SCHEDULER: Final = (
         ("loader/test_user_errors.py",),
     ),
     Mutant(
-        "scheduler: what waits for the lock waits for the next holder",
+        "scheduler: a postponed action waits for the next owner",
         "_runtime/_scheduler.py",
         "finally:\n self._run_waiting()",
         "finally:\n                pass",
@@ -70,7 +70,7 @@ SCHEDULER: Final = (
         ("runtime/test_scheduler.py", "loader/test_lifecycle.py"),
     ),
     Mutant(
-        "queue: who waits isn't woken when another thread closes",
+        "queue: the consumer isn't woken when another thread closes",
         "_runtime/_queue.py",
         "self._client.listener.ring()",
         "pass",
@@ -105,7 +105,7 @@ SCHEDULER: Final = (
         ("loader/test_unordered.py",),
     ),
     Mutant(
-        "threads: what takes a deadly row's place is not looked at",
+        "threads: a crashing substitute is tried again and again",
         "_runtime/_threads.py",
         "at in self._client.deadly or not may_be",
         "not may_be",
@@ -147,7 +147,7 @@ SCHEDULER: Final = (
         ("loader/test_folds_ahead.py", "failures/test_going_on.py", "equivalence/test_folds_above_batches.py"),
     ),
     Mutant(
-        "fold: what filters left out is counted with each batch again",
+        "fold: dropped elements are counted with each batch again",
         "_runtime/_fold_thread.py",
         "self._filtered.clear()",
         "pass",
@@ -175,7 +175,7 @@ SCHEDULER: Final = (
         ("workers/test_rows_above_folds.py", "workers/processes/test_collate_jobs.py"),
     ),
     Mutant(
-        "recorder: an event that is told twice counts twice",
+        "recorder: an event that is reported twice counts twice",
         "_runtime/_recorder.py",
         "if identity in self._events:",
         "if False:",
