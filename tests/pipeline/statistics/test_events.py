@@ -1,54 +1,55 @@
-"""An observer gets every event; one that raises is logged once and removed."""
+"""An observer gets the events of each stage; one that raises is logged once and removed, and the pipeline continues."""
 
 import logging
 
 import pytest
 
-from penstock.pipeline import ItemDropped, ItemsDone, StageEnded, StageStarted
-from penstock.pipeline._events import StageEvent, guarded
+from penstock.pipeline import ItemDropped, ItemsDone, PipelineBuilder, StageEnded, StageStarted
 
-EVENTS: list[StageEvent] = [
-    StageStarted("decode", "sync", 2),
-    ItemsDone("decode", 8, 1, 0.25),
-    ItemDropped("decode", "'a.jpg'", ValueError("truncated")),
-    StageEnded("decode"),
-]
+Event = StageStarted | ItemsDone | ItemDropped | StageEnded
 
 
-def test_an_observer_gets_every_event_in_order() -> None:
-    """A guarded observer gets the events themselves, one after the other."""
-    received: list[StageEvent] = []
-    observe = guarded(received.append)
-    for event in EVENTS:
-        observe(event)
-    assert received == EVENTS
+def parsing() -> PipelineBuilder:
+    """Return a pipeline that parses three texts and fails on one of them."""
+    return PipelineBuilder().add_source(["1", "x", "3"]).pipe(int, name="parse").add_sink()
+
+
+def test_an_observer_gets_the_events_of_each_stage() -> None:
+    """A stage starts, reports its calls and dropped items, and ends, in each pass."""
+    received: list[Event] = []
+    with parsing().build(num_threads=1, max_failures=1, observer=received.append).auto_stop() as pipeline:
+        for _ in range(2):
+            assert list(pipeline) == [1, 3]
+            pipeline.stop()
+            of_stage = [event for event in received if event.stage == "parse"]
+            received.clear()
+            assert of_stage[0] == StageStarted("parse", "sync", 1)
+            assert isinstance(of_stage[-1], StageEnded)
+            assert of_stage[-1].failure is None
+            done = [event for event in of_stage if isinstance(event, ItemsDone)]
+            assert (sum(event.items for event in done), sum(event.failures for event in done)) == (2, 1)
+            assert all(event.seconds > 0 for event in done)
+            (dropped,) = (event for event in of_stage if isinstance(event, ItemDropped))
+            assert (dropped.item, type(dropped.error)) == ("'x'", ValueError)
+            assert len(of_stage) == len(done) + 3
 
 
 def test_an_observer_that_raises_is_logged_once_and_removed(caplog: pytest.LogCaptureFixture) -> None:
     """Its exception goes to the log with the event that it failed on, and it is not called again."""
-    received: list[StageEvent] = []
+    received: list[Event] = []
 
-    def raises(event: StageEvent) -> None:
+    def raises(event: Event) -> None:
         received.append(event)
         if len(received) == 2:
             raise LookupError("no such counter")
 
-    observe = guarded(raises)
     with caplog.at_level(logging.ERROR, "penstock"):
-        for event in [*EVENTS, *EVENTS]:
-            observe(event)
-    assert received == EVENTS[:2]
+        pipeline = parsing().build(num_threads=1, max_failures=1, observer=raises)
+        for _ in range(2):
+            assert list(pipeline) == [1, 3]
+        pipeline.stop()
+    assert len(received) == 2
     (record,) = caplog.records
     assert record.name == "penstock"
-    assert "ItemsDone(stage='decode'" in record.getMessage()
+    assert repr(received[1]) in record.getMessage()
     assert "LookupError: no such counter" in caplog.text
-
-
-def test_ctrl_c_passes_through_an_observer() -> None:
-    """KeyboardInterrupt inside an observer is not the observer's failure."""
-
-    def interrupted(_: StageEvent) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        guarded(interrupted)(EVENTS[0])

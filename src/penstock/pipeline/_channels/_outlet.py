@@ -343,7 +343,7 @@ class Outlet:
             wake()
 
     def _put_some(self, items: list[object], start: int) -> int:
-        """Return the position of the first item left, after putting those from `start` on for which there is room."""
+        """Return the index of the first item left, after putting those from `start` on for which there is room."""
         before = start
         if self._max_bytes is None:
             count = max(self.limit - len(self._items), 0)

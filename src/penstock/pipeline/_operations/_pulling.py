@@ -8,8 +8,7 @@ per item.
 The solution: a thread pulls as many items as the next stage has room for, in one call (`Pulled`). As the room of a
 channel follows time, such a call takes about a millisecond for cheap items, and has a single item of slow ones. Should
 a call turn out slow, its items reach the loop one by one (see `_threads`). An iterator is always closed in a thread,
-whether it ended, failed or was stopped. An iterator that the user passed as the source is not closed, so that the
-next pass can continue it.
+whether it ended, failed or was stopped; only an iterator that the user passed as the source is the user's to close.
 
 A source pulls in a thread of its own: one that waits for data must not occupy a thread that functions need.
 

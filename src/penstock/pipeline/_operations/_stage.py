@@ -168,10 +168,10 @@ class RunningStage(ABC):
     async def _put_results(self, results: list[object]) -> None:
         """Put out results in order; each failure among them is counted when its turn comes."""
         start = 0
-        for position, result in enumerate(results):
+        for index, result in enumerate(results):
             if type(result) is Failed:
-                await self._put(results[start:position])
-                start = position + 1
+                await self._put(results[start:index])
+                start = index + 1
                 self.drop_or_raise(result)
         await self._put(results[start:])
 
