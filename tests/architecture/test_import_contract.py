@@ -13,6 +13,7 @@ PLANTED = {
     "upwards": ("errors.py", "import penstock._seeds", "Imports point down"),
     "unlisted module": ("_helpers.py", "", "Imports point down"),
     "native": ("_seeds.py", "import penstock._native", "Only its wrappers touch the native module"),
+    "pipeline": ("_seeds.py", "def f():\n    import penstock.pipeline", "The core stands without the pipeline"),
     "framework": ("_seeds.py", "def f():\n    import torch", "The core imports no framework"),
 }
 

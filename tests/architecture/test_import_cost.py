@@ -31,6 +31,7 @@ NOT_AT_ONCE = {
     "penstock._plan._explain",
     "penstock._runtime",
     "penstock._storage._disk_cache",
+    "penstock.pipeline",
     "penstock.sources._files",
     "random",
     "tempfile",

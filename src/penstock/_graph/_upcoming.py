@@ -52,7 +52,14 @@ class Upcoming(NamedTuple):
 
 def awaits(node: Node) -> bool:
     """Return whether a node has records of async sources below it."""
-    return any(isinstance(step, Read) and isinstance(step.source, AwaitedSource) for step in walk(node))
+    return any(True for _ in awaited_sources(node))
+
+
+def awaited_sources(node: Node) -> Iterator[AwaitedSource]:
+    """Yield the async sources below a node, outermost first; one that is read in several places comes several times."""
+    for step in walk(node):
+        if isinstance(step, Read) and isinstance(step.source, AwaitedSource):
+            yield step.source
 
 
 def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upcoming]:

@@ -27,7 +27,7 @@ from penstock._runtime._pickle_buffers import joined
 from penstock.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch import BlockRecords
 
 
 class Given(NamedTuple):

@@ -1,22 +1,39 @@
-"""Ordered folds ahead of the consumer: what takes elements in order runs in a background thread, on the engine.
+"""Batches of a dataset that is read in order, folded ahead of the consumer by a thread.
 
-Batches come in chunks, each with the token after it and with what filters left out before it, so that whatever is
-counted at the consumer's side is exactly what was handed out. A chunk is as many batches as take a millisecond or two,
-at least one, and of a stream one; `prefetch` chunks wait at most.
+The steps that are read in order (`filter`, `pack`, `window_shuffle`, streams) must run one element after the other. So
+they run in one thread, which puts its batches into a bounded queue while the consumer trains. Workers compute the
+blocks below the fold, and, in `_collate_stream`, the steps above it.
+
+Each batch comes with the token after it and with the counts of the elements that filters left out before it. The
+consumer applies both when it takes the batch. So the state and the statistics speak of the batches that were delivered,
+and of none that still wait in the queue.
+
+Batches pass through the queue in chunks. One crossing between threads costs tens of microseconds, more than many folds
+take, so a chunk holds as many batches as are made within 2 ms, and at least one. A chunk of a stream holds one batch: a
+stream may pause before its next element, and must not hold back a batch that is complete. `prefetch` chunks wait at
+most; where workers collate, one, since batches that were taken wait for the workers, too.
+
+The thread is no pipeline of `penstock.pipeline`: a queue with one writer and one reader needs no event loop, which
+costs milliseconds to start.
 
 Guarantees:
-  - Batches before a failing one come first. Its error is raised once, in the consumer's thread; the next call makes the
-    batch again.
-  - `close` may be called anywhere and again; when it returns, the fold's thread has ended, unless a function of the
-    user's takes longer than a moment.
+  - Batches come in the order of the fold, each once. Batches before a failing one come first. Its error is raised once,
+    in the consumer's thread; the next call makes the batch again.
+  - An error that ends the fold's thread itself is raised like an error of a batch; it is never taken for an end.
+  - One thread at a time takes batches. `close` may be called in any thread, by the garbage collector, and again; it
+    wakes a consumer that waits. When it returns, the fold's thread has ended, unless a user function runs for longer
+    than two seconds: then the thread ends after that function.
+  - Ctrl-C ends a consumer's wait at once, and takes nothing.
 """
 
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
@@ -24,58 +41,60 @@ from penstock._graph._nodes import Element, Node
 from penstock._graph._streaming._build import reads_streams
 from penstock._graph._streaming._chunk import Provenance, Token, no_provenance
 from penstock._graph._streaming._collate import Collate
-from penstock._os import Bell, HeldInterrupts
+from penstock._os import Bell, DaemonThread, HeldInterrupts
 from penstock._runtime._batches import StepRange, Unit
 from penstock._runtime._client import Client
 from penstock._runtime._scheduler import Scheduler
 from penstock._runtime._stalls import Patience, Stall
 from penstock._runtime._streams import EndOfEpoch
 from penstock._runtime._threads import ThreadStreamingBatches
-from penstock.errors import InternalError, UsageError
-from penstock.pipeline._channels._outlet import Mark, Outlet
-from penstock.pipeline._config import PipelineConfig, Source
-from penstock.pipeline._engine._engine import Engine
-from penstock.pipeline._engine._probes import Probes
-from penstock.pipeline._stages import Sink
+from penstock.errors import InternalError
 
 _CHUNK_SECONDS: Final = 0.002
 _ENDLESS: Final = 1 << 62
-_PATIENCE_SECONDS: Final = 2.0
+_EXIT_SECONDS: Final = 2.0  # how long `close` waits for a user function
 
 
 class Made(NamedTuple):
-    """A batch, or what was raised instead."""
+    """A batch, or the error that was raised instead."""
 
     batch: Element
     token: Token
     filtered: tuple[tuple[Node, int, int], ...]
     provenance: Provenance
-    """As `TailRun.result` takes them."""
+    """As `CollateRun.result` takes it."""
     error: BaseException | None = None
 
 
+Chunk: TypeAlias = list[Made | None]
+"""Batches in order; the consumer puts None in place of each that it takes, so that nothing keeps it."""
+
+
 class Fold:
-    """The source of the pipeline: chunks of batches, up to the end or the first error."""
+    """Makes the chunks: batches up to the end of the epoch or the first error, which comes as the last `Made`.
+
+    Attributes:
+        thread: the identifier of the thread that makes the batches; None before it has begun.
+    """
 
     def __init__(self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None) -> None:
-        self.thread: int | None = None  # that makes the batches
+        self.thread: int | None = None
         self._filtered: list[tuple[Node, int, int]] = []
-        # A stream may pause before the next batch.
         self._chunk_seconds = 0.0 if reads_streams(client.plan.node) else _CHUNK_SECONDS
         self.inner = ThreadStreamingBatches(
             scheduler, client, step_range, replace(client.context(), filtered=self._count), collate
         )
 
-    def __iter__(self) -> Generator[list[Made]]:
+    def __iter__(self) -> Generator[Chunk]:
         self.thread = threading.get_ident()
-        made: list[Made] = []
+        made: Chunk = []
         most, began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
             while True:
                 with Caught() as caught:
                     made.append(Made(*self.inner.next(), self._counted(), self.inner.provenance))
                 if caught.error is not None:  # raised by the consumer
-                    made.append(Made(None, None, self._counted(), no_provenance(), caught.taken()))
+                    made.append(_failed(caught.taken(), self._counted()))
                     break
                 if len(made) >= most or time.perf_counter() - began >= self._chunk_seconds:
                     yield made
@@ -93,6 +112,95 @@ class Fold:
         counted = tuple(self._filtered)
         self._filtered.clear()
         return counted
+
+
+def _failed(error: BaseException, filtered: tuple[tuple[Node, int, int], ...] = ()) -> Made:
+    return Made(None, None, filtered, no_provenance(), error)
+
+
+class FoldThread:
+    """Runs a fold in a thread, with a queue of chunks for one consumer.
+
+    The thread and the consumer share no lock. Each says first what it did, and looks then: the thread appends a chunk
+    before it rings and calls `wake`; the consumer sets `wake`, or clears the bell, before it looks for a chunk.
+
+    Attributes:
+        fold: makes the chunks.
+        wake: called once, in the thread, after the next chunk has come; None for nothing.
+    """
+
+    def __init__(self, fold: Fold, max_chunks: int, bell: Bell) -> None:
+        """Start the thread.
+
+        Args:
+            fold: makes the chunks.
+            max_chunks: how many may wait, at least 1; the one that is being made counts.
+            bell: rung after each chunk.
+        """
+        self.fold = fold
+        self.wake: Callable[[], None] | None = None
+        self._max_chunks = max_chunks
+        self._bell = bell
+        self._chunks: deque[Chunk] = deque()
+        self._room = Bell()
+        self._stopped = False
+        self._process = os.getpid()
+        self._thread = DaemonThread(self._run, "penstock-fold")
+
+    @property
+    def has_chunk(self) -> bool:
+        """Whether `take` would return a chunk."""
+        return bool(self._chunks)
+
+    def take(self) -> Chunk | None:
+        """Return the next chunk, if there is one, and make room for another."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks.popleft()
+        self._room.ring()
+        return chunk
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End the thread, and wait for that, but not in the thread itself, and not in a fork, which doesn't have it."""
+        if os.getpid() != self._process:
+            return
+        self._stopped = True
+        self._room.ring()
+        self.fold.inner.give_up()  # so that it doesn't wait for workers
+        if not self._thread.is_current:
+            self._thread.wait(timeout_seconds)
+        self.wake = None
+        self._chunks.clear()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        with Caught() as caught, closing(iter(self.fold)) as chunks:
+            while self._waits_for_room():
+                chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                self._put(chunk)
+                del chunk  # so that its batches die when the consumer drops them
+        if caught.error is not None:
+            self._put([_failed(caught.taken())])
+
+    def _waits_for_room(self) -> bool:
+        """Return whether to make another chunk, once there is room for it."""
+        while not self._stopped:
+            self._room.clear()
+            if len(self._chunks) < self._max_chunks:
+                return not self._stopped
+            if not self._stopped:
+                self._room.wait()
+        return False
+
+    def _put(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._bell.ring()
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake()
 
 
 class Folding(Protocol):
@@ -159,7 +267,7 @@ class FoldedAlone:
 
 
 class FoldedStream:
-    """Elements of an ordered dataset, folded ahead; without the steps of a tail, if given."""
+    """Elements of a dataset that is read in order, folded ahead; without the steps of a suffix, if given."""
 
     def __init__(
         self, scheduler: Scheduler, client: Client, step_range: StepRange, collate: Collate | None = None
@@ -171,12 +279,9 @@ class FoldedStream:
         self._step_range = step_range
         self._collate = collate
         self._bell = Bell()
-        self._made: list[Made | None] = []
+        self._made: Chunk = []
         self._index = 0
-        self._engine: Engine | None = None
-        self._outlet: Outlet | None = None
-        self._fold: Fold | None = None
-        self._ended = False
+        self._thread: FoldThread | None = None
         self._closed = False
 
     def next(self) -> tuple[Element, Token]:
@@ -189,32 +294,26 @@ class FoldedStream:
         if self._closed:
             raise EndOfEpoch
         self._scheduler.check()
-        while self._index == len(self._made) and not self._ended:
-            self._receive(self._awaited())
-        if self._index == len(self._made):
-            failure = None if self._outlet is None else self._outlet.take_failure()
-            if failure is not None:  # of the fold itself: an end that is none
-                self._end_fold()
-                raise failure
-            self.close()
-            raise EndOfEpoch
-        return self._taken(self._made[self._index])
+        while not self._receive():
+            self._wait()
+            if self._closed:  # by another thread
+                raise EndOfEpoch
+        return self._taken()
 
-    def _awaited(self) -> object:
-        """Wait for the next chunk, or the end."""
-        outlet = self._begun()
-        found = outlet.take_now()
-        if found is not Mark.NOTHING:
-            return found
+    def _wait(self) -> None:
+        """Wait until there is a chunk, or this was closed."""
+        thread = self._begun()
         patience = Patience(self.stall, self._scheduler.timeout)
         while True:
-            with Caught(TimeoutError):  # of the outlet: what a signal's handler raises passes
-                return outlet.take(patience.seconds_left())
-            patience.look()
+            self._bell.clear()
+            if self._closed or thread.has_chunk:
+                return
+            if not self._bell.wait(patience.seconds_left()):
+                patience.look()
 
     def stall(self) -> Stall | None:
         """Return the work of the fold's thread, or of the workers that it waits for."""
-        stall, thread = self._client.stall, None if self._fold is None else self._fold.thread
+        stall, thread = self._client.stall, None if self._thread is None else self._thread.fold.thread
         if stall is not None:
             return stall()
         if thread is None:
@@ -231,54 +330,59 @@ class FoldedStream:
 
     def take_nowait(self, wake: Callable[[], None] | None = None, /) -> Made | None:
         """Return the next batch as it was made, if it is there; if not, and the fold has begun, `wake` is called."""
-        outlet = self._outlet
-        if self._closed or outlet is None or not decide(SEEN_NOW, 1):
+        thread = self._thread
+        if self._closed or thread is None or not decide(SEEN_NOW, 1):
             return None
         self._scheduler.check()
-        if not self.has_more:
-            if wake is not None:
-                outlet.forget(wake)
-            self._receive(outlet.take_now() if wake is None else outlet.take_or_wake(wake))
-        return self._taken(self._made[self._index]) if self._has_batch() else None
+        if wake is not None and not self.has_more:
+            thread.wake = wake
+        self._receive()
+        return self._taken() if self._has_batch() else None
 
     def count(self, made: Made) -> None:
-        """Count what filters left out on the way to a batch that is handed out."""
+        """Count what filters left out on the way to a batch that is delivered."""
         for counts in made.filtered:
             self._client.recorder.count_filtered(*counts)
 
-    def _taken(self, made: Made | None) -> Made:
+    def _taken(self) -> Made:
+        chunk, index = self._made, self._index
+        made = chunk[index] if index < len(chunk) else _failed(EndOfEpoch())  # closed by another thread, meanwhile
         if made is None or self._step_range.where is None:
-            raise InternalError("a batch of an ordered dataset is handed out once, with its token")
+            raise InternalError("a batch of a dataset that is read in order is delivered once, with its token")
         if made.error is not None:
             self.count(made)
-            self._closed = isinstance(made.error, EndOfEpoch)
+            self._closed = self._closed or isinstance(made.error, EndOfEpoch)
             self._end_fold()
+            del chunk
             try:
                 raise made.error
             finally:
                 del made  # the error's traceback holds this frame
-        self._made[self._index] = None  # so that the chunk doesn't keep it
+        chunk[index] = None  # so that the chunk doesn't keep it
         self._index += 1
         self._step_range = self._step_range._replace(where=self._step_range.where._replace(token=made.token))
         return made
 
-    def _receive(self, found: object) -> None:
-        if isinstance(found, list):
-            self._made, self._index = found, 0
-        else:
-            self._ended = found is not Mark.NOTHING
+    def _receive(self) -> bool:
+        """Return whether the next batch, or an error, is at hand; take the next chunk if it is needed and there."""
+        if self._index < len(self._made):
+            return True
+        chunk = None if self._thread is None else self._thread.take()
+        if chunk is None:
+            return False
+        self._made, self._index = chunk, 0
+        return True
 
-    def _begun(self) -> Outlet:
-        if self._outlet is None:
-            with HeldInterrupts():  # else nobody knows of the threads, and nobody ends them
-                self._fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
-                chunks = (
-                    self._client.plan.prefetch if self._collate is None else 1
-                )  # what was taken waits for a tail, too
-                config = PipelineConfig(Source(self._fold), (), Sink(chunks))
-                self._engine = Engine(config, 1, 0, Probes(statistics=False, observer=None))
-                self._outlet = self._engine.begin(None)
-        return self._outlet
+    def _begun(self) -> FoldThread:
+        if self._thread is None:
+            with HeldInterrupts():  # a thread that no attribute refers to is never ended
+                chunks = self._client.plan.prefetch if self._collate is None else 1
+                fold = Fold(self._scheduler, self._client, self._step_range, self._collate)
+                thread = self._thread = FoldThread(fold, chunks, self._bell)
+                if self._closed:  # by another thread, which may not have seen this one
+                    self._end_fold()
+            return thread
+        return self._thread
 
     def failing(self) -> Unit | None:
         return None
@@ -289,44 +393,37 @@ class FoldedStream:
     def is_ready(self) -> bool:
         if self._closed or self.has_more:
             return True
+        self._begun()
         self._bell.clear()
-        self._await(self._bell.ring)
         return self.has_more
 
     def comes(self, wake: Callable[[], None]) -> bool:
-        """Return whether the next batch is here; if not, `wake` is called when it may be, or there will be none."""
+        """Return whether the next batch is here; if not, `wake` is called when it may be, or when it has failed."""
         if self._closed:
             return False
         if not self.has_more:
-            self._await(wake)
+            self._begun().wake = wake
+        self._receive()
         return self._has_batch()
 
-    def _await(self, wake: Callable[[], None]) -> None:
-        outlet = self._begun()
-        outlet.forget(wake)
-        self._receive(outlet.take_or_wake(wake))
-
     def _has_batch(self) -> bool:
-        made = self._made[self._index] if self._index < len(self._made) else None
+        chunk, index = self._made, self._index
+        made = chunk[index] if index < len(chunk) else None
         return made is not None and made.error is None
 
     @property
     def has_more(self) -> bool:
-        """Return whether the next batch, or the end, is here."""
-        return self._ended or self._index < len(self._made)
+        """Whether the next batch, or an error, is here."""
+        return self._index < len(self._made) or (self._thread is not None and self._thread.has_chunk)
 
     def _end_fold(self) -> None:
-        # Held: an interrupted `Thread.join` takes the thread for ended, and when a loop of `asyncio` is dropped, Python
-        # code runs: a Ctrl-C there is forgotten. A UsageError says that the collector runs in that very thread.
-        with HeldInterrupts():
-            if self._fold is not None:
-                self._fold.inner.give_up()
-            if self._engine is not None:
-                with suppress(TimeoutError, UsageError):
-                    self._engine.stop(_PATIENCE_SECONDS)
-            self._made, self._index, self._ended = [], 0, False
-            self._fold = self._engine = self._outlet = None
+        with HeldInterrupts():  # Ctrl-C finds the thread ended, or not asked to end
+            thread = self._thread
+            if thread is not None:
+                thread.stop(_EXIT_SECONDS)
+            self._made, self._index, self._thread = [], 0, None
 
     def close(self) -> None:
         self._closed = True
+        self._bell.ring()
         self._end_fold()

@@ -39,7 +39,7 @@ from penstock.batching._write import LayoutMismatchError, write_rows
 from penstock.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch import BlockRecords
 
 
 ComeTo: TypeAlias = Callable[[int, int | None], None]

@@ -17,7 +17,7 @@ from penstock._runtime._jobs import ComeTo
 from penstock.errors import InternalError
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch import BlockRecords
 
 
 class SpanJob:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock._decisions import LEFT_TO_CONSUMER, REPEATED_JOBS, decide
 from penstock._graph._apply import Context
 from penstock._graph._crashing_rows import handles_errors
-from penstock._graph._nodes import Element
+from penstock._graph._nodes import Element, Node
 from penstock._graph._streaming._block_input import BlockInput, one_by_one
 from penstock._graph._streaming._build import inputs_of
 from penstock._graph._streaming._chunk import Chunk, Token
@@ -35,7 +35,7 @@ from penstock._tree import flatten, is_array
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch._read_ahead import ReadAhead
+    from penstock._runtime._io_prefetch import IOPrefetch
 
 
 SMALL_LEAF_BYTES: Final = 65_536
@@ -72,7 +72,7 @@ class ThreadBatchStream:
         cutter = Cutter(self._scheduler, self._client, self._program, step_ranges)
         next_job, ended = cutter.next_job, None
         if plan.place == "threads" and awaits(self._program.rows):
-            ahead = _read_ahead(next_job, plan.limits.read_ahead)
+            ahead = _prefetch(self._program.rows, next_job, plan.limits.read_ahead)
             next_job, ended = ahead.next_job, ahead.close
         kind = JobQueue[BatchJob] if plan.ordered else ReadyQueue[BatchJob]
         return kind(self._scheduler, self._client, next_job, cutter.window, ended=ended)
@@ -221,7 +221,7 @@ class ThreadReader:
         cutter = SpanCutter(self._scheduler, self._client, leaf, start, self._leaves)
         next_job, ended = cutter.next_job, None
         if self._plan.place == "threads" and awaits(leaf.node):
-            ahead = _read_ahead(next_job, self._read_ahead)
+            ahead = _prefetch(leaf.node, next_job, self._read_ahead)
             next_job, ended = ahead.next_job, ahead.close
         queue = JobQueue(self._scheduler, self._client, next_job, cutter.window, queues=self._leaves, ended=ended)
         self._queues[leaf.number] = queue
@@ -359,8 +359,8 @@ def _array_bytes(elements: list[Element]) -> int:
     return sum(leaf.nbytes for leaf in flatten(elements)[0] if is_array(leaf))
 
 
-def _read_ahead(make_job: Callable[[], AnyJob | None], limit: int) -> "ReadAhead[AnyJob]":
-    """Return what reads async sources ahead for jobs, at work."""
-    from penstock._runtime._io_prefetch._read_ahead import ReadAhead  # noqa: PLC0415 - asyncio is slow to import
+def _prefetch(node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> "IOPrefetch[AnyJob]":
+    """Begin to request the records of async sources below a node, for jobs that no worker has begun."""
+    from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
 
-    return ReadAhead(make_job, limit)
+    return IOPrefetch(node, make_job, limit)

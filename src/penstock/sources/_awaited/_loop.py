@@ -30,7 +30,9 @@ _EXIT_SECONDS: Final = 0.5  # so long the end of the program waits for coroutine
 Work = Callable[[], Awaitable[object]]
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
+    """What a coroutine returned, or raised."""
+
     value: object
     error: BaseException | None
 
@@ -45,15 +47,19 @@ class _Home(NamedTuple):
     """Whether it takes no more coroutines."""
 
 
-class _Call:
-    """A coroutine on its way: on the loop from its first step to its last."""
+class Call:
+    """A coroutine on its way: on the loop from its first step to its last.
+
+    Attributes:
+        outcome: done when the coroutine has ended; its error is a CancelledError where that was cancelled.
+    """
 
     def __init__(self, home: "_Home", work: Work) -> None:
-        self.outcome: Future[_Outcome] = Future()
+        self.outcome: Future[Outcome] = Future()
         self.outcome.set_running_or_notify_cancel()  # only the coroutine's end settles it
         self._home = home
         self._work = work
-        self._task: asyncio.Task[_Outcome] | None = None
+        self._task: asyncio.Task[Outcome] | None = None
         if home.ended.is_set():
             raise ClosedError("async sources can't be read any more: the program ends")
         home.loop.call_soon_threadsafe(self._begin)
@@ -65,7 +71,7 @@ class _Call:
 
     def _begin(self) -> None:
         if self._home.ended.is_set():
-            self.outcome.set_result(_Outcome(None, CancelledError("read was cancelled")))
+            self.outcome.set_result(Outcome(None, CancelledError("read was cancelled")))
             return
         self._task = self._home.group.create_task(_outcome(self._work))
         self._task.add_done_callback(self._settle)
@@ -74,21 +80,21 @@ class _Call:
         if self._task is not None:
             self._task.cancel()
 
-    def _settle(self, task: "asyncio.Task[_Outcome]") -> None:
+    def _settle(self, task: "asyncio.Task[Outcome]") -> None:
         self._task = None
         # Not asyncio's own, which means that the task at hand is cancelled.
         self.outcome.set_result(
-            _Outcome(None, CancelledError("read was cancelled")) if task.cancelled() else task.result()
+            Outcome(None, CancelledError("read was cancelled")) if task.cancelled() else task.result()
         )
 
 
-async def _outcome(work: Work) -> _Outcome:
+async def _outcome(work: Work) -> Outcome:
     value: object = None
     with Caught() as caught:
         value = await work()
     if isinstance(caught.error, asyncio.CancelledError):
         raise caught.error
-    return _Outcome(value, caught.error)  # raised where it was asked for; here it would end the loop
+    return Outcome(value, caught.error)  # raised where it was asked for; here it would end the loop
 
 
 class SourceLoop:
@@ -99,6 +105,17 @@ class SourceLoop:
         started: Future[_Home] = Future()
         self._thread = DaemonThread(partial(_serve, started), "penstock-source-loop")
         self._home = started.result()
+
+    def start(self, work: Work) -> Call:
+        """Run the coroutine that `work` makes; return at once.
+
+        Returns:
+            The means to cancel the coroutine, and its outcome.
+
+        Raises:
+            ClosedError: the program ends.
+        """
+        return Call(self._home, work)
 
     def run(self, work: Work) -> object:
         """Return what the coroutine that `work` makes returns; the calling thread waits.
@@ -114,7 +131,7 @@ class SourceLoop:
             )
         told = Bell()
         with HeldInterrupts():
-            call = _Call(self._home, work)
+            call = Call(self._home, work)
             call.outcome.add_done_callback(lambda _: told.ring())
         try:
             told.wait()  # and not for the future, whose lock stays taken where Ctrl-C finds it so
@@ -124,12 +141,14 @@ class SourceLoop:
         return _told(call.outcome.result())
 
     async def run_elsewhere(self, work: Work) -> object:
-        """Return what the coroutine that `work` makes returns; it runs here, and is awaited on another loop.
+        """Return what the coroutine that `work` makes returns; it runs here, and is awaited on any loop.
 
         Raises:
             CancelledError: the task that awaits it was cancelled.
         """
-        call = _Call(self._home, work)
+        if self._thread.is_current:
+            return await work()
+        call = Call(self._home, work)
         try:
             return _told(await asyncio.wrap_future(call.outcome))
         except asyncio.CancelledError:
@@ -149,7 +168,7 @@ class SourceLoop:
             self._thread.wait(_EXIT_SECONDS)
 
 
-def _told(outcome: _Outcome) -> object:
+def _told(outcome: Outcome) -> object:
     if outcome.error is not None:
         try:
             raise outcome.error

@@ -15,7 +15,7 @@ from penstock.sources._source import Keys, Record, as_key, name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.sources._awaited._loop import SourceLoop
+    from penstock.sources._awaited._loop import Call, SourceLoop, Work
 
 
 class AsyncReader(Protocol):
@@ -108,6 +108,17 @@ class AwaitedSource:
             As `read`.
         """
         return await self._loop().run_elsewhere(partial(self.source.read, keys))
+
+    def start(self, work: "Work") -> "Call":
+        """Run the coroutine that `work` makes on the source's loop; return at once.
+
+        Args:
+            work: makes the coroutine, on the loop.
+
+        Returns:
+            The means to cancel the coroutine, and its outcome.
+        """
+        return self._loop().start(work)
 
     def fingerprint(self) -> object:
         """Return the source's own fingerprint, or its type and length."""

@@ -29,7 +29,7 @@ from penstock.torch._data_loader._work._stream import Wanted, streamed
 from penstock.torch._data_loader._work._worker import Work, telling, work_of
 
 if TYPE_CHECKING:
-    from penstock._runtime._io_prefetch._arrivals import BlockRecords
+    from penstock._runtime._io_prefetch import BlockRecords
     from penstock.batching._layout import Layout
     from penstock.batching._merge import Column
 

@@ -1,0 +1,397 @@
+"""Prefetch of async sources: a coroutine requests the records of upcoming jobs, many at once, before workers do.
+
+A worker evaluates one block at a time, so without prefetch two workers have two requests in flight, however many the
+storage could serve. The prefetch requests as many records as `Limits.read_ahead` allows, for jobs that no worker has
+begun, with batches of any size. It runs on the event loop on which the source's reads run anyway, so it needs no thread
+of its own; a further source that the jobs read has its reads on its own loop.
+
+Each job is made once, in order, by the first that needs it: the queue, which arms it, or the prefetch, which is further
+ahead. Records are kept by block, so the order in which they arrive doesn't matter. A worker that begins a block waits
+for the block's records. A read that fails is tried again if the error is transient. After that, and wherever a record
+can't be requested, the worker reads the record itself, and so raises the error with the record's position and key.
+
+Guarantees:
+  - At most `limit` records are in flight or wait for a worker. Records of a block that a worker has begun, and of all
+    blocks before it, stop counting once they have arrived. So there is room for the records of any block that a worker
+    waits for.
+  - A record is delivered once. A function may write to its record, so a second need of it is a second read.
+  - The loop never waits for a lock that a thread holds while it makes a job: a sampler that a job calls may read the
+    source, and so wait for the loop.
+  - `close` returns at once, and may be called by the garbage collector. After it no worker waits here.
+"""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from penstock._caught import Caught
+from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
+from penstock._graph._apply import Context
+from penstock._graph._nodes import Node
+from penstock._graph._upcoming import Upcoming, awaited_sources
+from penstock._os import Closer, HeldInterrupts
+from penstock.errors import ClosedError
+from penstock.sources._awaited._loop import Call
+from penstock.sources._awaited._source import AwaitedSource
+from penstock.sources._reading import RETRY_WAITS_SECONDS, checked, is_transient, read_records
+from penstock.sources._source import Keys, Record, Source
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock.sources._awaited._loop import Outcome
+
+
+class BlockRecords:
+    """The records of one block of a job.
+
+    Attributes:
+        number: the block's, over all jobs.
+        requests: how many are in flight.
+        is_requested: whether all have been sent.
+        arrived: how many records have arrived that count as waiting.
+        is_taken: whether a worker has begun this block, or a later one.
+    """
+
+    __slots__ = ("_arrivals", "_records", "arrived", "is_requested", "is_taken", "number", "requests")
+
+    def __init__(self, number: int, arrivals: "Arrivals") -> None:
+        self.number = number
+        self.requests = 0
+        self.is_requested = False
+        self.arrived = 0
+        self.is_taken = False
+        self._arrivals = arrivals
+        self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
+
+    def informed(self, context: Context) -> Context:
+        """Wait for the records; return a worker's context that reads from here.
+
+        Raises:
+            ClosedError: they won't arrive any more.
+        """
+        self._arrivals.wait_for(self)
+        return replace(context, read=self._read)
+
+    def put(self, source: AwaitedSource, keys: Keys, records: list[Record]) -> None:
+        """Keep records for the worker."""
+        for key, record in zip(keys.tolist(), records, strict=True):
+            self._records.setdefault((id(source), key), []).append(record)
+
+    def _read(self, source: Source, keys: Keys) -> list[Record]:
+        # A key that occurs several times may have fewer records than that here, where some requests failed.
+        records: list[Record] = []
+        absent: list[int] = []
+        for index, key in enumerate(keys.tolist()):
+            kept = self._records.get((id(source), key))
+            if not kept:
+                absent.append(index)
+            records.append(kept.pop() if kept else None)
+        if absent:
+            for index, record in zip(absent, read_records(source, keys[absent]), strict=True):
+                records[index] = record
+        return records
+
+
+class Arrivals:
+    """Counts the records that are in flight or wait, and wakes workers when the records of their block are here."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._changed = threading.Condition()  # over all below, and the blocks' numbers; reentered by the collector
+        self._room = limit
+        self._waiting: deque[BlockRecords] = deque()  # blocks that no worker has begun, in order
+        self._taken = -1  # the last block that a worker has begun
+        self._ended = False
+        self._closed = False
+        self._has_room = LoopWaiter()
+
+    # -- the loop's side
+
+    async def make_room(self, count: int) -> None:
+        """Count so many more records as in flight, once there is room for them."""
+
+        def take() -> bool:
+            with self._changed:
+                if self._room < count:
+                    return False
+                self._room -= count
+                return True
+
+        await self._has_room.wait_until(take)
+
+    def begin(self, block: BlockRecords) -> None:
+        """Expect records of a block; blocks come in order."""
+        with self._changed:
+            block.is_taken = block.number <= self._taken
+            if not block.is_taken:
+                self._waiting.append(block)
+
+    def request(self, block: BlockRecords) -> None:
+        """Expect one more answer for a block."""
+        with self._changed:
+            block.requests += 1
+
+    def finish(self, block: BlockRecords) -> None:
+        """Expect no more than was requested for a block."""
+        with self._changed:
+            block.is_requested = True
+            self._notify(block)
+
+    def answer(self, block: BlockRecords, source: AwaitedSource, keys: Keys, records: list[Record] | None) -> None:
+        """Take the answer to a request: records, or None where the worker has to read them itself."""
+        with self._changed:
+            if records is not None:
+                block.put(source, keys, records)
+            if block.is_taken:
+                self._free(len(keys))
+            else:
+                block.arrived += len(keys)
+            block.requests -= 1
+            self._notify(block)
+
+    def end(self) -> None:
+        """Note that no more blocks will be requested."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    # -- the workers' side
+
+    def wait_for(self, block: BlockRecords) -> None:
+        """Wait until a block's records are here, or will never be requested.
+
+        Raises:
+            ClosedError: they won't arrive any more.
+        """
+        with self._changed:
+            self._take(block.number)
+            while not (block.is_requested and block.requests == 0):
+                if self._closed:
+                    raise ClosedError("nothing is read ahead any more: the iterator was closed")
+                if self._ended and not block.is_requested:
+                    return
+                self._changed.wait()
+
+    def close(self) -> None:
+        """End every wait; from any thread, also by the garbage collector."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # -- with the condition held
+
+    def _take(self, number: int) -> None:
+        self._taken = max(self._taken, number)
+        freed = 0
+        while self._waiting and self._waiting[0].number <= number:
+            block = self._waiting.popleft()
+            block.is_taken = True
+            freed += block.arrived
+        if freed:
+            self._free(freed)
+
+    def _free(self, count: int) -> None:
+        self._room += count
+        self._has_room.wake()
+
+    def _notify(self, block: BlockRecords) -> None:
+        if block.is_requested and block.requests == 0:
+            self._changed.notify_all()
+
+
+class LoopWaiter:
+    """Lets one coroutine wait for a change that any thread makes."""
+
+    def __init__(self) -> None:
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return once the condition holds; it is tried now, and after each `wake`."""
+        while not condition():
+            woken = asyncio.Event()
+            self._waiting = asyncio.get_running_loop(), woken
+            if condition():  # since the change came before anything was there to wake
+                break
+            await woken.wait()
+
+    def wake(self) -> None:
+        """Have the condition tried again, where a coroutine waits; from any thread."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            loop, woken = waiting
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(woken.set)
+
+
+class PrefetchedJob(Protocol):
+    """A job whose blocks may get records that were prefetched."""
+
+    blocks: int
+    arriving: list[BlockRecords] | None
+    """The records of each block; None where workers read all themselves."""
+
+    def upcoming(self, block: int) -> list[Upcoming]:
+        """Return the records of async sources that a block needs."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=PrefetchedJob)
+
+
+class _Request(NamedTuple):
+    source: AwaitedSource
+    keys: Keys
+    block: BlockRecords
+
+
+class IOPrefetch(Generic[AnyJob]):
+    """Owns the coroutine that requests records for one queue of jobs; collecting it cancels the coroutine.
+
+    Attributes:
+        next_job: makes the jobs for the queue.
+    """
+
+    def __init__(self, node: Node, make_job: Callable[[], AnyJob | None], limit: int) -> None:
+        """Begin to request.
+
+        Args:
+            node: has at least one async source below it.
+            make_job: returns the next job, or None at the end; called in order, on any thread.
+            limit: how many records may be in flight or wait, at least 1.
+        """
+        arrivals = Arrivals(limit)
+        jobs = _Jobs(make_job, arrivals)
+        self.next_job = jobs.next_armed
+        with HeldInterrupts():  # a coroutine that no attribute refers to is never cancelled
+            # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.
+            call = next(awaited_sources(node)).start(partial(_request_all, jobs, arrivals))
+            self._closer = Closer(partial(_close, arrivals, call, os.getpid()))
+            call.outcome.add_done_callback(partial(_close_if_failed, arrivals))
+
+    def close(self) -> None:
+        """Cancel the requests in flight; returns at once, and may be called by the garbage collector."""
+        self._closer()
+
+
+def _close(arrivals: Arrivals, call: Call, process: int) -> None:
+    if os.getpid() == process:  # a fork has no such loop, and another thread may have held the lock
+        arrivals.close()
+        call.cancel()
+
+
+def _close_if_failed(arrivals: Arrivals, outcome: "Future[Outcome]") -> None:
+    if outcome.result().error is not None:
+        arrivals.close()
+
+
+class _Jobs(Generic[AnyJob]):
+    """Makes each job once, and gives it to both the queue and the requests."""
+
+    def __init__(self, make_job: Callable[[], AnyJob | None], arrivals: Arrivals) -> None:
+        self._make_job = make_job
+        self._arrivals = arrivals
+        self._lock = threading.Lock()  # over making a job, and what is below
+        self._is_free = LoopWaiter()
+        self._to_arm: deque[AnyJob] = deque()
+        self._to_request: deque[AnyJob] = deque()
+        self._blocks = 0
+        self._requests_ended = False
+
+    def next_armed(self) -> AnyJob | None:
+        """Return the next job for the queue; raise the exception that making it raises, at each call."""
+        try:
+            with self._lock:
+                if self._to_arm:
+                    return self._to_arm.popleft()
+                job = self._next()
+                if job is not None and not self._requests_ended:
+                    self._to_request.append(job)
+                return job
+        finally:
+            self._is_free.wake()
+
+    async def next_requested(self) -> AnyJob | None:
+        """Return the next job whose records to request; None at the end, or where making one raises."""
+        await self._is_free.wait_until(partial(self._lock.acquire, blocking=False))
+        try:
+            if self._to_request:
+                return self._to_request.popleft()
+            job: AnyJob | None = None
+            with Caught(Exception):  # raised again for the queue
+                job = self._next()
+            if job is None:
+                self._requests_ended = True  # workers read the records of all later jobs themselves
+            else:
+                self._to_arm.append(job)
+            return job
+        finally:
+            self._lock.release()
+
+    def _next(self) -> AnyJob | None:
+        job = self._make_job()
+        if job is not None and not self._requests_ended:
+            job.arriving = [BlockRecords(self._blocks + block, self._arrivals) for block in range(job.blocks)]
+            self._blocks += job.blocks
+        return job
+
+
+async def _request_all(jobs: _Jobs[AnyJob], arrivals: Arrivals) -> None:
+    """Request what the jobs need, in their order, as far as there is room; return when all has arrived."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            while (job := await jobs.next_requested()) is not None:
+                for number, block in enumerate(job.arriving or ()):
+                    arrivals.begin(block)
+                    for request in _requests(job, number, block, arrivals.limit):
+                        await arrivals.make_room(len(request.keys))
+                        arrivals.request(block)
+                        group.create_task(_read(request, arrivals))
+                    arrivals.finish(block)
+                    await asyncio.sleep(0)  # so that requests are sent while others are made
+                del job
+            arrivals.end()
+    finally:
+        arrivals.end()
+
+
+def _requests(job: PrefetchedJob, number: int, block: BlockRecords, limit: int) -> Iterator[_Request]:
+    upcoming: list[Upcoming] = []
+    with Caught(Exception):  # of a user's sampler; the worker raises it again
+        upcoming = job.upcoming(number)
+    for source, keys in upcoming:
+        most = min(source.keys_per_read, limit)
+        size = decide(READ_KEYS, most, most)
+        for part in np.split(keys, range(size, len(keys), size)):
+            if decide(REQUESTED_AHEAD, 1):  # else the worker reads them
+                yield _Request(source, part, block)
+
+
+async def _read(request: _Request, arrivals: Arrivals) -> None:
+    """Read some records, and keep them for the worker."""
+    records: list[Record] | None = None
+    try:
+        records = await _attempted(request.source, request.keys)
+    finally:  # also where the source's coroutine cancels itself
+        arrivals.answer(request.block, request.source, request.keys, records)
+
+
+async def _attempted(source: AwaitedSource, keys: Keys) -> list[Record] | None:
+    """Return the records of some keys; None if they can't be read."""
+    for seconds in (*RETRY_WAITS_SECONDS, None):
+        with Caught() as caught:
+            return checked(source, await source.read_async(keys), keys)
+        if isinstance(caught.error, asyncio.CancelledError):
+            raise caught.taken()
+        if caught.error is None or seconds is None or not is_transient(caught.error):
+            return None  # the worker raises it again, with the position and the key
+        await asyncio.sleep(seconds)
+    return None
