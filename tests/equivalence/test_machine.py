@@ -1,5 +1,6 @@
 """Whatever is done to a loader, in any order, it gives what a plain model over the definition says."""
 
+import bisect
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -256,6 +257,23 @@ class LoaderMachine(RuleBasedStateMachine):
         self.history = self.still_known(step)
         if step in self.history:
             self.go_to(step, self.history[step]._replace(size=self.place.size))
+
+    @rule(data=st.data())
+    def seek_a_position(self, data: st.DataObject) -> None:
+        """Go to a position of an epoch; the next step keeps its number, and batches are cut from there."""
+        epoch = data.draw(st.integers(0, self.place.epoch + 1))
+        position = data.draw(st.integers(0, self.length))
+        self.rows_of(epoch)
+        place = Place(epoch, bisect.bisect_left(self.positions[epoch], position), self.place.size)
+        if position == self.length:
+            place = Place(epoch + 1, 0, self.place.size)
+        if self.ends_unevenly(place):
+            with pytest.raises(ps.errors.StateError, match=r"some would end a step early"):
+                self.loaders[0].seek(position=position, epoch=epoch)
+            return
+        for loader in self.loaders:
+            loader.seek(position=position, epoch=epoch)
+        self.stand(self.step, place, self.history)
 
     @precondition(lambda self: not self.ordered)
     @rule(ahead=st.integers(0, 20))

@@ -267,14 +267,38 @@ class Loader(Generic[T_co]):
         self._progress.restore(parsed)
         self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
 
-    def seek(self, step: int) -> None:
-        """Go to a step, backwards or forwards, also past a failing batch; the next `iter` starts there.
+    def seek(self, step: int | None = None, *, position: int | None = None, epoch: int | None = None) -> None:
+        """Go to a step or a position, backwards or forwards, also past a failing batch; the next `iter` starts there.
+
+        With `position`, the next batch begins with the first element that the dataset makes of this position or of a
+        later one. From there on the elements are the same as without the call, and batches are cut anew, as after a
+        change of the batch size. The next step keeps its number, and a state records where it begins. This computes
+        nothing, also if the dataset is read in order and the steps are not known. All ranks must make the same call at
+        the same step.
+
+        Args:
+            step: the step that comes next.
+            position: counts elements below the batch, over all ranks, as `loader.position` does. In a dataset that is
+                read in order it counts those of the highest step that has positions, such as the parent of a filter. 0
+                is the beginning of an epoch, in any dataset; the length of an epoch is the beginning of the next one.
+            epoch: of the position; by default `loader.epoch`.
 
         Raises:
             StateError: if the dataset can only be read in order and `step` is none of the last steps.
+            UsageError: if the epoch has no such position; or, of a dataset that is read in order, if it isn't known
+                without reading which elements come there: above a stream, joined parts, or a step whose results depend
+                on how many elements came before, such as `pack`, `window_shuffle`, `limit` or an inner batch.
         """
         self._need_open()
-        self._progress.jump(need_count("step", step))
+        if (step is None) == (position is None):
+            raise UsageError(f"seek takes a step, or position=; got step={step}, position={position}")
+        if position is not None:
+            at = self.epoch if epoch is None else need_count("epoch", epoch)
+            self._progress.jump_to_position(at, need_count("position", position))
+        elif epoch is not None:
+            raise UsageError(f"epoch= says of which epoch position= is; got step={step}, epoch={epoch}. Leave it out")
+        else:
+            self._progress.jump(need_count("step", step))
         self._retire_iterator("the loader went to another step after this iterator was made; make a new one")
 
     def batch_at(self, step: int) -> T_co:

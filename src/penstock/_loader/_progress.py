@@ -8,7 +8,7 @@ from penstock._loader._reached import Reached
 from penstock._plan._plan import Batches, Plan
 from penstock._runtime._batches import StepRange, Unit
 from penstock._state import LoaderState, Segment, Timeline, Token
-from penstock.errors import InternalError, StateError
+from penstock.errors import InternalError, StateError, UsageError
 
 _REMEMBERED: Final = 256  # steps handed out in no order, for `state_dict(step=…)`
 
@@ -75,6 +75,14 @@ class Progress(Protocol):
 
     def jump(self, step: int) -> None:
         """Go to a step."""
+        ...
+
+    def jump_to_position(self, epoch: int, position: int) -> None:
+        """Have the next step's batch begin at a position of an epoch, and the following ones be cut from there.
+
+        Raises:
+            UsageError: the epoch has no such position, or only reading would tell where it is.
+        """
         ...
 
     def step_range(self, step: int) -> StepRange:
@@ -184,6 +192,11 @@ class IndexedProgress:
 
     def jump(self, step: int) -> None:
         self._go_on(self._timeline.until(step), step, *self._timeline.locate(step))
+
+    def jump_to_position(self, epoch: int, position: int) -> None:
+        check_position(position, self._timeline.total)
+        step = self.next_step
+        self._go_on(self._timeline.until(step), step, epoch, position)
 
     def _go_on(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
         """Make `step` the next one, at `position` of `epoch`; if need be, cut batches anew from there."""
@@ -305,3 +318,13 @@ class IndexedProgress:
                 "from."
             )
         return tuple((state.step + start, state.step + stop) for start, stop in state.ahead)
+
+
+def check_position(position: int, count: int) -> None:
+    """Check that an epoch has a position, or ends there.
+
+    Raises:
+        UsageError: it is shorter.
+    """
+    if position > count:
+        raise UsageError(f"position must be at most {count:,}, the positions of an epoch; got position={position}")

@@ -9,8 +9,9 @@ from penstock._graph._streaming._block_input import read_inline
 from penstock._graph._streaming._build import Opening, first_rank_segment, open_stages
 from penstock._graph._streaming._deal import dealt_rank_segments, from_json, to_json
 from penstock._graph._streaming._rank_segments import RankSegment
+from penstock._graph._streaming._seek import positions_of, token_at
 from penstock._graph._streaming._stage import Stage
-from penstock._loader._progress import Point
+from penstock._loader._progress import Point, check_position
 from penstock._plan._plan import Plan, Streaming
 from penstock._runtime._batches import StepRange, Unit, Where
 from penstock._state import LoaderState, Segment, Token
@@ -113,6 +114,18 @@ class StreamingProgress:
         self._pass_end()
         for later in [other for other, known in self._known.items() if known.run > self._next.run]:
             del self._known[later]  # the epoch that was left early after this step may now be read to its end
+
+    def jump_to_position(self, epoch: int, position: int) -> None:
+        if position:
+            check_position(position, positions_of(self._node))
+        token = token_at(self._stage(self._own_rank_segments, epoch), position)
+        step = self._next.step
+        for replaced in [other for other in self._known if other >= step]:
+            del self._known[replaced]
+        # A run of its own: after a jump to an earlier step, the steps from here on are others again.
+        self.at = None, _Known(step, epoch, Where(self._own_rank_segments, token), self._next.run + 1)
+        self._remember(self._next)
+        self._pass_end()
 
     def _pass_end(self) -> None:
         """Stand at the next epoch's start rather than at an epoch's end."""

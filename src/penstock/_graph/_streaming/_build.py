@@ -234,10 +234,10 @@ class _Opener:
                 StreamStage(first, node, opening.epoch, rank_segment.input_ranges[first]), {first: InputRef(node, "")}
             )
         if is_block_input(node):
-            stage = BlockInput(
+            block_input = BlockInput(
                 first, node, opening.epoch, rank_segment.input_ranges[first], opening.read, opening.context, share
             )
-            return _Opened(stage, {first: InputRef(node, "")})
+            return _Opened(block_input, {first: InputRef(node, "")})
         if isinstance(node, StreamingMix | Chain | Zip):
             return self._join(node, rank_segment, first, share)
         below = self._open(parents_of(node)[0], rank_segment, first, share)

@@ -1,0 +1,321 @@
+"""`seek(position=…)`: from there on the elements are the definition's, in every place, and nothing before is read."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock._graph._apply import Context
+from penstock._graph._in_order import in_order
+from tests.equivalence.definition import digest, epoch_of
+from tests.equivalence.functions import with_seed
+
+LENGTH = 40
+PLACES: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "threads": {"num_workers": 2},
+    "processes": {"num_workers": 1, "workers": "processes"},
+    "isolated": {"isolated": True},
+}
+
+
+def marked(number: int, origin: ps.Origin) -> dict[str, int]:
+    """Return a row that tells the position that it was made of."""
+    return {"position": origin.position, "number": int(number)}
+
+
+def thirds(row: Any) -> bool:
+    """Return whether a row is kept, two of three."""
+    return int(np.asarray(row["number"]).flat[0]) % 3 != 1
+
+
+def copies(row: Any) -> list[Any]:
+    """Return a row, none or several times."""
+    return [row] * (row["number"] % 4)
+
+
+def fails(row: Any) -> Any:
+    """Fail at some rows."""
+    if row["number"] % 5 == 2:
+        raise ValueError("corrupt")
+    return row
+
+
+def rows(length: int = LENGTH) -> ps.Dataset[Any]:
+    """Return rows in a random order."""
+    return ps.range(length, seed=3).shuffle().map_with_origin(marked)
+
+
+ROWS: dict[str, Callable[[], ps.Dataset[Any]]] = {
+    "indexable": rows,
+    "filter": lambda: rows().filter(thirds),
+    "skipping": lambda: rows().map(fails, on_error="skip").random_map(with_seed, rng="seed").map(inner),
+    "flat_map": lambda: rows().filter(thirds).flat_map(copies),
+    "filter of rows": lambda: rows().batch(3).unbatch().filter(thirds),
+    "random above": lambda: rows().filter(thirds).random_map(drawn),
+}
+
+
+def inner(row: Any) -> Any:
+    """Return a row without its seed."""
+    return {**row["element"], "seed": row["seed"]}
+
+
+def drawn(row: Any, rng: np.random.Generator) -> Any:
+    """Return a row with a draw."""
+    return {**row, "draw": rng.random()}
+
+
+def position_of(row: Any) -> int:
+    """Return the position that a row was made of."""
+    return int(row["position"])
+
+
+def expected_from(dataset: ps.Dataset[Any], epoch: int, position: int) -> list[Any]:
+    """Return the rows of an epoch that are made of a position or a later one, by the definition."""
+    return [digest(plain(row)) for row in epoch_of(dataset, epoch) if position_of(row) >= position]
+
+
+def plain(row: Any) -> dict[str, float]:
+    """Return a row of Python's numbers, whether it came alone or in a batch."""
+    return {key: np.asarray(value).item() for key, value in row.items()}
+
+
+def rows_of(batches: Any) -> list[Any]:
+    """Return the rows of batches."""
+    return [
+        digest({key: column[number].item() for key, column in batch.items()})
+        for batch in batches
+        for number in range(len(batch["position"]))
+    ]
+
+
+@pytest.mark.parametrize("name", ROWS)
+@given(position=st.integers(0, LENGTH), epoch=st.integers(0, 2), before=st.integers(0, 5), size=st.integers(1, 7))
+def test_what_follows_is_what_the_definition_has_from_there_on(
+    name: str, position: int, epoch: int, before: int, size: int
+) -> None:
+    """However far the loader was, the next batch begins at the position, and batches are cut from there."""
+    dataset = ROWS[name]()
+    loader = ps.Loader(dataset.batch(size))
+    for _ in itertools.islice(loader, before):
+        pass
+    step = loader.state_dict()["step"]
+    loader.seek(position=position, epoch=epoch)
+    expected = expected_from(dataset, epoch, position)
+    assert loader.state_dict()["step"] == step
+    batches = list(loader) if expected else []
+    assert rows_of(batches) == expected
+    assert [len(batch["position"]) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+    if expected:
+        following = next(iter(loader))
+        assert rows_of([following]) == expected_from(dataset, epoch + 1, 0)[:size]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ["indexable", "filter", "flat_map"])
+def test_every_place_gives_the_same_and_resumes(name: str, place: str) -> None:
+    """The batches and states after a seek are those of a loader without workers, and each state gives the rest."""
+    dataset = ROWS[name]().batch(4)
+    expected = expected_from(ROWS[name](), 0, 17)
+    with ps.Loader(dataset) as inline, ps.Loader(dataset, **PLACES[place]) as loader:
+        found: list[Any] = []
+        for each in (inline, loader):
+            next(iter(each))
+            each.seek(position=17)
+            assert (each.position, each.epoch, each.step) == (17, 0, 1)
+            found.append([(rows_of([batch]), each.state_dict()) for batch in each])
+        assert found[0] == found[1]
+        assert [row for batch, _ in found[1] for row in batch] == expected
+    for number, (_, state) in enumerate(found[0][:-1]):
+        with ps.Loader(dataset, **PLACES[place]) as resumed:
+            resumed.load_state_dict(state)
+            assert rows_of(resumed) == expected[4 * (number + 1) :]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_ranks_that_go_there_together_have_the_rest(name: str) -> None:
+    """Each rank has those of its own rows that are made of this position or a later one."""
+    dataset = ROWS[name]()
+    for rank in range(2):
+        batches = dataset.batch(4)
+        with ps.Loader(batches, shard=ps.Shard(rank, 2, uneven=True)) as loader:
+            loader.seek(position=13)
+            found = rows_of(loader)
+        if name == "indexable":  # whose global batches are cut
+            all_rows = expected_from(dataset, 0, 13)
+            groups = [all_rows[start : start + 4] for start in range(0, len(all_rows), 4)]
+            assert found == [
+                row for group in groups for row in group[len(group) * rank // 2 : len(group) * (rank + 1) // 2]
+            ]
+            continue
+        one = [element for element, _ in in_order(dataset.batch(1).node, 0, Context())]
+        assert len(one) == len(expected_from(dataset, 0, 0))
+        of_rank = [batch for batch, _ in in_order(batches.node, 0, Context(), rank, 2)]
+        assert found == [row for row in rows_of(of_rank) if dict(row["dict"])["position"][1] >= 13]
+
+
+def test_steps_before_stay_known() -> None:
+    """Steps before the call keep their batches, and going back to one gives what followed it without the call."""
+    for name in ("indexable", "filter"):
+        dataset = ROWS[name]().batch(4)
+        with ps.Loader(dataset) as loader:
+            batches = iter(loader)
+            before = [rows_of([next(batches)]) for _ in range(3)]
+            loader.seek(position=30)
+            after = rows_of([next(iter(loader))])
+            assert [rows_of([loader.batch_at(step)]) for step in range(4)] == [*before, after]
+            assert rows_of([loader.batch_at(3)])[0] == expected_from(ROWS[name](), 0, 30)[0]
+            loader.seek(1)
+            assert rows_of(loader) == expected_from(ROWS[name](), 0, 0)[4:]
+
+
+def test_a_seek_back_and_another_forget_what_came_between() -> None:
+    """Steps after a step that was cut anew are those that follow it now."""
+    dataset = ROWS["filter"]().batch(4)
+    with ps.Loader(dataset) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        loader.seek(2)
+        loader.seek(position=21)
+        with pytest.raises(ps.errors.StateError, match="only the last steps handed out are known: 0 to 2"):
+            loader.batch_at(3)
+        assert rows_of(loader) == expected_from(ROWS["filter"](), 0, 21)
+
+
+def test_nothing_before_the_position_is_computed() -> None:
+    """Going there is arithmetic."""
+    computed: list[int] = []
+
+    def noted(number: int) -> int:
+        computed.append(number)
+        return number
+
+    with ps.Loader(ps.range(10**6).map(noted).filter(bool).batch(4)) as loader:
+        loader.seek(position=900_000)
+        assert not computed
+        assert next(iter(loader)).tolist() == [900_000, 900_001, 900_002, 900_003]
+        assert min(computed) == 900_000
+
+
+def test_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+    """So the next batch is that epoch's first."""
+    for name in ("indexable", "filter"):
+        with ps.Loader(ROWS[name]().batch(4)) as loader:
+            loader.seek(position=LENGTH)
+            assert loader.epoch == 1
+            assert rows_of(loader) == expected_from(ROWS[name](), 1, 0)
+
+
+def test_the_epoch_is_the_loaders_own() -> None:
+    """By default it is that of the batch last delivered, also once the epoch has ended."""
+    with ps.Loader(ROWS["filter"]().batch(4)) as loader:
+        list(loader)
+        loader.seek(position=20)
+        assert (loader.epoch, rows_of(loader)) == (0, expected_from(ROWS["filter"](), 0, 20))
+
+
+def test_an_iterator_ends_where_the_loader_goes_elsewhere() -> None:
+    """As after `seek(step)`."""
+    with ps.Loader(ROWS["filter"]().batch(4)) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.seek(position=20)
+        with pytest.raises(ps.errors.ClosedError, match="went to another step"):
+            next(batches)
+
+
+def test_passes_of_a_repeated_dataset_are_counted_through() -> None:
+    """A position of a later pass is behind those of the earlier ones."""
+    with ps.Loader(ps.range(10).filter(bool).repeat(3).batch(4)) as loader:
+        loader.seek(position=25)
+        assert [batch.tolist() for batch in loader] == [[5, 6, 7, 8], [9]]
+
+
+def test_batches_that_are_reordered_are_counted_in_batches() -> None:
+    """As by `loader.position`."""
+    dataset = ps.range(12).batch(4).shuffle()
+    with ps.Loader(dataset) as loader:
+        loader.seek(position=2)
+        assert [batch.tolist() for batch in loader] == [dataset[2].tolist()]
+
+
+def refuses(number: Any) -> Any:
+    """Return whether a number is kept."""
+    return number != 3
+
+
+OBSTACLES: dict[str, tuple[Callable[[], ps.Dataset[Any]], str]] = {
+    "stream": (lambda: ps.stream(lambda: range(9)).batch(2), r"stream\(.*\) has no positions at which reading could"),
+    "window_shuffle": (lambda: ps.range(9).window_shuffle(4).batch(2), r"window_shuffle\(4\) depends on the elements"),
+    "windows of batches": (lambda: ps.range(9).batch(2).window_shuffle(4), r"window_shuffle\(4\) depends on"),
+    "pack": (lambda: ps.read([np.arange(3)] * 4).pack(4).batch(2), r"pack\(4, how='best_fit'\) depends on"),
+    "combine": (
+        lambda: ps.range(9).combine(Pass).batch(2),
+        r"combine\(Pass\) depends on the elements that came before",
+    ),
+    "bucket": (lambda: ps.read([np.arange(3)] * 4).bucket(len, [4], rows=2), r"bucket\(len, \[4\]\) puts elements"),
+    "inner batch": (
+        lambda: ps.range(9).filter(refuses).batch(2).map(len).batch(2),
+        r"batch\(2\) puts elements together",
+    ),
+    "limit": (lambda: ps.range(9).filter(refuses).batch(2).limit(2), r"limit\(2\) counts elements from the beginning"),
+    "mixture": (lambda: ps.mix({"a": ps.range(9).filter(refuses)}).batch(2), r"mix\(\{a: …\}\) has parts"),
+    "chain": (lambda: ps.concatenate([ps.range(9).filter(refuses), ps.range(3)]), r"concatenate\(…, …\) has parts"),
+}
+
+
+class Pass:
+    """An object that gives what it is given."""
+
+    held = 0
+
+    def add(self, element: Any) -> list[Any]:
+        """Return the element."""
+        return [element]
+
+    def flush(self) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_steps_that_depend_on_what_came_before_are_named(name: str) -> None:
+    """Only the beginning of an epoch can be reached there; the loader stays where it was."""
+    make, message = OBSTACLES[name]
+    with ps.Loader(make()) as loader:
+        next(iter(loader))
+        before = loader.state_dict()
+        with pytest.raises(ps.errors.UsageError, match=f"{message}.* Load a state that was saved at this place"):
+            loader.seek(position=2)
+        assert loader.state_dict() == before
+        loader.seek(position=0, epoch=1)
+        with ps.Loader(make()) as fresh:
+            list(fresh)
+            assert [digest(batch) for batch in loader] == [digest(batch) for batch in fresh]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing": ({}, "seek takes a step, or position=; got step=None, position=None"),
+    "both": ({"step": 1, "position": 2}, "seek takes a step, or position=; got step=1, position=2"),
+    "an epoch of a step": ({"step": 1, "epoch": 2}, "epoch= says of which epoch position= is; got step=1, epoch=2"),
+    "behind the end": ({"position": 41}, "position must be at most 40, the positions of an epoch; got position=41"),
+    "negative": ({"position": -1}, "position must be at least 0"),
+    "a fraction": ({"position": 1.5}, "position must be a whole number"),
+    "a negative epoch": ({"position": 1, "epoch": -1}, "epoch must be at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_refused(name: str) -> None:
+    """The error says the rule and the value, for datasets with positions and for those that are read in order."""
+    arguments, message = WRONG[name]
+    for dataset in (ROWS["indexable"](), ROWS["filter"]()):
+        with ps.Loader(dataset.batch(4)) as loader, pytest.raises(ps.errors.UsageError, match=message):
+            loader.seek(**arguments)
