@@ -80,7 +80,7 @@ def test_extensions_give_results_and_errors(extension: Extension) -> None:
         async with NativeThreadPool(2) as pool:
             capsule = extension.upper(b"penstock")
             assert await pool.submit(NativeJob.from_extension(capsule)) == b"PENSTOCK"
-            with pytest.raises(UsageError, match="nobody has taken"):
+            with pytest.raises(UsageError, match="can be taken once"):
                 NativeJob.from_extension(capsule)
             assert await pool.submit(NativeJob.from_extension(extension.nothing())) is None
             with pytest.raises(RuntimeError, match="not today"):
@@ -254,7 +254,7 @@ def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_th
 
 
 def test_leaving_the_scope_runs_what_was_submitted(new_loop: NewLoop) -> None:
-    """Left without an exception, the scope ends when all jobs have, whoever awaits them."""
+    """Left without an exception, the scope ends when all jobs have, awaited or not."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
 
     async def run() -> list[asyncio.Future[Any]]:

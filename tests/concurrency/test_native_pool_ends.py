@@ -281,7 +281,7 @@ def test_a_job_that_hangs_is_abandoned(extension: Extension, new_loop: NewLoop, 
 def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension, new_loop: NewLoop) -> None:
     """A job that another thread's loop submitted fails there, while it awaits the job."""
     target = bytearray(3)
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
 
     async def use(pool: NativeThreadPool) -> None:
         future = pool(NativeJob.from_extension(extension.filling(target)))
@@ -290,7 +290,7 @@ def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension,
         try:
             await pool(NativeJob.from_extension(extension.filling(target)))
         except ClosedError as error:
-            told.append(error)
+            raised.append(error)
 
     def in_thread(pool: NativeThreadPool) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -306,7 +306,7 @@ def test_a_loop_that_used_the_pool_hears_of_abandoned_jobs(extension: Extension,
 
     with asyncio.Runner(loop_factory=new_loop) as runner, pytest.warns(RuntimeWarning, match="is abandoned"):
         runner.run(run())
-    assert "is abandoned" in str(told[0])
+    assert "is abandoned" in str(raised[0])
 
 
 def test_a_warning_may_be_an_error(extension: Extension) -> None:

@@ -1,4 +1,4 @@
-"""A pool of workers in every place: who gets which job, when, and what of the first failure."""
+"""A pool of workers in every place: the order of jobs, and the effects of the first failure."""
 
 import asyncio
 import functools
@@ -107,7 +107,7 @@ def test_assign_waits_for_a_free_worker(loop: str) -> None:
 
 
 def test_cancelled_assigns_take_nothing() -> None:
-    """A job whose assign was cancelled is never run, even if a worker was granted, who goes to others then."""
+    """A job whose assign was cancelled is never run; a worker that it had got goes to another caller."""
 
     async def main() -> list[Any]:
         done: list[Any] = []
@@ -189,13 +189,13 @@ def test_futures_hold_their_own_error(loop: str, place: Place) -> None:
         async def scope() -> None:
             async with WorkerPool(workers.Plain, 1, place=place) as pool:
                 future = await pool.assign(workers.odd)
-                with pytest.raises(workers.OddError) as told:
+                with pytest.raises(workers.OddError) as failed:
                     await future
                 with pytest.raises(workers.OddError) as refused:
                     await pool.assign(1)
-                assert told.value is refused.value
-                causes.append(told.value)
-                raise LookupError from told.value
+                assert failed.value is refused.value
+                causes.append(failed.value)
+                raise LookupError from failed.value
 
         with pytest.raises(LookupError) as left:
             await scope()
@@ -214,9 +214,9 @@ def test_tracebacks_do_not_grow() -> None:
             async with pool:
                 await pool.assign(workers.odd)
                 for _ in range(5):
-                    with pytest.raises(workers.OddError) as told:
+                    with pytest.raises(workers.OddError) as failed:
                         await pool.assign(1)
-                    depths.append(len(told.traceback))
+                    depths.append(len(failed.traceback))
 
         with pytest.raises(workers.OddError):
             await scope()
@@ -255,7 +255,7 @@ def test_exits_elsewhere_are_exceptions(place: Place) -> None:
 
 @IN_PLACES
 def test_outside_of_the_scope(place: Place) -> None:
-    """Before and after its scope a pool runs nothing; it is entered once; who waits as it is left is refused."""
+    """Outside of its scope a pool runs nothing; it is entered once; callers that wait as it is left are refused."""
 
     async def main() -> None:
         pool = WorkerPool(workers.Plain, 1, place=place)

@@ -23,7 +23,7 @@ from tests.concurrency.loops import LOOPS, run_on
 pytestmark = pytest.mark.each_value
 
 ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
-SECONDS = 1.0  # in which a death must be told
+SECONDS = 1.0  # in which a death must be reported
 
 
 @ON_LOOPS
@@ -35,18 +35,18 @@ def test_dying_in_a_job(loop: str, job: Callable[[], None], exit_code: int, word
     """A process that ends or is killed in a job is a WorkerError with its exit code, for the future and the scope."""
 
     async def main() -> None:
-        told: list[BaseException | None] = []
+        seen: list[BaseException | None] = []
 
         async def scope() -> None:
             async with WorkerPool(workers.Plain, 2, place="process") as pool:
                 future = await pool.assign(job)
                 await asyncio.wait([future])
-                told.append(future.exception())
+                seen.append(future.exception())
                 await pool.assign(1)
 
         with pytest.raises(WorkerError, match=words) as left:
             await scope()
-        assert told == [left.value]
+        assert seen == [left.value]
         assert left.value.exit_code == exit_code
         assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
 
@@ -56,7 +56,7 @@ def test_dying_in_a_job(loop: str, job: Callable[[], None], exit_code: int, word
 @ON_LOOPS
 @pytest.mark.parametrize("busy", [False, True])
 def test_killed_from_outside(loop: str, *, busy: bool) -> None:
-    """SIGKILL from another process is told within a second, to a job that runs and to who waits for a worker."""
+    """SIGKILL from another process is reported within a second, to a running job and to a caller that waits."""
 
     async def while_idle() -> float:
         async with WorkerPool(workers.Plain, 1, place="process") as pool:
@@ -100,7 +100,7 @@ async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a child of this process has ended, and leave its exit code to who asks for it."""
+    """Wait until a child of this process has ended, and leave its exit code to other callers."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -190,13 +190,13 @@ def test_cancelling_kills_plain_jobs(loop: str) -> None:
     ("job", "error", "words"),
     [
         (lambda: 1, UsageError, "a job must be picklable"),
-        (workers.lambda_of_one, Exception, "returns is pickled; got function"),
+        (workers.lambda_of_one, Exception, "results of workers in processes are pickled; got function"),
         (workers.stubborn, WorkerError, "StubbornError: stubborn 7"),
     ],
     ids=["job", "result", "exception"],
 )
 def test_what_can_not_be_pickled(job: Callable[[], Any], error: type[Exception], words: str) -> None:
-    """A job or result that can't be pickled is told in words, as is an exception that can't be built again."""
+    """The error of a job, result or exception that can't be pickled describes it."""
 
     async def main() -> None:
         with pytest.raises(error, match=words):
@@ -321,7 +321,7 @@ def test_ctrl_c_ends_everything() -> None:
 
 
 def test_guard_is_asked_for(tmp_path: Any) -> None:
-    """A script without `if __name__ == "__main__"` doesn't hang, and is told what it lacks."""
+    """A script without `if __name__ == "__main__"` doesn't hang, and the error says what it lacks."""
     script = tmp_path / "unguarded.py"
     script.write_text(PARENT)
     here = {**os.environ, "PYTHONPATH": str(Path.cwd())}  # where a script elsewhere finds the tests

@@ -55,7 +55,7 @@ class Model:
             self.put(item)
 
     def finish(self, end: str, *, now: bool) -> None:
-        """End, and refuse who waits for room."""
+        """End, and refuse producers that wait for room."""
         if end == "cancel" and self.end_read:
             return
         if self.end is None or end == "cancel":

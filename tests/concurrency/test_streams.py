@@ -433,7 +433,7 @@ OUTCOMES = st.lists(
 
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
 def test_completions_come_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
-    """Results are read as they complete, errors and cancellations in their turns, as told or raised."""
+    """Results are read as they complete, errors and cancellations in their turns, by `on_error` or raised."""
     expected: dict[str, type] = {"error": KeyError, "cancelled": ClosedError}
 
     async def main() -> list[object]:

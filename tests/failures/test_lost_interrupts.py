@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._processes._exceptions import PackedError, unpack_error
+from penstock._processes import PackedError, unpack_error
 from penstock.concurrency import WorkerPool
 from penstock.pipeline import PipelineBuilder, run_in_subprocess
 from penstock.torch import DataLoader

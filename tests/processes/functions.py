@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock._processes import GlobalSeeds
 from penstock._processes._begin import begin_process
-from penstock._processes._seeding import GlobalSeeds
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock._processes._child import ChildProcess, StartMethod
+from penstock._processes import ChildProcess, StartMethod
 
 SECONDS = 60.0
 

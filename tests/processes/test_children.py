@@ -1,4 +1,4 @@
-"""A process of ours begins, is told of, and ends, however it was started."""
+"""A child process begins and ends, and its death is reported, by either start method."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock._processes._child import StartMethod, check_start_method
+from penstock._processes import StartMethod, check_start_method
 from penstock.errors import UsageError
 from tests.processes import functions
 from tests.processes.helping import SECONDS, received, started
@@ -18,7 +18,7 @@ METHODS: list[StartMethod] = ["forkserver", "spawn"]
 
 @pytest.mark.parametrize("start_method", METHODS)
 def test_a_process_runs_and_ends(start_method: StartMethod) -> None:
-    """A process talks through its pipe, has the number that it has, and ends when it is told to."""
+    """A process sends through its pipe, has its pid, and ends on the empty message."""
     with started(functions.report, start_method=start_method) as child:
         assert received(child)["pid"] == child.pid
         assert not child.wait_for_end(0)
@@ -31,7 +31,7 @@ def test_a_process_runs_and_ends(start_method: StartMethod) -> None:
     ("how", "exit_code"), [("return", 0), ("raise", 5), ("exit", 6), ("signal", -int(signal.SIGTERM))]
 )
 def test_exit_codes(start_method: StartMethod, how: str, exit_code: int) -> None:
-    """However a process ends, its exit code is told."""
+    """However a process ends, its exit code is known."""
     with started(functions.end_by, how, start_method=start_method) as child:
         assert child.wait_for_end(SECONDS)
         assert child.death().exit_code == exit_code
@@ -40,7 +40,7 @@ def test_exit_codes(start_method: StartMethod, how: str, exit_code: int) -> None
 
 @pytest.mark.parametrize("start_method", METHODS)
 def test_killed(start_method: StartMethod) -> None:
-    """A process that is killed is told of at once, by its signal; killing it again does no harm."""
+    """The death of a killed process is known at once, with its signal; killing it again does no harm."""
     with started(functions.report, start_method=start_method) as child:
         received(child)
         child.kill()
@@ -69,10 +69,10 @@ def test_it_is_like_the_program_is_now(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.chdir(tmp_path)
     with started(functions.report, start_method=start_method) as child:
-        told = received(child)
-    assert told["environment"]["PENSTOCK_TEST"] == "changed"
-    assert str(tmp_path) in told["path"]
-    assert told["folder"] == os.path.realpath(tmp_path)
+        reported = received(child)
+    assert reported["environment"]["PENSTOCK_TEST"] == "changed"
+    assert str(tmp_path) in reported["path"]
+    assert reported["folder"] == os.path.realpath(tmp_path)
     monkeypatch.delenv("PENSTOCK_TEST")
     with started(functions.report, start_method=start_method) as child:
         assert received(child)["environment"]["PENSTOCK_TEST"] is None

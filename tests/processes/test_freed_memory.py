@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from penstock._processes._child import StartMethod
+from penstock._processes import StartMethod
 from tests.processes import functions
 from tests.processes.helping import received, started
 

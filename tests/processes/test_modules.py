@@ -12,7 +12,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._processes._fork_server._modules import modules_of
+from penstock._processes import modules_of
 
 OBJECTS: dict[str, Callable[..., object]] = {
     "json": json.dumps,

@@ -12,7 +12,7 @@ from tests.processes.helping import SECONDS, program, watched
 BEGINNING = """
 import os, sys, threading
 from penstock._processes._begin import begin_process
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import GlobalSeeds
 from penstock._processes._child import ChildProcess, open_spare
 
 def answer(pipe, *_):

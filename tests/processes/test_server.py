@@ -22,7 +22,7 @@ MakeFunction = Callable[[str, str], Callable[..., None]]
 MODULE = """
 import os, pathlib
 from penstock._processes._begin import begin_process
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import GlobalSeeds
 
 with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
     counting.write("x")
@@ -39,7 +39,7 @@ def run(pipe, *_):
 
 @pytest.fixture
 def make_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[MakeFunction]:
-    """Write a module, and return its function for processes, which sends their number and who imported the module."""
+    """Write a module, and return its function for processes, which sends its pid and that of the importing process."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     names: list[str] = []
 
@@ -85,9 +85,9 @@ def test_an_import_that_fails_is_told(make_function: MakeFunction, caplog: pytes
         with started(function) as child:
             pid, imported_by = received(child)
             assert pid == imported_by
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
-    assert "penstock_test_failing" in told
-    assert "RuntimeError: not in the server" in told
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "penstock_test_failing" in warning
+    assert "RuntimeError: not in the server" in warning
 
 
 def test_an_import_that_starts_threads(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,9 +105,9 @@ def test_an_import_that_starts_threads(make_function: MakeFunction, caplog: pyte
             assert child.death().exit_code == -signal.SIGTERM
         os.kill(before.pid, signal.SIGTERM)
         assert before.death().exit_code == -signal.SIGTERM
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
-    assert "penstock_test_threads" in told
-    assert "threads" in told
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert "penstock_test_threads" in warning
+    assert "threads" in warning
 
 
 def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: 
 
 
 def test_the_server_is_killed_while_it_imports(make_function: MakeFunction, tmp_path: Path) -> None:
-    """A process whose server is killed before it is forked is told of as dead, and the next one has a new server."""
+    """A process whose server is killed before the fork counts as dead, and the next one has a new server."""
     os.mkfifo(tmp_path / "gate")
     function = make_function(
         "penstock_test_killed", "if attempt == 2: (pathlib.Path(__file__).parent / 'gate').open().readline()"

@@ -1,4 +1,4 @@
-"""Processes compute with as many threads as they are told, unless the user has said otherwise."""
+"""Processes compute with as many threads as their limit says, unless the user has set another."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._processes._child import StartMethod
+from penstock._processes import StartMethod
 from penstock._processes._thread_limits import limit_threads, thread_variables
 from tests.processes import functions
 from tests.processes.helping import received, started
@@ -43,11 +43,11 @@ def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_libraries_that_are_loaded_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenCV and torch are limited where they are loaded already; torch not if the user has set its variable."""
-    told: list[tuple[str, int]] = []
+    limits: list[tuple[str, int]] = []
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
 
     def setter(name: str) -> Callable[[int], None]:
-        return lambda count: told.append((name, count))
+        return lambda count: limits.append((name, count))
 
     modules: Any = sys.modules
     monkeypatch.setitem(modules, "cv2", SimpleNamespace(setNumThreads=setter("cv2")))
@@ -55,10 +55,10 @@ def test_libraries_that_are_loaded_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     before = dict(os.environ)
     try:
         limit_threads(thread_variables(2))
-        assert told == [("cv2", 2)]
+        assert limits == [("cv2", 2)]
         monkeypatch.delenv("OMP_NUM_THREADS")
         limit_threads(thread_variables(3))
-        assert told == [("cv2", 2), ("torch", 3)]
+        assert limits == [("cv2", 2), ("torch", 3)]
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]

@@ -29,7 +29,7 @@ IDS = ["processes", "threads", "isolated processes", "isolated threads"]
 
 
 class Once:
-    """Yields numbers that don't come again, whoever asks."""
+    """Yields each number once, over all its readers."""
 
     def __init__(self, numbers: range) -> None:
         self._left = iter(numbers)
@@ -81,7 +81,7 @@ def needs_the_main_thread(number: Any) -> Any:
 
 
 class Pausing:
-    """Yields numbers at once, and the others only when it is told to; can't be pickled."""
+    """Yields some numbers at once, and the others after a signal; can't be pickled."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()

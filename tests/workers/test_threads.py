@@ -1,4 +1,4 @@
-"""Workers are prepared once each, by a function of the user's, and its errors are told."""
+"""Each worker thread is prepared once, by a function of the user's, and its errors are raised."""
 
 import logging
 import threading
@@ -92,7 +92,7 @@ class Recorded:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_every_task_runs_once(count: int) -> None:
-    """Every block of every armed slot is run exactly once, whoever claims it."""
+    """Every block of every armed slot is run exactly once, by any worker."""
     ring, recorded = SlotRing(16, capacity=8), Recorded()
     threads = WorkerThreads(ring, count, recorded.make)
     for slot in range(8):

@@ -1,1 +1,82 @@
-"""Child processes: how their parent starts, watches and ends them, how they begin, and how their exceptions travel."""
+"""Child processes: how their parent starts, watches and ends them, how they begin, and how their exceptions travel.
+
+`Supervisor` says how the parts work together. Names are loaded when they are first used: a program that only sends an
+exception through a tensor pipe loads nothing that starts processes.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock import _lazy
+
+if TYPE_CHECKING:
+    from penstock._processes._child import ChildProcess, StartMethod, check_start_method, uses_server
+    from penstock._processes._exceptions import PackedError, error_text, pack_error, unpack_error, unpack_raised
+    from penstock._processes._fork_server._modules import modules_of, naming
+    from penstock._processes._main_module import check_guard, has_cloudpickle, is_guarded, is_imported, missing
+    from penstock._processes._patience import ABANDONED_SECONDS, FUNCTION_SECONDS, PIPELINE_SECONDS
+    from penstock._processes._pidfd import has_ended, watch_process
+    from penstock._processes._seeding import GlobalSeeds, draw_seeds, observe_seeds, seed_pool_process
+    from penstock._processes._supervisor import RestartPolicy, Starting, Supervisor
+else:
+    __getattr__ = _lazy.from_modules(
+        __name__,
+        ABANDONED_SECONDS="penstock._processes._patience",
+        ChildProcess="penstock._processes._child",
+        FUNCTION_SECONDS="penstock._processes._patience",
+        GlobalSeeds="penstock._processes._seeding",
+        PIPELINE_SECONDS="penstock._processes._patience",
+        PackedError="penstock._processes._exceptions",
+        RestartPolicy="penstock._processes._supervisor",
+        StartMethod="penstock._processes._child",
+        Starting="penstock._processes._supervisor",
+        Supervisor="penstock._processes._supervisor",
+        check_guard="penstock._processes._main_module",
+        check_start_method="penstock._processes._child",
+        draw_seeds="penstock._processes._seeding",
+        error_text="penstock._processes._exceptions",
+        has_cloudpickle="penstock._processes._main_module",
+        has_ended="penstock._processes._pidfd",
+        is_guarded="penstock._processes._main_module",
+        is_imported="penstock._processes._main_module",
+        missing="penstock._processes._main_module",
+        modules_of="penstock._processes._fork_server._modules",
+        naming="penstock._processes._fork_server._modules",
+        observe_seeds="penstock._processes._seeding",
+        pack_error="penstock._processes._exceptions",
+        seed_pool_process="penstock._processes._seeding",
+        unpack_error="penstock._processes._exceptions",
+        unpack_raised="penstock._processes._exceptions",
+        uses_server="penstock._processes._child",
+        watch_process="penstock._processes._pidfd",
+    )
+
+__all__ = [
+    "ABANDONED_SECONDS",
+    "FUNCTION_SECONDS",
+    "PIPELINE_SECONDS",
+    "ChildProcess",
+    "GlobalSeeds",
+    "PackedError",
+    "RestartPolicy",
+    "StartMethod",
+    "Starting",
+    "Supervisor",
+    "check_guard",
+    "check_start_method",
+    "draw_seeds",
+    "error_text",
+    "has_cloudpickle",
+    "has_ended",
+    "is_guarded",
+    "is_imported",
+    "missing",
+    "modules_of",
+    "naming",
+    "observe_seeds",
+    "pack_error",
+    "seed_pool_process",
+    "unpack_error",
+    "unpack_raised",
+    "uses_server",
+    "watch_process",
+]

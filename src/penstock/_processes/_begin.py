@@ -1,48 +1,77 @@
-"""What each of our processes does first: Ctrl-C is the parent's to handle, and the parent's end is its own.
+"""The beginning of a child process: signals, the watch for the parent's end, seeds, and memory.
 
 Guarantees:
-  - SIGINT, which reaches all processes of a terminal, is ignored.
-  - When the parent has gone, however it went, the process ends at once, in the middle of a call that keeps Python's
+  - SIGINT, which a terminal sends to all processes, is ignored: the parent handles Ctrl-C. The process is started with
+    SIGINT blocked (`interrupts_blocked`), so that it can't die by it earlier.
+  - When the parent has ended, however it did, the process ends at once, in the middle of a call that keeps Python's
     lock, too: a native thread watches.
-  - The global random generators are seeded, each process's differently.
-  - Memory that is freed is kept for what is allocated next.
-  - What runs in it may start processes of its own.
+  - The global random generators are seeded, in each process differently.
+  - Freed memory is kept for the next allocations.
+  - The code that runs in the process may start processes of its own.
+
+Memory. The C library returns memory at the end of its heap to the system as soon as a little of it is free: twice the
+size of the largest block that it has seen. A decoder of images allocates and frees a few such blocks again and again.
+In some processes, depending on the layout of the heap, the memory of every image is then returned and fetched again,
+page by page: of eight workers on two cores, one spent a third as long on that as on decoding. So the limits are raised,
+unless the user has set one of the C library's variables.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Final
 
 from penstock._caught import keep_all
 from penstock._decisions import follow_environment
 from penstock._native import end_when_readable
-from penstock._processes._freed_memory import keep_freed_memory
 from penstock._processes._seeding import GlobalSeeds, seed_process
 
-_watching: Final[set[int]] = set()  # by process: what is forked has another number
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # in malloc.h
+_LARGEST_BYTES: Final = 32 << 20  # the largest threshold that the C library accepts; larger blocks are the system's
+_KEPT_BYTES: Final = 2 * _LARGEST_BYTES  # the limit that the C library itself sets once it has freed such a block
+_VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+
+_watching: Final[set[int]] = set()  # pids, since a fork of this process has another one
+
+
+@contextmanager
+def interrupts_blocked() -> Generator[None]:
+    """Block SIGINT in this thread, and so in the processes that it starts; other threads of the program receive it."""
+    if sys.platform == "win32":
+        yield
+        return
+    # Otherwise it would be started with the first process, and Python unblocks SIGINT in this thread to do so.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin_process(seeds: GlobalSeeds) -> None:
-    """Make this process, which `ChildProcess` has started, what the module says.
+    """Prepare this process, which `ChildProcess` has started, as the module says.
 
     Args:
         seeds: of the global random generators.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     assert parent is not None
     if os.getpid() not in _watching:
         watched: list[int] = [parent.sentinel]
-        with suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
-            # A process that the parent forked holds what the sentinel is made of, and may outlive it.
+        with suppress(OSError, AttributeError):  # not on every system, and not if the parent has ended already
+            # A fork of the parent holds the other end of the sentinel, and may outlive the parent.
             watched.append(os.pidfd_open(parent.pid or 0))
         watch_parent(*watched)
-    # A daemon to its parent, which need not wait for it; but one that may have children, as `multiprocessing` sees it.
+    # The parent needn't wait for a daemon; but `multiprocessing` lets daemons have no children.
     multiprocessing.current_process().daemon = False
     follow_environment()
     keep_all()
@@ -54,3 +83,11 @@ def watch_parent(*descriptors: int) -> None:
     """End this process as soon as one of the descriptors is readable."""
     _watching.add(os.getpid())
     end_when_readable(descriptors)
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MB of memory that this process frees, if the C library has a setting for it."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and not any(map(os.environ.get, _VARIABLES)):
+        mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

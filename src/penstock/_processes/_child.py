@@ -1,6 +1,7 @@
-"""A process of ours, as its parent holds it: started quietly, seen to die at once, and waited for.
+"""A child process, as its parent holds it: with a pipe to it, a descriptor that reports its end, and its death.
 
-Linux gives a descriptor of the process (a pidfd), through which a signal can't reach another one that got its number.
+A pidfd is a file descriptor of a process (Linux only). It becomes readable when the process has ended. A signal that is
+sent through it never reaches another process that got the same pid.
 """
 
 import multiprocessing
@@ -10,41 +11,42 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
+from multiprocessing import process as process_module
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock._processes._child_ends import death_of
+from penstock._processes._begin import interrupts_blocked
 from penstock._processes._fork_server._client import Spare, can_fork
 from penstock._processes._fork_server._forked import ForkedProcess
 from penstock._processes._main_module import check_guard
-from penstock._processes._spawned import SpawnedProcess
+from penstock._processes._patience import EXIT_CODE_SECONDS
+from penstock._processes._pidfd import watch_process
 from penstock._processes._thread_limits import limit_threads, thread_variables
 from penstock.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:
+    import io
     from multiprocessing.connection import Connection
 
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
 
-_DYING_SECONDS: Final = 0.5  # what a process that closed its pipe has to end by itself, with its own exit code
-
 
 class ChildProcess:
-    """Owns a process, and this side of a pipe to it.
+    """Owns a process, and this end of a pipe to it.
 
     Args:
-        target: what runs in it: called with the other side of the pipe, and the arguments.
+        target: runs in the process; called with the other end of the pipe, and the arguments.
         arguments: pickled for it.
         name: of the process, in messages.
-        start_method: "forkserver", the default, for one that is forked by a server of ours, which has imported what it
-            needs; "spawn" for a new Python, and everywhere but on Linux.
-        threads: how many threads BLAS, OpenCV and torch have in it; None leaves them alone. What the main module loads
-            of BLAS in a spawned process is out of reach.
+        start_method: "forkserver", the default on Linux: our fork server, which has imported the modules that the
+            process needs, forks it. "spawn", the default elsewhere: a new Python.
+        threads: how many threads BLAS, OpenCV and torch have in it; None leaves them alone. If the main module loads
+            BLAS in a spawned process, that is out of reach.
         imports_main: whether the process imports the program's main module; see `_main_module.is_imported`. A spawned
             process imports it in any case.
 
     Attributes:
-        pipe: this side of the pipe.
+        pipe: this end of the pipe.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class ChildProcess:
             check_guard()
         self._name = name
         self._owner = os.getpid()
-        self._lock = threading.Lock()  # whoever asks for the exit code, or closes
+        self._lock = threading.Lock()  # protects the two below, and the descriptors from being closed while in use
         self._closed = False
         self._death: WorkerError | None = None
-        self._process: ForkedProcess | SpawnedProcess
+        self._process: ForkedProcess | _SpawnedProcess
         self.pipe: Connection[Any, Any]
         pipes: Any = multiprocessing.Pipe()
         self.pipe, theirs = pipes
@@ -74,7 +76,7 @@ class ChildProcess:
             if is_forked:
                 self._process = ForkedProcess(_run, given, name=name, threads=threads, imports_main=imports_main)
             else:
-                self._process = SpawnedProcess(_run, given, name=name)
+                self._process = _SpawnedProcess(_run, given, name=name)
         except BaseException:
             self.pipe.close()
             raise
@@ -83,20 +85,20 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its number; waits until it is started. 0 if it never was."""
+        """The pid; waits until the process is started. 0 if it never was."""
         return self._process.pid
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the process has ended; waits until it is started."""
+        """Return the descriptor that becomes readable when the process has ended; wait until it is started."""
         assert self.pid >= 0
         return self._process.fileno()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether there is something to receive, or the process has ended; wait for it."""
+        """Wait for a message or the end of the process; return False if neither came in time."""
         return self._wait([self.pipe], timeout)
 
     def wait_for_end(self, timeout: float | None = None) -> bool:
-        """Return whether the process has ended; wait for it."""
+        """Wait for the end of the process; return False if it didn't come in time."""
         return self._wait([], timeout)
 
     def _wait(self, others: "Sequence[Connection[Any, Any]]", timeout: float | None) -> bool:
@@ -116,33 +118,33 @@ class ChildProcess:
                 self._process.kill(number)
 
     def death(self, *, started: bool = True) -> WorkerError:
-        """Return why the process is dead, which it is or will be in a moment; the same exception each time.
+        """Return why the process died, which it has or is about to; the same exception each time.
 
         Args:
-            started: whether it got as far as its own work; else the message says what to look at.
+            started: whether it got as far as its own work; otherwise the message says where to look.
         """
         with self._lock:
             if self._death is None:
-                if not self._wait([], _DYING_SECONDS):
+                if not self._wait([], EXIT_CODE_SECONDS):
                     self._process.kill()
-                self._death = death_of(self._name, self._process.pid, self._process.join(), started=started)
+                self._death = _death(self._name, self._process.pid, self._process.join(), started=started)
             return self._death
 
     def end(self, patience_seconds: float) -> None:
-        """Say that it is over, by an empty message, and let the process end by itself; kill it if it doesn't."""
+        """Tell the process to end, by an empty message; kill it if it takes longer."""
         with suppress(OSError):  # it has ended
             self.pipe.send_bytes(b"")
         self.wait_for_end(patience_seconds)
         self.close()
 
     def close(self) -> None:
-        """Make sure that the process has ended, wait for it, and close what belongs to it; harmless when repeated."""
+        """Kill the process if it runs, wait for its end, and close its descriptors; harmless when repeated."""
         self.kill()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if os.getpid() == self._owner:  # it is no child of a fork, which can only let go of it
+            if os.getpid() == self._owner:  # to a fork of the parent it is no child, so the fork can't wait for it
                 self._process.join()
             self._process.close()
             self.pipe.close()
@@ -155,11 +157,53 @@ def _run(
     target(pipe, *arguments)
 
 
+class _SpawnedProcess:
+    """Owns a process that `multiprocessing` spawns; has the methods of `ForkedProcess`."""
+
+    is_starting = False  # it has a pid from the beginning
+
+    def __init__(self, target: Callable[..., None], arguments: tuple[object, ...], *, name: str) -> None:
+        # A daemon, so that a forgotten process never keeps Python from ending.
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=target, args=arguments, name=name, daemon=True)
+        with interrupts_blocked():
+            self._process.start()
+        self.pid: int = self._process.pid or 0
+        # A fork of this program inherits the list, and would end the processes of its parent when it exits.
+        children: set[object] = getattr(process_module, "_children", set())
+        children.discard(self._process)
+        self._watched: io.FileIO | None = watch_process(self.pid)
+
+    def fileno(self) -> int:
+        return self._process.sentinel if self._watched is None else self._watched.fileno()
+
+    def learn(self) -> None:
+        pass
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self._watched is None:
+            self._process.kill()
+        else:
+            with suppress(ProcessLookupError):  # it has been waited for
+                signal.pidfd_send_signal(self._watched.fileno(), number)
+
+    def join(self) -> int | None:
+        """Wait for the end of the process; return its exit code, or None if other code has waited for it."""
+        self._process.join()
+        return self._process.exitcode
+
+    def close(self) -> None:
+        with suppress(ValueError):  # other code has taken its exit code: to `multiprocessing` it runs for ever
+            self._process.close()
+        if self._watched is not None:
+            self._watched.close()
+
+
 def check_start_method(start_method: object) -> None:
-    """Refuse what isn't a way to start our processes.
+    """Check a start method.
 
     Raises:
-        UsageError: it is none.
+        UsageError: there is no such start method.
     """
     if start_method not in (None, "spawn", "forkserver"):
         raise UsageError(
@@ -169,10 +213,32 @@ def check_start_method(start_method: object) -> None:
 
 
 def uses_server(start_method: StartMethod | None) -> bool:
-    """Return whether processes are forked by a server; only on Linux."""
+    """Return whether the fork server starts processes; only on Linux."""
     return start_method != "spawn" and can_fork()
 
 
 def open_spare(start_method: StartMethod | None, threads: int | None) -> Spare | None:
-    """Return what keeps a process forked ahead until it is closed; None where processes are spawned."""
+    """Return the object that, until it is closed, keeps a process forked ahead; None if processes are spawned."""
     return Spare(threads) if uses_server(start_method) else None
+
+
+def _death(process: str, pid: int, exit_code: int | None, *, started: bool) -> WorkerError:
+    if exit_code is not None and exit_code < 0:
+        how = f"was killed by {_signal_name(-exit_code)}"
+    else:
+        how = f"ended with exit code {'unknown' if exit_code is None else exit_code}"
+    if exit_code == -signal.SIGKILL:
+        how += " (by the system, if memory ran out)"
+    if not started:
+        how += (
+            " before it had started. Its own output says why; a script must start its work under "
+            "`if __name__ == '__main__':`, since each process imports it"
+        )
+    return WorkerError(f"the {process} (pid {pid}) {how}", exit_code=exit_code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,4 +1,4 @@
-"""The program's main module, as worker processes see it: whether a process may import it.
+"""The program's main module in child processes: whether they may import it.
 
 A process that isn't a fork of the program finds functions and classes of the main module only if it imports that module
 under another name, as `multiprocessing` does. The import runs every statement of the script that no
@@ -6,9 +6,9 @@ under another name, as `multiprocessing` does. The import runs every statement o
 process, and so without end.
 
 So `is_imported` looks at the statement of the main module that runs at this moment. If no guard holds it, processes do
-not import the main module, and all that they need of it travels by value, in cloudpickle's pickles. That answer is
-final: later processes must not run the statement either. In a thread that doesn't run the main module, no statement
-can be looked at; a script without any guard then counts as unguarded.
+not import the main module; its functions and classes travel by value, in cloudpickle's pickles. That answer is final:
+later processes must not run the statement either. In a thread that doesn't run the main module, no statement can be
+looked at; a script without any guard then counts as unguarded.
 
 Rejected: importing the module with a flag that makes `Loader` do nothing, since the script's own work would still be
 done once for each process; and running the guarded part of the script's source alone, which can't tell definitions from
@@ -30,11 +30,11 @@ from penstock.errors import UsageError
 UNGUARDED: Final = 'no `if __name__ == "__main__":` guards the statement of this script that starts them'
 _GUARDS: Final = ("__name__ == '__main__'", "'__main__' == __name__")
 
-_is_unguarded = False  # from the first time that an unguarded statement was seen to start processes
+_is_unguarded = False  # True from the first time that an unguarded statement starts processes
 
 
 def has_cloudpickle() -> bool:
-    """Return whether what the main module defines can travel by value."""
+    """Return whether functions and classes of the main module can travel by value."""
     return importlib.util.find_spec("cloudpickle") is not None
 
 
@@ -49,7 +49,7 @@ def is_importable() -> bool:
 
 
 def is_guarded() -> bool:
-    """Return whether a process that imports the main module would not come to the statement that runs now."""
+    """Return whether a process that imports the main module doesn't run the statement that runs now."""
     if not is_importable():
         return True
     guards = list(_guards())
@@ -70,7 +70,7 @@ def is_imported() -> bool:
 
 
 def check_guard() -> None:
-    """Refuse to start processes that would import a main module whose running statement no guard holds.
+    """Check that processes which import the main module don't run the statement that runs now.
 
     Raises:
         UsageError: the script would start processes while each of them imports it.
@@ -83,7 +83,7 @@ def check_guard() -> None:
 
 
 def missing(pickled: bytes) -> str:
-    """Return why a process doesn't find what a pickle names of the main module; empty if it does."""
+    """Return why a process can't find the names of the main module in a pickle; empty if it can."""
     if b"__main__" not in pickled:
         return ""
     if not is_imported():
@@ -102,7 +102,7 @@ def _main() -> ModuleType:
 
 
 def _running_line() -> int | None:
-    """Return the line of the main module that this thread runs, if it does."""
+    """Return the line of the main module that this thread runs; None if it runs none."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals is vars(_main()):

@@ -1,7 +1,7 @@
-"""A process that is watched: its descriptor becomes readable when the process has ended, and never means another one.
+"""Pidfds: descriptors of processes, which become readable when the process has ended.
 
-Linux calls it a pidfd. Numbers of processes are used again, descriptors of them are not. It is kept as an unbuffered
-file, which Python closes at the latest when it is dropped.
+Pids are used again, so a pid may refer to another process later; a pidfd never does. It is held as an unbuffered file,
+which Python closes at the latest when it is dropped.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import select
 
 
 def watch_process(pid: int) -> io.FileIO | None:
-    """Return a process's descriptor, as a file to be closed; None where the system gives none, or it has ended."""
+    """Return the pidfd of a process, to be closed; None if the system has none, or the process has been waited for."""
     with contextlib.suppress(OSError, AttributeError):
         return io.FileIO(os.pidfd_open(pid))
     return None

@@ -1,12 +1,12 @@
 """Seeds for the global random generators of worker processes.
 
-A forked process continues the generators of the process that it was forked from, so workers that augment through
-`random`, NumPy's or torch's global functions would all draw the same numbers. Therefore each process seeds all three.
+A fork continues the random generators of its parent, so workers that augment by the global functions of `random`, NumPy
+or torch would all draw the same numbers. Therefore each process seeds all three.
 
 Guarantees:
   - Each generator's seed derives from the parent's generator of the same name and from the process's number. So a
-    program that seeds its generators gets the same draws in its processes from run to run, and a replaced process draws
-    other numbers than the process before it.
+    program that seeds its generators gets the same draws in its processes from run to run, and a process that replaces
+    another one draws other numbers.
   - Processes that are alive together draw differently, also where the parent has drawn nothing between their starts.
   - torch is seeded where it is loaded, and otherwise as soon as it is imported, before any code can draw from it. A
     process that never imports torch never pays for it. Where the parent hasn't loaded torch, its seed derives from
@@ -58,7 +58,7 @@ class GlobalSeeds(NamedTuple):
     torch: int
 
     def child(self, *path: int | str) -> "GlobalSeeds":
-        """Return the seeds of one of the group: by its number, and by how many had that number before it."""
+        """Return the seeds of a process of the group: by its number, and by how many processes had that before."""
         return GlobalSeeds(*(derive(seed, *path) for seed in self))
 
 
@@ -97,7 +97,7 @@ def seed_process(seeds: GlobalSeeds) -> None:
 def seed_pool_process(seeds: GlobalSeeds) -> None:
     """Seed the global generators of a process of the user's own pool, at the first call; later calls change nothing.
 
-    Such a process has no number of ours; its name is unique among its parent's.
+    The pool gives such a process no number; its name is unique among the children of its parent.
     """
     if os.getpid() not in _seeded:
         seed_process(seeds.child(multiprocessing.current_process().name))
@@ -113,9 +113,9 @@ def _digest(state: object) -> int:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds torch as the other finders do, and has it seeded when it is first imported.
+    """Finds torch as the other finders do, and seeds it when it is first imported.
 
-    To look again before each piece of work would be too late for a function that imports torch and draws at once.
+    To seed it before each piece of work would be too late for a function that imports torch and draws at once.
     """
 
     def __init__(self, seed: int) -> None:
@@ -146,7 +146,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 
 class _SeedingLoader(importlib.abc.Loader):
-    """Loads a module by its own loader, which the module is then left with, and seeds it."""
+    """Loads a module by its own loader, which it restores, and seeds it."""
 
     def __init__(
         self, spec: importlib.machinery.ModuleSpec, loader: importlib.abc.Loader, finder: _TorchFinder

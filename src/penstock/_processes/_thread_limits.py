@@ -1,7 +1,8 @@
-"""Processes that compute side by side do so with few threads each, unless the user has said how many.
+"""Limits of the threads of BLAS, OpenCV and torch in child processes, unless the user has set limits.
 
-NumPy's, OpenCV's and torch's libraries start a thread for each core in every process, which slows all of them down.
-Most read a variable when they are loaded; those that are loaded already are told.
+These libraries start a thread for each core in every process, so processes that compute side by side slow each other
+down. Most libraries read an environment variable when they are loaded; in OpenCV and torch, a function sets the limit
+later, too.
 """
 
 import os
@@ -21,14 +22,14 @@ _VARIABLES: Final = (
 
 
 def thread_variables(threads: int | None) -> dict[str, str]:
-    """Return the environment variables that limit a process to so many threads, without those that the user has set."""
+    """Return the environment variables that limit a process to so many threads, except those that the user has set."""
     if threads is None:
         return {}
     return {name: str(threads) for name in _VARIABLES if name not in os.environ}
 
 
 def limit_threads(variables: Mapping[str, str]) -> None:
-    """Apply variables to this process: to what it loads from now on, and to OpenCV and torch."""
+    """Apply variables to this process: to libraries that it loads from now on, and to OpenCV and torch."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     for name, module, setter in (

@@ -18,14 +18,12 @@ runs.
 """
 
 import logging
-import os
 import pickle
 import threading
 import warnings
 from collections import deque
 from functools import partial
 from itertools import zip_longest
-from multiprocessing.util import Finalize
 from typing import Final, cast
 
 from penstock._caught import Caught
@@ -33,10 +31,9 @@ from penstock._graph._nodes import Element, walk
 from penstock._graph._streaming._chunk import Token
 from penstock._os import DaemonThread, HeldInterrupts
 from penstock._plan._plan import Plan
-from penstock._processes._exceptions import unpack_error
-from penstock._processes._seeding import observe_seeds
+from penstock._processes import RestartPolicy, Starting, Supervisor, is_imported, observe_seeds, unpack_error
 from penstock._runtime._batches import StepRange, Unit
-from penstock._runtime._isolated_helper import Begin, Setup, inner_plan
+from penstock._runtime._isolated_helper import Begin, Setup, inner_plan, serve
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Told, Word
 from penstock._runtime._isolated_process import Life
 from penstock._runtime._recorder import Recorder
@@ -53,6 +50,8 @@ from penstock.events import WorkerDied
 _MAX_DEATHS: Final = 3
 _STEPS_ALONE: Final = 64  # after so many but one, since the deadly step may be as far ahead
 _PATIENCE_SECONDS: Final = 0.001
+# Deaths after the start are counted by the stream that reads; before it, only a kill says nothing of the next process.
+_RESTARTS: Final = RestartPolicy(limit=1, failed_start=1, killed_start=0)
 _USUALLY_KEPT: Final = 2  # messages: of the batch that is worked on, and of the one before it
 _logger = logging.getLogger("penstock")
 
@@ -72,35 +71,35 @@ class Helper:
         self.recorder = recorder
         self.bytes_in_flight = 0
         self.told_of_kept_batches = False
-        self._owner = os.getpid()
         inner = inner_plan(plan)
         max_bytes = None if plan.memory is None else max(plan.memory - (inner.memory or 0) * (plan.num_workers > 0), 1)
+        seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
+        starting = Starting(plan.limits.start_method, imports_main=is_imported())
+        self._supervisor = Supervisor(
+            serve, lambda _number, started: seeds.child(started), policy=_RESTARTS, starting=starting
+        )
         self._make = partial(
             Life,
+            self._supervisor,
             Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
             shared(inner, asked="isolated=True"),
             copy=plan.copy,
-            start_method=plan.limits.start_method,
         )
-        self._seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
-        self._lock = threading.RLock()  # over the four below; the collector may close this wherever it is held
+        self._lock = threading.RLock()  # over the two below; the collector may close this wherever it is held
         self._lives: list[Life] = []  # all that were not ended
-        self._started = 0
         self._current: Life | None = None
-        self._closed = False
         self._telling = threading.Lock()
         self._runs = 0
-        # Before `multiprocessing` ends its processes at the end of the program, and finds them closed.
-        self._finalizer = Finalize(None, self.close, exitpriority=0)
+        self._supervisor.end_with_program(self.close)
 
     @property
     def is_closed(self) -> bool:
         """Whether it was closed, and not only a process lost."""
-        return self._closed
+        return self._supervisor.is_closing
 
     def check(self) -> None:
         """Raise if the helper can't be used: in a fork, or when it was closed."""
-        if os.getpid() != self._owner:
+        if not self._supervisor.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
 
     def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[Life, int]:
@@ -116,9 +115,9 @@ class Helper:
     def give_up(self, life: Life, run: int) -> None:
         """Have a run computed no further; called anywhere."""
         # Who finds this locked is inside `begin`, which gives up the run before.
-        if os.getpid() == self._owner and self._telling.acquire(blocking=False):
+        if self._supervisor.is_owned_here and self._telling.acquire(blocking=False):
             try:
-                if run == self._runs and not self._closed:
+                if run == self._runs and not self.is_closed:
                     self._runs += 1
                     life.tell(Begin(self._runs, []))
             finally:
@@ -138,15 +137,15 @@ class Helper:
 
     def close(self) -> None:
         """End the processes."""
-        if os.getpid() != self._owner:
+        if not self._supervisor.is_owned_here:
             return
         with self._lock:
-            self._closed = True
+            self._supervisor.refuse()
             self._current = None
             lives = list(self._lives)
         for life in lives:
             self._end(life)
-        self._finalizer.cancel()
+        self._supervisor.close()
 
     def _end(self, life: Life) -> None:
         life.end()
@@ -156,19 +155,16 @@ class Helper:
 
     def _living(self) -> Life:
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise ClosedError("the loader was closed")
             if self._current is None:
                 self._current = self._start()
             return self._current
 
     def _start(self) -> Life:
+        life = self._make()
         with self._lock:
-            seeds = self._seeds.child(self._started)
-            self._started += 1
-        life = self._make(seeds)
-        with self._lock:
-            closed = self._closed
+            closed = self.is_closed
             if not closed:
                 self._lives.append(life)
                 life.watch = DaemonThread(partial(self._watch, life), "penstock-helper")
@@ -181,18 +177,18 @@ class Helper:
     def _watch(self, life: Life) -> None:
         life.process.wait_for_end()
         with self._lock:
-            closed = self._closed
+            closed = self.is_closed
         if not closed:
             self._replace(life)
         life.over.ring()
 
     def _replace(self, life: Life) -> None:
         """Learn why a process died, and have its successor begin."""
-        started = life.has_started()
-        death = life.death = life.process.death(started=started)
+        death, may_restart = self._supervisor.reap(life.process, started=life.has_started())
+        life.death = death
         if not life.reader.was_joined:
             life.reader.close()  # else whoever waits for a batch is told by nobody
-        life.is_hopeless = not started and (death.exit_code or 0) >= 0
+        life.is_hopeless = not may_restart
         if life.is_hopeless:
             return
         self.recorder.observe(WorkerDied(None, life.process.pid, death.exit_code, str(death), None, None))

@@ -28,9 +28,7 @@ from penstock._graph._nodes import Element
 from penstock._memory import open_region
 from penstock._os import DaemonThread
 from penstock._plan._plan import Plan
-from penstock._processes._begin import begin_process
-from penstock._processes._exceptions import pack_error
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import pack_error
 from penstock._runtime._batches import StepRange
 from penstock._runtime._isolated_outbox import NOTHING_TOLD, Message, Outbox, Told, TrainerGoneError, Word
 from penstock._runtime._pickle_buffers import read
@@ -88,9 +86,8 @@ class Starved(NamedTuple):
     messages: int
 
 
-def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited, seeds: GlobalSeeds) -> None:
+def serve(pipe: "Connection[Any, Any]", setup: Setup, plan: Inherited) -> None:
     """Run a loader for the trainer's process until that says the end, or is gone."""
-    begin_process(seeds)
     leave_accelerators()
     (descriptor,) = plan.taken
     region = open_region(descriptor)

@@ -17,7 +17,7 @@ from penstock._caught import Caught
 from penstock._decisions import MESSAGE_BATCHES, decide
 from penstock._graph._nodes import Element
 from penstock._graph._streaming._chunk import Token
-from penstock._processes._exceptions import PackedError, pack_error
+from penstock._processes import PackedError, pack_error
 from penstock._runtime._recorder import TellingRecorder
 from penstock._runtime._shared_output import MIN_BYTES
 from penstock._runtime._streams import EndOfEpoch

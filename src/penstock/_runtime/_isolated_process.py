@@ -3,22 +3,18 @@
 import pickle
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock._memory import Region
 from penstock._os import Bell
-from penstock._processes._child import ChildProcess, StartMethod
-from penstock._processes._main_module import is_imported
-from penstock._processes._seeding import GlobalSeeds
-from penstock._runtime._isolated_helper import Begin, Setup, Starved, serve
+from penstock._processes import FUNCTION_SECONDS, Supervisor
+from penstock._runtime._isolated_helper import Begin, Setup, Starved
 from penstock._workers._processes import Inherited
 from penstock.transport._pipe import TensorPipeReader
 
 if TYPE_CHECKING:
     from penstock._os import DaemonThread
     from penstock.errors import WorkerError
-
-_PATIENCE_SECONDS: Final = 2.0  # what it has to end by itself
 
 
 class BatchReader(TensorPipeReader):
@@ -59,9 +55,8 @@ class Life:
         is_hopeless: whether it failed by itself before it had started, as any other would.
     """
 
-    def __init__(
-        self, setup: Setup, plan: Region, seeds: GlobalSeeds, *, copy: bool, start_method: StartMethod | None
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, setup: Setup, plan: Region, *, copy: bool) -> None:
+        self._supervisor = supervisor
         self.over = Bell()
         self.death: WorkerError | None = None
         self.successor: Life | None = None
@@ -72,13 +67,7 @@ class Life:
         self.reader = BatchReader(allow_pickle=True, copy=copy)
         try:
             setup = setup._replace(address=self.reader.address)
-            self.process = ChildProcess(
-                serve,
-                (setup, Inherited((plan.descriptor,)), seeds),
-                name="helper process",
-                start_method=start_method,
-                imports_main=is_imported(),
-            )
+            self.process = supervisor.start("helper process", (setup, Inherited((plan.descriptor,))))
         except BaseException:
             self.reader.close()
             raise
@@ -100,11 +89,11 @@ class Life:
         with self._ending:
             with suppress(OSError, ValueError):  # it has ended, or was closed before
                 self.process.pipe.send_bytes(b"")
-                self.process.wait_for_end(_PATIENCE_SECONDS)
+                self.process.wait_for_end(FUNCTION_SECONDS)
             self.process.kill()
             if self.watch is not None and not self.watch.is_current:
                 self.watch.wait(None)
-            self.process.close()
+            self._supervisor.release(self.process)
 
     def has_started(self) -> bool:
         """Return whether the process, which is dead, got as far as its own work; called once."""

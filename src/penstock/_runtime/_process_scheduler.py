@@ -21,7 +21,7 @@ from penstock._graph._apply import Context
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._plan._plan import Plan
-from penstock._processes._seeding import observe_seeds
+from penstock._processes import Starting, is_imported, observe_seeds
 from penstock._ring import SlotRing
 from penstock._runtime._client import Client
 from penstock._runtime._collate_job import CollateJob
@@ -33,7 +33,7 @@ from penstock._runtime._process_work import OWNERS_PLAN, Described, work
 from penstock._runtime._scheduler import BLOCKS, SLOTS, Armed, AtWork, Scheduler
 from penstock._runtime._shared_plan import needs_of, shared, without_streams
 from penstock._runtime._tasks import SharedJob, task_of
-from penstock._workers._processes import Starting, Work, WorkerProcesses
+from penstock._workers._processes import Work, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 
@@ -81,9 +81,10 @@ class ProcessScheduler(Scheduler):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
-            self,
-            Starting(seeds, limits.start_method, limits.worker_threads),
+            work=Work(partial(work, needs=needs_of(self._owners_plan)), descriptors, limits.timeout),
+            owner=self,
+            seeds=seeds,
+            starting=Starting(limits.start_method, limits.worker_threads, is_imported(), keeps_spare=True),
         )
 
     def _stop(self) -> None:

@@ -23,9 +23,7 @@ from penstock._graph._jax_keys import leave_accelerators
 from penstock._memory import Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan._plan import Plan
-from penstock._processes._begin import begin_process
-from penstock._processes._exceptions import error_text, pack_error
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import error_text, pack_error
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._collate_job import CollateJob
 from penstock._runtime._cpu_throttle import CpuThrottle, shared_processors
@@ -83,20 +81,16 @@ class _ElsewhereError(Exception):
     """Only the consumer can compute this."""
 
 
-def work(
-    pipe: "Connection[Any, Any]", number: int, seeds: GlobalSeeds, descriptors: Inherited, *, needs: bytes = b""
-) -> None:
+def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
     """Run tasks until the ring is stopped.
 
     Args:
         pipe: to the crew.
         number: of this worker.
-        seeds: of this process's global random generators.
         descriptors: of the crew's memory.
         needs: names the modules that whoever starts this process loads before; not used here.
     """
     del needs
-    begin_process(seeds)
     leave_accelerators()
     memory, bell, board_memory, plan_memory, *stack = descriptors.taken
     ring = SlotRing.attach(memory, bell)

@@ -12,8 +12,7 @@ from penstock._graph._streaming._build import reads_streams
 from penstock._memory import Region, create_region
 from penstock._pickles import Pickled, dump, pickler, stream_of
 from penstock._plan._plan import Batches, Plan
-from penstock._processes._fork_server._modules import modules_of, naming
-from penstock._processes._main_module import missing
+from penstock._processes import missing, modules_of, naming
 from penstock._runtime._pickle_buffers import write
 from penstock.errors import UsageError
 

@@ -1,1 +1,1 @@
-"""Whoever runs tasks claimed from a slot ring: started, watched and stopped here. Knows no dataset and no plan."""
+"""Workers: threads and processes that run blocks claimed from a slot ring. They know no dataset and no plan."""

@@ -1,11 +1,11 @@
-"""One pass over all positions on threads: a function of a range at a time, its results in order.
+"""A parallel scan: threads call a function for ranges of all positions, and its results come in order.
 
 Guarantees:
   - The ranges follow each other from 0 to the total. Their results come in that order, each exactly once.
   - At most a few ranges a thread are being computed or wait to be taken, however slowly they are taken.
-  - What the function raises comes where its range's result would have; results before it come first, none after.
+  - An exception of the function comes in the place of its range's result; results before it come first, none after.
   - When the generator is closed, fails or is interrupted, no further range is begun. Threads are daemons; the ranges
-    that they are in take some milliseconds and are waited for, at most `_PATIENCE_SECONDS`.
+    that they are in take some milliseconds and are waited for, at most `FUNCTION_SECONDS`.
 
 A range has as many positions as are computed in `_RANGE_SECONDS`, and towards the end fewer, so that all threads end
 together (guided self-scheduling, after Polychronopoulos and Kuck, 1987).
@@ -23,11 +23,11 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock._decisions import RANGE_POSITIONS, decide
 from penstock._os import Bell, DaemonThread, HeldInterrupts
+from penstock._processes import FUNCTION_SECONDS
 
 _RANGE_SECONDS: Final = 0.02
 _MAX_POSITIONS: Final = 1 << 14
 _RANGES_PER_THREAD: Final = 4
-_PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
 
 Result = TypeVar("Result")
@@ -63,10 +63,10 @@ def scan(total: int, make_task: Callable[[], Task[Result]], num_threads: int) ->
 
 
 def _join(threads: list[DaemonThread]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + FUNCTION_SECONDS
     stuck = [thread.name for thread in threads if not thread.wait(max(deadline - time.monotonic(), 0))]
     if stuck:
-        _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)
+        _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
 
 
 def _work(ranges: "_Ranges[Result]", make_task: Callable[[], Task[Result]]) -> None:
@@ -84,7 +84,7 @@ def _work(ranges: "_Ranges[Result]", make_task: Callable[[], Task[Result]]) -> N
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Range(Generic[Result]):
-    """A range, and what came of it: a `with` block over it keeps what is raised inside, for who takes the results."""
+    """A range, and its result or exception: a `with` block over it keeps the exception that is raised inside."""
 
     start: int
     stop: int
@@ -130,7 +130,7 @@ class _Ranges(Generic[Result]):
             return claimed
 
     def finish(self, claimed: _Range[Result], seconds: float) -> None:
-        """Hand in a range."""
+        """Mark a range as finished."""
         with self._changed:
             claimed.is_finished = True
             if claimed.error is not None:
@@ -141,7 +141,7 @@ class _Ranges(Generic[Result]):
         self._finished.ring()
 
     def take(self) -> Scanned[Result] | None:
-        """Return the next result when it is there, or raise its error; None at the end."""
+        """Wait for the next result and return it, or raise its exception; None at the end."""
         taken: _Range[Result] | None = None
         while True:
             self._finished.clear()

@@ -1,7 +1,7 @@
-"""Where a process hangs: asked by a signal, it writes the stacks of its threads down, and dies.
+"""The stacks of a process that hangs: on a signal, it writes the stacks of its threads to a file, and dies.
 
-Python's own handler of the signal needs no lock and no thread, so it answers from inside of any call. What follows it
-is what the system does for the signal, which is to end the process: so the end says that all is written.
+The handler is that of `faulthandler`, which needs no lock and no thread, so it works inside of any call. After it the
+system's own action for the signal follows and ends the process; so, once it has ended, everything is written.
 """
 
 import faulthandler
@@ -10,15 +10,14 @@ import re
 import signal
 from typing import Final
 
-# One that nobody else uses: the first are the C library's. Systems without such have no worker processes.
+# Hardly used by other libraries: the first real-time signals are the C library's. Systems without them have no workers.
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
 _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
-_OWN_THREAD: Final = "_end_with_parent"  # a function of ours, in which it waits
 
 
 class StackFile:
-    """Owns the memory that a process, and then those that take its place, write their stacks to."""
+    """Owns the memory that a process, and later its successors, write their stacks to."""
 
     def __init__(self) -> None:
         self._memory = os.fdopen(os.memfd_create("penstock-stack"), "r+b", buffering=0)
@@ -28,19 +27,19 @@ class StackFile:
         return self._memory.fileno()
 
     def take(self) -> str:
-        """Return what the process has written, and forget it: its threads' stacks, the main one's first."""
-        self._memory.seek(0)  # where the next process will write, too
+        """Return the stacks that the process has written, the main thread's first, and clear the memory."""
+        self._memory.seek(0)  # the next process writes from here, too
         written = self._memory.read(_MAX_BYTES).decode(errors="replace")
         self._memory.seek(0)
         self._memory.truncate()
-        stacks = [stack for stack in written.strip().split("\n\n") if _OWN_THREAD not in stack]
+        stacks = written.strip().split("\n\n")
         return "\n\n".join(re.sub(r"0x[0-9a-f]+ ", "", stack) for stack in reversed(stacks))[:_MAX_CHARACTERS]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._memory.close()
 
 
 def answer_with_stack(descriptor: int) -> None:
-    """Have this process write to a `StackFile` and die when it gets the signal."""
+    """Make this process write to a `StackFile` and die when it receives the signal."""
     faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True, chain=True)

@@ -1,9 +1,9 @@
-"""Threads that run tasks claimed from a slot ring.
+"""Worker threads, which run tasks claimed from a slot ring.
 
 Guarantees:
-  - A claimed task runs exactly once, and is finished in the ring whether it raised or not; what it raised is handed to
-    the task's owner by `run` itself, which must not raise.
-  - `close` returns when no task runs any more, or after `_PATIENCE_SECONDS`: a thread can't be stopped inside a user's
+  - A claimed task runs exactly once, and is finished in the ring afterwards. The task itself reports exceptions to its
+    owner, and must not raise.
+  - `close` returns when no task runs any more, or after `FUNCTION_SECONDS`: a thread can't be stopped inside a user's
     function. Threads are daemons, so one that is stuck there doesn't keep the process alive.
 """
 
@@ -11,12 +11,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Final
 
 from penstock._os import DaemonThread
+from penstock._processes import FUNCTION_SECONDS
 from penstock._ring import Claim, SlotRing
 
-_PATIENCE_SECONDS: Final = 2.0
 _logger = logging.getLogger("penstock")
 
 Task = Callable[[Claim], None]
@@ -31,10 +30,10 @@ class WorkerThreads:
         Args:
             ring: where tasks are claimed.
             count: how many threads, at least 1.
-            make_task: called in each thread, with its number; returns what runs a claimed task there.
+            make_task: called in each thread, with its number; returns the function that runs a claimed task there.
         """
         self._ring = ring
-        # The threads hold the ring and the task function alone, so that whoever owns them can be collected.
+        # The threads hold only the ring and the task function, so that the owner of this object can be collected.
         self._threads = [
             DaemonThread(partial(_work, ring, number, make_task), f"penstock-{number}") for number in range(count)
         ]
@@ -42,13 +41,13 @@ class WorkerThreads:
     def close(self) -> None:
         """Stop claiming, and wait for the tasks that run."""
         self._ring.stop()
-        deadline = monotonic() + _PATIENCE_SECONDS
+        deadline = monotonic() + FUNCTION_SECONDS
         for thread in self._threads:
             if not thread.is_current:
                 thread.wait(max(deadline - monotonic(), 0.0))
         stuck = [thread.name for thread in self._threads if not thread.has_ended]
         if stuck:
-            _logger.warning("still inside a function of the dataset after %s s: %s", _PATIENCE_SECONDS, stuck)
+            _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
         self._threads = []
 
 

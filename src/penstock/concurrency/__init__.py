@@ -1,8 +1,8 @@
 """Jobs and items move between tasks, threads and processes of one program, each with an owner and an end.
 
-`WorkerPool` runs jobs on stateful workers, which live in tasks, threads or processes. `NativeThreadPool` runs jobs of
+`WorkerPool` runs jobs on stateful workers, which run in tasks, threads or processes. `NativeThreadPool` runs jobs of
 C++ on threads of C++, awaited like any future. `ExtendableStream` is an async iterable that is fed from outside,
-`CompletionStream` one of results as they complete, and `Stream` what other orders are made from.
+`CompletionStream` is one that yields results as they complete, and `Stream` is the base class for other orders.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.concurrency._worker import Worker
     from penstock.concurrency._worker_pool import WorkerPool
 else:
-    # Processes and event loops are loaded by those who use them.
+    # A program that uses no processes or event loops doesn't load them.
     __getattr__ = _lazy.from_modules(
         __name__,
         CompletionStream="penstock.concurrency._streams",

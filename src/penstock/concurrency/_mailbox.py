@@ -1,8 +1,8 @@
-"""The one place of an event loop into which threads of C++ put the jobs that have ended.
+"""The mailbox of an event loop: threads of C++ put the jobs that have ended into it.
 
 Guarantees:
   - A loop has one mailbox, and so one descriptor to watch, however many pools put jobs there.
-  - All that has come is taken at once, and all its futures are set in that one pass.
+  - All jobs that have arrived are taken at once, and their futures are set in that one pass.
   - A future that was cancelled stays so; a job of it that was not started is dropped at once, and one that was started
     keeps its buffers until it has ended.
   - A pool may abandon its jobs: their futures fail at once, and the jobs keep their buffers until they have ended.
@@ -56,12 +56,12 @@ class _Awaited:
     """A job that a pool was given, or the end of a pool, and its future."""
 
     future: asyncio.Future[Any]
-    owner: object  # stands for the pool, and doesn't keep it
-    job: NativeJob[Any] | None  # None for the end; C++ has taken what it holds
+    owner: object  # identifies the pool, without a reference to it
+    job: NativeJob[Any] | None  # None for the end of the pool; C++ owns the job's buffers
 
 
 class Mailbox:
-    """What threads of C++ send to one event loop."""
+    """Receives the results that threads of C++ send to one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: Final = loop
@@ -77,7 +77,7 @@ class Mailbox:
         Args:
             pool: the pool.
             job: the job.
-            owner: stands for the pool in `abandon`.
+            owner: identifies the pool in `abandon`.
 
         Returns:
             The future of its result.
@@ -109,7 +109,7 @@ class Mailbox:
         if running_loop() is self.loop:
             self._abandon(owner)
         else:
-            with contextlib.suppress(RuntimeError):  # closed at this moment: nobody awaits the futures
+            with contextlib.suppress(RuntimeError):  # closed at this moment: no task awaits the futures
                 self.loop.call_soon_threadsafe(self._abandon, owner)
 
     def _abandon(self, owner: object) -> None:
@@ -126,7 +126,7 @@ class Mailbox:
                 awaited.future.withdraw = None
             if not awaited.future.done():
                 awaited.future.set_exception(ClosedError(f"{_ABANDONED}; got {jobs[-1]}. {_REMEDY}"))
-                awaited.future.exception()  # it is warned of, whether or not somebody awaits it
+                awaited.future.exception()  # the warning below reports it, even if no task awaits it
         self._close_unused()
         if jobs:
             warnings.warn(f"{_ABANDONED}; got {', '.join(jobs)}. {_REMEDY}", RuntimeWarning, stacklevel=5)
@@ -153,7 +153,7 @@ class Mailbox:
             self.close()
 
     def close(self) -> None:
-        """Forget what is awaited, and drop what has come: nobody is left to tell."""
+        """Forget the awaited jobs, and drop the results that have arrived: no task waits for them any more."""
         _mailboxes.pop(self.loop, None)
         if not self.loop.is_closed():
             self.loop.remove_reader(self.native.fileno())

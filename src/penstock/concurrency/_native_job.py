@@ -2,7 +2,7 @@
 
 Guarantees:
   - A job holds the buffers it was given from the moment it is made until it has ended or was withdrawn: they can't be
-    freed or resized meanwhile, whoever drops them. They are let go on a thread of Python.
+    freed or resized meanwhile, even if all other references to them are dropped. A thread of Python releases them.
   - A job runs once. Buffers that it writes hold nothing definite before its future has a result, or after a failure.
   - Nothing is locked: two jobs, or a job and Python, that write the same bytes at the same time leave either's.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.transport import Bytes
 
-    _Memory: TypeAlias = Buffer | NDArray[Any]  # an array is a buffer, which checkers are not told before Python 3.12
+    _Memory: TypeAlias = Buffer | NDArray[Any]  # an array is a buffer, but checkers know it only from Python 3.12 on
     _Out = TypeVar("_Out", bound=_Memory)
 
 Result = TypeVar("Result", covariant=True)
@@ -36,9 +36,9 @@ _GIBIBYTE = 2**30
 
 @final
 class NativeJob(Generic[Result]):
-    """What a thread of a `NativeThreadPool` is to do; made by one of the functions below, submitted once.
+    """A job for a thread of a `NativeThreadPool`; made by one of the functions below, submitted once.
 
-    A `Result` is what the future gives in the end.
+    `Result` is the type of the future's result.
 
     Example:
         >>> job = NativeJob.crc32(b"penstock")
@@ -215,7 +215,7 @@ class NativeJob(Generic[Result]):
 
         Args:
             source: a C-contiguous buffer of any items.
-            initial: the checksum of what came before, in [0, 2**32).
+            initial: the checksum of the preceding bytes, in [0, 2**32).
 
         Returns:
             A job whose result is the checksum, in [0, 2**32).
@@ -300,7 +300,7 @@ class NativeJob(Generic[Result]):
         out: "_Memory | None" = None,
         max_size: int = _GIBIBYTE,
     ) -> "NativeJob[Any]":
-        """Return a job that decompresses what lies in memory as a whole.
+        """Return a job that decompresses data that is in memory as a whole.
 
         It is done by the system's zlib, or zstd from version 1.4 on; there is nothing to install for Python.
 
@@ -308,7 +308,7 @@ class NativeJob(Generic[Result]):
             source: a C-contiguous buffer of any items, such as the `Bytes` of a job that has read it; not copied.
             codec: `zlib` or `deflate` (raw, without header or checksum) for one stream; `gzip` for members and `zstd`
                 for frames, one behind the other, which give one output.
-            size: how many bytes the output has, exactly; None takes what `out` has, or what comes.
+            size: how many bytes the output has, exactly; None means the size of `out`, or any.
             out: where to; a writable C-contiguous buffer of any items, apart from the source. None makes new memory.
             max_size: where neither `size` nor `out` is given, the most bytes that the output may have, by default
                 1 GiB: a few bytes can ask for all of the memory. No more than this is taken, whatever the input says.
@@ -370,8 +370,8 @@ class NativeJob(Generic[Result]):
             native = _native.foreign_job(capsule)
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"a job must come in a capsule penstock.job.v2 whose job nobody has taken; got {capsule!r} ({error}). "
-                "Have the extension make a new one: penstock::to_capsule(penstock::make_job(...))"
+                f"a job must come in a capsule penstock.job.v2, whose job can be taken once; got {capsule!r} "
+                f"({error}). Have the extension make a new one: penstock::to_capsule(penstock::make_job(...))"
             ) from error
         return NativeJob(native, "of an extension")
 

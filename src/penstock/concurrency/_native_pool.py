@@ -3,8 +3,8 @@
 Guarantees:
   - Jobs start in the order they were submitted, and end in any. All results that have come are set in one pass of the
     loop that submitted them; several loops, in several threads, may submit to one pool, and one loop to several pools.
-  - Cancelling what awaits a future withdraws its job, if it wasn't started. A job that was started can't be stopped: it
-    runs to its end and keeps its buffers until then, though nobody wants its result.
+  - Cancelling a future, or the task that awaits it, withdraws its job, if it wasn't started. A job that was started
+    can't be stopped: it runs to its end and keeps its buffers until then, though its result is dropped.
   - Leaving the scope waits until every job that was submitted has ended. Left by an exception, or cancelled while it
     waits, it withdraws those not started: their futures get a ClosedError. After the scope nothing runs, but for
     abandoned jobs.
@@ -15,7 +15,7 @@ Guarantees:
   - Where a loop ends without leaving the scope, jobs not started are dropped with the pool, and those running end by
     themselves. The interpreter's end, too, doesn't wait for them.
   - In a forked child the parent's pool has no threads: `submit` raises a UsageError, leaving its scope does nothing.
-  - The threads block all signals, so Ctrl-C reaches the main thread as ever.
+  - The threads block all signals, so Ctrl-C reaches the main thread as usual.
 
 There is no bound on how many jobs are submitted: a program whose jobs need more memory than there is awaits some of
 them first, or counts them with a semaphore.
@@ -35,7 +35,7 @@ from penstock.errors import ClosedError, UsageError
 _Result = TypeVar("_Result")
 
 _MAX_THREADS: Final = 4096  # more is a mistake, and would take a process's share of threads
-_CANCELLED_PATIENCE_SECONDS: Final = 0.5  # enough for a read from a disk, and little for a person who pressed Ctrl-C
+_CANCELLED_PATIENCE_SECONDS: Final = 0.5  # enough for a read from a disk, and short for a person after Ctrl-C
 
 
 class NativeThreadPool:
@@ -72,7 +72,7 @@ class NativeThreadPool:
         self._num_threads: Final = num_threads
         self._patience: Final = math.inf if patience is None else patience
         self._native: _native.Pool | None = None
-        self._token: Final = object()  # stands for this pool in mailboxes
+        self._token: Final = object()  # identifies this pool in mailboxes
         self._was_entered = False
         self._mailboxes: dict[asyncio.AbstractEventLoop, _mailbox.Mailbox] = {}
 
@@ -98,7 +98,7 @@ class NativeThreadPool:
         try:
             if error is not None:
                 native.withdraw_all()
-            if not isinstance(error, GeneratorExit):  # then nobody would run this coroutine any more
+            if not isinstance(error, GeneratorExit):  # then no loop would run this coroutine any more
                 await self._end(native, is_hurried=error is not None and not isinstance(error, Exception))
         finally:
             del native
@@ -109,10 +109,10 @@ class NativeThreadPool:
         return self.submit(job)
 
     def submit(self, job: NativeJob[_Result]) -> asyncio.Future[_Result]:
-        """Have a thread of the pool run the job; return at once.
+        """Submit a job to the threads of the pool; return at once.
 
         Args:
-            job: what to do; it can't be submitted again.
+            job: the job; it can't be submitted again.
 
         Returns:
             A future of the running loop, for its result. A job that fails sets its exception: an OSError for files, an
@@ -195,7 +195,7 @@ class NativeThreadPool:
 
 
 def _refusal(native: _native.Pool, job: NativeJob[object]) -> str:
-    """Return the rule that a refused `submit` broke, what was given, and the remedy."""
+    """Return the message of a refused `submit`: the rule that it broke, the value, and the remedy."""
     if not native.here:
         return (
             "a forked child has none of its parent's threads; got a pool that was entered before os.fork(). Enter a "

@@ -1,31 +1,22 @@
-"""What runs in the process of a worker: it answers one request at a time, and dies with its parent.
+"""The code that runs in the process of a pool's worker: it answers one request of the parent at a time.
 
 Guarantees:
-  - Every request is answered, by a value or by what the worker raised, also where one of them can't be pickled.
-  - When the parent has gone, however it went, the process ends at once, in the middle of a job too.
+  - Every request is answered, by a value or by the exception that the worker raised, even if that can't be pickled.
   - The global random generators are seeded before the worker is made.
-  - Ctrl-C is the parent's to handle: it reaches all processes of a terminal, and the workers ignore it. One that is
-    spawned starts with it blocked, and never notices it. One that is forked by Python's fork server may end by it
-    until it has imported what it runs, in silence; from then on it ignores it.
+  - The process ignores Ctrl-C, which a terminal sends to all processes; the parent handles it.
+  - When the parent has ended, the process ends at once, in the middle of a job, too.
 """
 
 import asyncio
-import contextlib
 import inspect
-import multiprocessing
-import os
 import pickle
-import signal
-import sys
-import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._caught import Caught
-from penstock._processes._exceptions import pack_error
-from penstock._processes._seeding import GlobalSeeds, seed_process
+from penstock._processes import pack_error
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -39,44 +30,20 @@ STOP: Final = b"stop"
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """A method returned."""
+    """The answer of a method that returned; the answer of one that raised is a PackedError."""
 
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What the process runs: it answers the parent's requests until the parent stops the worker or is gone.
+def serve(requests: "Connection[Any, Any]", factory: bytes) -> None:
+    """Answer the parent's requests until it stops the worker or has ended.
 
-    It is pickled to get there, and the process ignores Ctrl-C from its unpickling on, not from its call: in between
-    Python does its own part of the start, and would print a traceback.
-
-    Attributes:
-        requests: the process's end of the pipe.
-        factory: what makes the worker, pickled.
-        seeds: of the process's global random generators.
+    Args:
+        requests: this process's end of the pipe.
+        factory: the pickled function that makes the worker.
     """
-
-    requests: "Connection[Any, Any]"
-    factory: bytes
-    seeds: GlobalSeeds
-
-    def __reduce__(self) -> "tuple[Callable[[Connection[Any, Any], bytes, GlobalSeeds], Service], tuple[object, ...]]":
-        return _arrived, (self.requests, self.factory, self.seeds)
-
-    def __call__(self) -> None:
-        """Answer all requests."""
-        seed_process(self.seeds)
-        threading.Thread(target=_end_with_parent, name="penstock-parent-watch", daemon=True).start()
-        with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
-            _answer_all(self.requests, self.factory, runner)
-
-
-def _arrived(requests: "Connection[Any, Any]", factory: bytes, seeds: GlobalSeeds) -> Service:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that was blocked
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # as everything that a job starts expects it
-    return Service(requests, factory, seeds)
+    with suppress(EOFError, OSError), asyncio.Runner() as runner:
+        _answer_all(requests, factory, runner)
 
 
 def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asyncio.Runner) -> None:
@@ -103,23 +70,23 @@ def _answer_all(requests: "Connection[Any, Any]", factory: bytes, runner: asynci
     while request != STOP:
         request = requests.recv_bytes()
         job = requests.recv_bytes() if request == RUN else b""
-        requests.send_bytes(_outcome(methods[request]))
+        requests.send_bytes(_answer(methods[request]))
 
 
-def _outcome(method: Callable[[], object]) -> bytes:
-    # Job and result are let go of when this returns, not with the next request.
-    outcome: bytes | None = None
+def _answer(method: Callable[[], object]) -> bytes:
+    # A function of its own, so that an idle process keeps neither job nor result.
+    answer: bytes | None = None
     with Caught() as calling:
         value = method()
         with Caught() as pickling:
-            outcome = pickle.dumps(Succeeded(value), protocol=pickle.HIGHEST_PROTOCOL)
+            answer = pickle.dumps(Succeeded(value), protocol=pickle.HIGHEST_PROTOCOL)
         if pickling.error is not None:
             raise pickle.PicklingError(
-                f"what a worker in a process returns is pickled; got {type(value).__qualname__}, which can't be: "
+                f"the results of workers in processes are pickled; got {type(value).__qualname__}, which can't be: "
                 f"{pickling.error!r}. Return something else, or run the workers in place='thread'"
             ) from pickling.error
-    if outcome is not None:
-        return outcome
+    if answer is not None:
+        return answer
     assert calling.error is not None
     return pickle.dumps(pack_error(calling.error))
 
@@ -130,14 +97,3 @@ def _value(returned: Awaitable[object] | object, runner: asyncio.Runner) -> obje
 
 async def _await(awaitable: Awaitable[object]) -> object:
     return await awaitable
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    watched: list[int] = [parent.sentinel]
-    with contextlib.suppress(OSError, AttributeError):  # not on every system, and not of one that has gone already
-        # A process that the parent forked holds what the sentinel is made of, and may outlive it.
-        watched.append(os.pidfd_open(parent.pid or 0))
-    connection.wait(watched)
-    os._exit(1)

@@ -1,56 +1,53 @@
-"""A worker that lives in one process of its own; a thread beside the loop talks with it.
+"""A pool's worker in a process of its own; a thread beside the event loop talks with the process.
 
 Guarantees:
-  - A process that dies, busy or idle, is told at once as a WorkerError with its exit code: its end is an event that is
-    waited for beside its answer.
-  - A call that is cancelled kills the process, so nothing is waited for that can't be cancelled.
+  - The death of a process, busy or idle, is reported at once as a WorkerError with its exit code: the thread waits for
+    the answer and for the end of the process together, and the loop watches an idle process.
+  - A cancelled call kills the process, so no wait is without an end.
   - After `close` the process has ended and was waited for.
-  - Ctrl-C, which a terminal sends to all processes, ends none that is spawned, at no moment of its start either.
-  - Jobs are pickled, and results unpickled, outside the loop's thread.
-
-Linux gives a descriptor of the process (a pidfd), through which a signal can't reach another one that got its number.
+  - Ctrl-C, which a terminal sends to all processes, ends no worker, at no moment of its start either.
+  - Jobs are pickled, and results unpickled, outside of the loop's thread.
 """
 
 import asyncio
-import os
 import pickle
-import signal
-import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 from penstock._caught import Caught
-from penstock._processes._child_ends import death_of, interrupts_blocked
-from penstock._processes._exceptions import PackedError, unpack_raised
-from penstock._processes._seeding import GlobalSeeds
-from penstock.concurrency._process_child import RUN, START, STOP, Service, Succeeded
+from penstock._processes import (
+    GlobalSeeds,
+    PackedError,
+    RestartPolicy,
+    Starting,
+    StartMethod,
+    Supervisor,
+    unpack_raised,
+)
+from penstock.concurrency._process_child import RUN, START, STOP, Succeeded, serve
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import Worker
-from penstock.errors import UsageError, WorkerError
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
+    from penstock._processes import ChildProcess
+    from penstock.errors import WorkerError
 
 Job = ParamSpec("Job")
 Result = TypeVar("Result")
 
-StartMethod = Literal["spawn", "forkserver"]
-
-_DYING_SECONDS: Final = 0.5  # what a process that closed its pipe has to end by itself, with its own exit code
+_NO_RESTARTS: Final = RestartPolicy()
 
 
 class ProcessPlace(Generic[Job, Result]):
     """Owns the thread, which owns the process.
 
     Args:
-        factory: what makes the worker, pickled.
-        name: of the process and of the thread: which worker it is.
-        start_method: how the process is started.
+        factory: the pickled function that makes the worker.
+        name: of the worker, for the thread's name and for messages.
+        start_method: "spawn" or "forkserver".
         seeds: of the process's global random generators.
-        on_death: called in the loop's thread with a WorkerError when the process ends before it was told to.
+        on_death: called in the loop's thread with a WorkerError if the process ends without having been stopped.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class ProcessPlace(Generic[Job, Result]):
             lambda: self._process, name, interrupt=self._process.kill, finish=self._process.finish
         )
         self._on_death = on_death
-        self._watched: int | None = None  # the descriptor that the loop looks at
+        self._watched: int | None = None  # the descriptor that the loop watches
 
     @property
     def started(self) -> bool:
@@ -90,13 +87,13 @@ class ProcessPlace(Generic[Job, Result]):
         await self._thread.stop()
 
     async def close(self) -> None:
-        """End the process, by killing it if it runs still."""
+        """End the process; kill it if it still runs."""
         self._unwatch()
         await self._thread.close()
 
     def _died(self) -> None:
         self._unwatch()
-        # Its exit code is known in a moment; the thread has it if a job was running, and then tells it too.
+        # If a job was running, the thread learns of the death, too, and gets the same exception.
         self._on_death(self._process.death())
 
     def _unwatch(self) -> None:
@@ -106,46 +103,22 @@ class ProcessPlace(Generic[Job, Result]):
 
 
 class _Process(Generic[Job, Result]):
-    """The worker as the thread sees it: its methods ask the process and wait for the answer."""
+    """The worker as the thread sees it: its methods send requests to the process and wait for the answers."""
 
     def __init__(self, factory: bytes, name: str, start_method: StartMethod, seeds: GlobalSeeds) -> None:
         self._factory = factory
-        self._seeds = seeds
         self._name = name
-        self._context = get_context("spawn") if start_method == "spawn" else get_context("forkserver")
-        # The fork server may be started by this, and all of the program's processes that it forks would be deaf.
-        self._starting = interrupts_blocked if start_method == "spawn" else nullcontext
-        self._requests: Connection[bytes, bytes] | None = None
-        self._started = False  # the worker's start has returned
-        self._lock = threading.Lock()  # over the four below: the loop's thread kills, and asks for the exit code
-        self._process: BaseProcess | None = None
-        self._pidfd: int | None = None
-        self._killed = False
-        self._death: WorkerError | None = None
+        self._supervisor = Supervisor(
+            serve, lambda _number, _started: seeds, policy=_NO_RESTARTS, starting=Starting(start_method)
+        )
+        self._child: ChildProcess | None = None
+        self._started = False  # whether the worker's start has returned
 
     # -- in the place's thread
 
     def start(self) -> None:
         """Start the process, and the worker in it."""
-        ours, theirs = cast(  # nothing else on this system
-            "tuple[Connection[bytes, bytes], Connection[bytes, bytes]]", self._context.Pipe()
-        )
-        self._requests = ours
-        # A daemon, so that a pool whose loop was dropped never keeps Python from ending.
-        process = self._context.Process(
-            target=Service(theirs, self._factory, self._seeds), name=self._name, daemon=True
-        )
-        try:
-            with self._starting():
-                process.start()
-        finally:
-            theirs.close()
-        with self._lock:
-            self._process = process
-            with suppress(OSError, AttributeError):  # not on every system; the sentinel remains
-                self._pidfd = os.pidfd_open(process.pid or 0)
-            if self._killed:
-                process.kill()
+        self._child = self._supervisor.start(f"process of {self._name}", (self._factory,))
         self._ask(START)
         self._started = True
 
@@ -160,35 +133,23 @@ class _Process(Generic[Job, Result]):
         return cast("Result", self._ask(RUN, pickled))
 
     def stop(self) -> None:
-        """Stop the worker and wait for the end of its process; nothing if a call was cancelled by killing it."""
-        if not self._killed:
+        """Stop the worker and wait for the end of its process; do nothing if a cancelled call has killed it."""
+        if not self._supervisor.is_closing:
             self._ask(STOP)
-            if self._process is not None:
-                self._process.join()
+            self._living().wait_for_end()
 
     def finish(self) -> None:
         """Make sure that the process has ended, and close what belongs to it."""
-        self.kill()
-        with self._lock:
-            if self._process is not None:
-                self._process.join()
-                with suppress(ValueError):  # its exit code was taken by someone else: it counts as running for ever
-                    self._process.close()
-                self._process = None
-            if self._pidfd is not None:
-                os.close(self._pidfd)
-                self._pidfd = None
-        if self._requests is not None:
-            self._requests.close()
+        self._supervisor.close()
 
     def _ask(self, request: bytes, argument: bytes | None = None) -> object:
-        assert self._requests is not None
+        child = self._living()
         try:
-            self._requests.send_bytes(request)
+            child.pipe.send_bytes(request)
             if argument is not None:
-                self._requests.send_bytes(argument)
-            connection.wait([self._requests, self.fileno()])
-            answer = self._requests.recv_bytes() if self._requests.poll() else b""
+                child.pipe.send_bytes(argument)
+            child.wait()
+            answer = child.pipe.recv_bytes() if child.pipe.poll() else b""
         except (EOFError, OSError):
             answer = b""
         if not answer:
@@ -202,36 +163,23 @@ class _Process(Generic[Job, Result]):
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the process has ended."""
-        assert self._process is not None
-        return self._process.sentinel if self._pidfd is None else self._pidfd
+        return self._living().fileno()
 
     def kill(self) -> None:
         """Kill the process, now or as soon as it starts."""
-        with self._lock:
-            self._killed = True
-            if self._pidfd is not None:
-                with suppress(ProcessLookupError):  # it was waited for
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif self._process is not None:
-                self._process.kill()
+        self._supervisor.kill()
 
-    def death(self) -> WorkerError:
-        """Return why the process is dead, which it is or will be in a moment; the same exception each time."""
-        with self._lock:
-            if self._death is None:
-                assert self._process is not None
-                if not connection.wait([self.fileno()], _DYING_SECONDS):
-                    self._process.kill()
-                self._process.join()
-                # There is no exit code if someone else has waited for all children of this process.
-                self._death = death_of(
-                    f"process of {self._name}", self._process.pid, self._process.exitcode, started=self._started
-                )
-            return self._death
+    def death(self) -> "WorkerError":
+        """Return why the process died; the same exception each time."""
+        return self._supervisor.reap(self._living(), started=self._started).error
+
+    def _living(self) -> "ChildProcess":
+        assert self._child is not None
+        return self._child
 
 
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
-    """Return what a process needs to make a worker; raise a UsageError where it can't be pickled."""
+    """Return the pickled function that makes a worker; raise a UsageError if it can't be pickled."""
     pickled = b""
     with Caught() as pickling:
         pickled = pickle.dumps(make_worker)

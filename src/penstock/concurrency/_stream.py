@@ -1,19 +1,19 @@
-"""An async iterable that is fed from outside while it is read, in any order that a subclass gives.
+"""Streams: async iterables that producers feed while one reader reads, in the order that a subclass defines.
 
 Guarantees:
   - Each item is read exactly once, by one reader: a loop in a second task is refused, and so are two reads at a time.
   - The stream ends once and for good: after `stop` the reader gets every earlier item, then the end; after `throw`
     every earlier item, then the error (or the error at once); after `cancel` a CancelledError at once. From then on
     putting is a ClosedError, also for producers that wait for room.
-  - With a capacity there are never more unread items than that. Producers that wait for room get it in the order in
-    which they came, and no plain `put` takes it from them.
+  - With a capacity there are never more unread items than that. Producers that wait for room get it first come, first
+    served, and no plain `put` takes it from them.
   - Cancelling a read loses no item, unless a subclass's `_next` waits after it has taken one. Cancelling `put_wait`
     leaves the stream as if it had not been called.
   - The stream starts no task and has no finaliser: dropping a stream prints nothing.
 
 All methods must be called from the event loop's thread. From another one it is
-`loop.call_soon_threadsafe(stream.put, item)`; what `put` raises then goes to the loop's exception handler, so such a
-stream had better have no capacity.
+`loop.call_soon_threadsafe(stream.put, item)`; an exception of `put` then goes to the loop's exception handler, so such
+a stream should have no capacity.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
     after its last await, and lost if before. An exception from it is raised by that read, and the next read continues.
     StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
 
-    The type parameters are the types of what is put and of what is read.
+    The type parameters are the types of the items that are put and of those that are read.
 
     Args:
         capacity: how many unread items there may be; None (the default) means any number.
@@ -116,15 +116,15 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             raise UsageError(f"capacity must be at least 1, or None for any number; got capacity={capacity}")
         self._capacity = capacity
         self._end: _End | None = None  # set once putting is over
-        self._at_once = False  # the end comes before what is held
+        self._at_once = False  # the end comes before the held items
         self._finished = False  # the end was read
         self._reader: weakref.ref[asyncio.Task[object]] | None = None  # the task of the first read since a loop began
         self._is_read = False  # a read is under way
         self._reading: asyncio.Future[None] | None = None  # of a read that waits for an item
         self._next_task: asyncio.Task[object] | None = None  # of a read that waits in `_next`
         self._interrupted = False  # that read was cancelled by an end that comes at once
-        self._producers: deque[asyncio.Future[None]] = deque()  # that wait for room, in the order of their coming
-        self._reserved = 0  # places of producers that were given room and have not run since
+        self._producers: deque[asyncio.Future[None]] = deque()  # that wait for room, first come, first served
+        self._reserved = 0  # places of producers that got room and have not run since
 
     @abstractmethod
     def _store(self, item: Item) -> None:
@@ -143,15 +143,15 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """Return how many items are kept."""
 
     def _is_ready(self) -> bool:
-        """Return whether `_take` can give an item now; else `_notify` will be called when it may."""
+        """Return whether `_take` can return an item now; if not, `_notify` will be called when it may."""
         return self._held() > 0
 
     def _drop(self) -> None:
-        """Forget everything that is kept: nobody will read it."""
+        """Drop all kept items: they will not be read."""
         while self._held():
             self._take()
 
-    # -- the producers' side
+    # -- for producers
 
     def put(self, item: Item) -> None:
         """Add an item; the reader gets it in its turn.
@@ -212,12 +212,12 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         await self._wait_for_room()
         self._reserved -= 1
         try:
-            self.put(item)  # what was reserved is free, and nothing else has run since
+            self.put(item)  # the reserved place is free, and no other task has run since
         finally:
             self._give_room()  # to others, if the item was refused
 
     def stop(self) -> None:
-        """End the stream: the reader gets what was put, and then the end. Stopping what has ended changes nothing.
+        """End the stream: the reader gets the items that were put, and then the end. Harmless after an end.
 
         Example:
             >>> from penstock.concurrency import ExtendableStream
@@ -234,7 +234,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """End the stream with an error, which the reader gets in its turn or at once.
 
         Args:
-            error: what the reader's read raises, once; after it the stream is at its end.
+            error: raised by the reader's read, once; after it the stream is at its end.
             now: whether the error comes before the items that are still unread, which are dropped then; by default it
                 comes after them.
 
@@ -292,7 +292,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """Return True, also while nothing is unread."""
         return True
 
-    # -- the reader's side
+    # -- for the reader
 
     def __aiter__(self) -> Self:
         """Return the stream itself, for its one reader.
@@ -353,11 +353,11 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             self._is_read = False
 
     async def _awaited(self, task: "asyncio.Task[object] | None") -> Read:
-        """Return what `_next` gives; an end that comes at once ends its wait.
+        """Return the item of `_next`; an end with `now=True` ends its wait.
 
         Raises:
             RuntimeError: it raised StopAsyncIteration.
-            CancelledError: the task was cancelled by somebody else.
+            CancelledError: other code has cancelled the task.
         """
         already = 0 if task is None else task.cancelling()
         self._next_task = task
@@ -381,7 +381,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """Take back the stream's cancellation of a read.
 
         Returns:
-            Whether there was one, and nobody else has cancelled the task meanwhile.
+            Whether there was one, and no other code has cancelled the task meanwhile.
         """
         if not self._interrupted or task is None:
             return False
@@ -399,7 +399,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
     # -- both
 
     def _notify(self) -> None:
-        """Let a read that waits look again."""
+        """Wake a read that waits, so that it looks again."""
         if self._reading is not None:
             _wake(self._reading)
 
@@ -455,7 +455,7 @@ def _current_task() -> "asyncio.Task[object] | None":
 
 
 def _waiting_kind(function: object) -> str:
-    """Return which kind of function that a plain caller can't use it is; nothing if it is plain."""
+    """Return the kind of a function that can't be called plainly; an empty string if it is plain."""
     if inspect.iscoroutinefunction(function):
         return "an async function"
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -464,7 +464,11 @@ def _waiting_kind(function: object) -> str:
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:
-    """Return whether it was woken: False if it was cancelled meanwhile."""
+    """Wake a waiting task.
+
+    Returns:
+        False if it was cancelled meanwhile.
+    """
     if waiting.done():
         return False
     waiting.set_result(None)

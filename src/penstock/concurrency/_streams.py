@@ -1,13 +1,13 @@
-"""The two orders that streams come in: as they were put, and as they complete.
+"""Two streams: one yields items in the order in which they were put, one yields results as they complete.
 
 Guarantees, beyond those of every stream:
   - ExtendableStream: items are read in the order in which they were put.
   - CompletionStream: each result is read after those of all awaitables that completed before it, whatever the order in
     which they were put; `stop` ends it once all have completed and been read.
-  - What an awaitable raised is raised by the read whose turn it is, and the reading can go on after it. If nobody reads
-    it, it is printed nowhere.
-  - The stream owns no task: what must be started is started in the caller's TaskGroup. Futures that were put are
-    never cancelled; `cancel` and `throw(now=True)` cancel only what was started for the stream.
+  - An exception of an awaitable is raised by the read whose turn it is, and the reader may continue after it. If it is
+    never read, it is printed nowhere.
+  - The stream owns no task: coroutines are started in the caller's TaskGroup. Futures that were put are never
+    cancelled; `cancel` and `throw(now=True)` cancel only the tasks that were started for the stream.
 """
 
 import asyncio
@@ -84,17 +84,17 @@ class ExtendableStream(Stream[Item, Item], Generic[Item]):
 
 
 class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
-    """A stream that is fed with awaitables and gives their results in the order in which they complete.
+    """A stream of awaitables, whose results are read in the order in which they complete.
 
     Futures and tasks are taken as they are. Anything else, such as a coroutine, is started in `tasks` when it is put.
-    An awaitable that raises makes the read raise in its turn; the same reader may go on reading. One that was cancelled
-    counts as having raised a ClosedError, so that nobody takes it for the reader's own cancellation.
+    An awaitable that raises makes the read raise in its turn; the same reader may read on. One that was cancelled
+    counts as having raised a ClosedError, so that it isn't taken for the reader's own cancellation.
 
     Args:
         capacity: how many awaitables there may be whose results are unread, completed or not; None (the default)
             means any number.
-        on_error: what to give instead of an exception that an awaitable raised: a function of the exception, called
-            when it is read, whose result is read (or which raises). By default the exception is raised.
+        on_error: a function of an exception that an awaitable raised, called when that is read; its result is read
+            instead, or its own exception raised. By default the exception is raised.
         tasks: the group in which coroutines are started. It never sees what they raise.
 
     Raises:
@@ -143,10 +143,10 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
     def _start(self, item: Awaitable[Item]) -> None:
         if self._tasks is None:
             if inspect.iscoroutine(item):
-                item.close()  # else Python warns that it was never awaited, beside the error that says why
+                item.close()  # otherwise Python warns that it was never awaited, besides this error
             raise UsageError(
-                f"what isn't a future must be started in a task group; got {item!r}. Put tasks.create_task(coroutine), "
-                f"or make the stream with tasks="
+                f"an awaitable that isn't a future must be started in a task group; got {item!r}. Put "
+                "tasks.create_task(coroutine), or make the stream with tasks="
             )
         result = asyncio.get_running_loop().create_future()
         task = self._tasks.create_task(_forward(item, result))
@@ -162,7 +162,7 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
 
     def _complete_one(self, future: asyncio.Future[Item]) -> None:
         if not future.cancelled():
-            future.exception()  # it is told by the read, or, if nobody reads, not at all
+            future.exception()  # the read raises it; if there is none, Python must not print it
         self._own.discard(future)
         if future in self._futures:
             self._complete.append(future)
@@ -195,7 +195,7 @@ class CompletionStream(Stream[Awaitable[Item], Item], Generic[Item]):
 
 
 async def _forward(item: Awaitable[Item], result: asyncio.Future[Item]) -> None:
-    """Bring an awaitable's outcome to a future; the task group meets none of its exceptions."""
+    """Set a future to the outcome of an awaitable; its exceptions don't reach the task group."""
     with _Into(result):
         value = await item
         if not result.done():
@@ -203,7 +203,7 @@ async def _forward(item: Awaitable[Item], result: asyncio.Future[Item]) -> None:
 
 
 class _Into:
-    """Brings what its block raises to a future, but for what ends the program."""
+    """Sets a future to the exception of its block; those that end the program are raised as well."""
 
     def __init__(self, result: asyncio.Future[Item]) -> None:
         self._result = result
@@ -223,7 +223,7 @@ class _Into:
 
 
 def _no_end(error: StopAsyncIteration) -> RuntimeError:
-    """Return what a reader doesn't take for the end of the stream."""
+    """Return an error that a reader doesn't take for the end of the stream."""
     replacement = RuntimeError("an awaitable that was put into the stream raised StopAsyncIteration")
     replacement.__cause__ = error
     return replacement

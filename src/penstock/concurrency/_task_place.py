@@ -1,4 +1,4 @@
-"""A worker that lives in a task of the pool's own event loop: what it waits for lets the others go on."""
+"""A pool's worker in a task of the pool's own event loop: while it awaits, the other tasks run."""
 
 from collections.abc import Awaitable, Callable
 from typing import Generic, ParamSpec, TypeVar, cast
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class TaskPlace(Generic[Job, Result]):
-    """Calls the worker's methods in the task that asks for it. Cancelling that cancels the async ones."""
+    """Calls the worker's methods in the task of the caller; cancelling that task cancels the async ones."""
 
     def __init__(self, make_worker: Callable[[], Worker[Job, Result]]) -> None:
         self._make_worker = make_worker

@@ -1,8 +1,8 @@
-"""A worker that lives in one thread of its own, with an event loop if any of its methods is async.
+"""A pool's worker in a thread of its own, with an event loop if any of its methods is async.
 
 Guarantees:
-  - The worker is made, started, run and stopped in that thread, so what it holds may be confined to it.
-  - Between the calls its event loop stands still: tasks that a worker leaves behind go on during its next async call.
+  - The worker is made, started, run and stopped in that thread, so it may hold objects that only their thread may use.
+  - Its event loop runs only during calls: tasks that a worker leaves behind continue during its next async call.
   - A call that is cancelled cancels an async method at its next await; a plain one is waited for.
   - After `close` the thread has ended.
 """
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Something to run in the thread, and what its caller waits for."""
+    """A function for the thread, and the future for which its caller waits."""
 
     run: Callable[[], None]
     settled: asyncio.Future[None]
@@ -110,7 +110,7 @@ class ThreadPlace(Generic[Job, Result]):
         return values.pop()
 
     async def _wait(self, settled: asyncio.Future[None]) -> None:
-        """Wait, also through cancellations: they are passed on to the thread, and raised once it has settled."""
+        """Wait, also through cancellations: these go to the thread, and are raised once its call has ended."""
         cancelled: asyncio.CancelledError | None = None
         while not settled.done():
             try:
@@ -119,7 +119,7 @@ class ThreadPlace(Generic[Job, Result]):
                 cancelled = error
                 self._cancel_call()
         if cancelled is not None:
-            settled.exception()  # nobody will ask for it
+            settled.exception()  # retrieved, so that asyncio doesn't report it
             raise cancelled
 
     def _cancel_call(self) -> None:
@@ -140,7 +140,7 @@ class ThreadPlace(Generic[Job, Result]):
             _tell(call.settled, caught.error)
             del call, caught  # an idle worker keeps nothing of its last job
         try:
-            with Caught():  # the worker left its loop in a state that can't be tidied: there is nobody to tell
+            with Caught():  # the worker left its loop in a state that can't be tidied; no caller waits for the error
                 self._runner.close()
             if self._finish is not None:
                 self._finish()
@@ -168,7 +168,7 @@ class ThreadPlace(Generic[Job, Result]):
 
 
 def _tell(settled: asyncio.Future[None], error: BaseException | None) -> None:
-    with suppress(RuntimeError):  # the loop was closed over a pool that nobody left
+    with suppress(RuntimeError):  # the loop was closed while the pool's scope was open
         settled.get_loop().call_soon_threadsafe(_settle, settled, error)
 
 

@@ -1,4 +1,4 @@
-"""What a worker of a pool is, and what a pool asks of the place where one lives."""
+"""The protocol of a pool's workers, and that of the places where workers run."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -38,34 +38,34 @@ class Worker(Protocol[Job, Result]):
     """
 
     def start(self) -> Awaitable[None] | None:
-        """Take hold of what the jobs need. If it raises, `stop` is not called."""
+        """Acquire the resources of the jobs. If this raises, `stop` is not called."""
 
     def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Awaitable[Result] | Result:
         """Do one job, the arguments of `WorkerPool.assign`, and return its result."""
         ...
 
     def stop(self) -> Awaitable[None] | None:
-        """Let go of everything. It is called after every start that succeeded, unless the worker's process died."""
+        """Release all resources. Called after every start that succeeded, unless the worker's process died."""
 
 
 class AsyncWorker(Protocol[Job, Result]):
-    """A worker whose jobs are async: the part of `Worker` from which type checkers tell the result."""
+    """A worker whose jobs are async: the part of `Worker` from which type checkers infer the result."""
 
     def start(self) -> Awaitable[None] | None:
-        """Take hold of what the jobs need."""
+        """Acquire the resources of the jobs."""
 
     def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Awaitable[Result]:
         """Do one job and return its result."""
         ...
 
     def stop(self) -> Awaitable[None] | None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class Place(Protocol[Job, Result]):
-    """Where one worker lives. The pool calls these in turn, never two at a time, from the loop's thread.
+    """The place where one worker runs. The pool calls one method at a time, from the loop's thread.
 
-    A call that is cancelled returns only when nothing runs of it any more.
+    A cancelled call returns only when no part of it runs any more.
     """
 
     @property
@@ -77,14 +77,14 @@ class Place(Protocol[Job, Result]):
         """Make the worker and start it."""
 
     async def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
-        """Let the worker do a job."""
+        """Return the result of a job that the worker does."""
         ...
 
     async def stop(self) -> None:
         """Stop the worker."""
 
     async def close(self) -> None:
-        """Give back what the place is made of, whatever happened before. Raises nothing of the worker's."""
+        """Release the task, thread or process, whatever happened before. Raises no exception of the worker."""
 
 
 def for_a_future(error: BaseException, source: str = "a worker") -> BaseException:
@@ -97,6 +97,6 @@ def for_a_future(error: BaseException, source: str = "a worker") -> BaseExceptio
 
 
 def is_cancelled() -> bool:
-    """Return whether somebody has cancelled the task that runs now."""
+    """Return whether the task that runs now has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

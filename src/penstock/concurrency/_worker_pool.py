@@ -2,17 +2,17 @@
 
 Guarantees:
   - Inside the pool's scope each worker does one job at a time, and `assign` returns when a free worker has taken the
-    job. Those who wait for a worker get one in the order in which they came.
+    job. Callers that wait for a worker get one in the order in which they called.
   - Cancelling `assign` means that the job was not taken and never will be.
   - Leaving the scope waits for the jobs that run, then stops every worker and waits for it. Outside of the scope
     nothing runs, and `assign` is a ClosedError.
   - The first exception that a worker does not catch (in its start, a job or its stop) puts the pool into *die mode*:
-    that same exception comes from every later `assign`, from those that wait, and from leaving the scope. Jobs that run
-    are finished, idle workers stop. It is printed nowhere, whether anybody awaits the job's future or not.
+    every later `assign`, every waiting one, and leaving the scope raise that same exception. Jobs that run are
+    finished, idle workers stop. It is printed nowhere, even if the job's future is never awaited.
   - Cancelling the scope cancels the jobs that run and their futures. Async methods are cancelled at their next await; a
     plain method in a thread is waited for; a process is killed, without its worker's stop. Workers that were started
     in the loop's thread or in one of their own are stopped.
-  - A process that dies is such an exception too, a WorkerError with its exit code, also if it was idle.
+  - The death of a process, busy or idle, counts as such an exception: a WorkerError with its exit code.
   - A user's exception arrives as itself, with a note of the worker and the job.
 
 All methods must be called from the event loop's thread, by any of its tasks; the scope is entered and left by one.
@@ -27,8 +27,8 @@ from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
 from penstock._caught import Caught
-from penstock._processes._seeding import GlobalSeeds, draw_seeds
-from penstock.concurrency._process_place import ProcessPlace, StartMethod, pickled_factory
+from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
+from penstock.concurrency._process_place import ProcessPlace, pickled_factory
 from penstock.concurrency._task_place import TaskPlace
 from penstock.concurrency._thread_place import ThreadPlace
 from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_cancelled
@@ -70,7 +70,7 @@ class WorkerPool(Generic[Job, Result]):
     Args:
         make_worker: called once for each worker, in its place, without arguments: often the worker's class.
         num_workers: how many workers; at least 1.
-        place: where each worker lives. "task": in a task of this event loop, for workers that await. "thread": in a
+        place: where each worker runs. "task": in a task of this event loop, for workers that await. "thread": in a
             thread of its own, with an event loop of its own if its methods are async. "process": in a process of its
             own; then `make_worker`, jobs, results and exceptions are pickled, and the process ends with its parent. It
             seeds its global generators of `random`, NumPy and torch, from numbers that entering the pool draws from
@@ -143,7 +143,7 @@ class WorkerPool(Generic[Job, Result]):
         self._seeds: GlobalSeeds | None = None  # of processes
         self._entered = False
         self._left = False
-        self._closed = False  # nobody gets a worker any more
+        self._closed = False  # no job gets a worker any more
         self._error: BaseException | None = None  # the first one: die mode
         self._traceback: TracebackType | None = None
         self._free: deque[_Seat[Job, Result]] = deque()
@@ -196,10 +196,10 @@ class WorkerPool(Generic[Job, Result]):
             **kwargs: its arguments by name.
 
         Returns:
-            The future of the job's result, or of what it raised. Cancelling it drops the result; the job runs on.
+            The future of the job's result or exception. Cancelling it drops the result; the job runs on.
 
         Raises:
-            BaseException: what a worker raised first, in die mode.
+            BaseException: the first one that a worker raised, in die mode.
             ClosedError: outside of the pool's scope, also if that is left while this waits.
 
         Example:
@@ -230,7 +230,7 @@ class WorkerPool(Generic[Job, Result]):
         seat.inbox.set_result(order)
         return order.result
 
-    # -- who gets a worker
+    # -- giving workers to callers
 
     async def _wait_for_worker(self) -> _Seat[Job, Result] | None:
         turn: asyncio.Future[_Seat[Job, Result] | None] = asyncio.get_running_loop().create_future()
@@ -245,7 +245,7 @@ class WorkerPool(Generic[Job, Result]):
             raise
 
     def _offer(self, seat: _Seat[Job, Result]) -> None:
-        """Give an idle worker to who has waited longest, or keep it."""
+        """Give an idle worker to the caller that has waited longest, or keep it."""
         if not seat.idle:
             return  # dismissed meanwhile
         while self._waiting:
@@ -256,7 +256,7 @@ class WorkerPool(Generic[Job, Result]):
         self._free.append(seat)
 
     def _dismiss(self) -> None:
-        """Close the door: idle workers stop, busy ones after their job, and who waits is refused."""
+        """Accept no more jobs: idle workers stop, busy ones after their job, and waiting callers are refused."""
         self._closed = True
         self._free.clear()
         for seat in self._seats:
@@ -279,7 +279,7 @@ class WorkerPool(Generic[Job, Result]):
 
     def _fail(self, error: BaseException, where: str) -> None:
         if error is self._error:
-            return  # a dead process tells its death to everyone who asks it for something
+            return  # every call to a dead process raises the same error
         error.add_note(f"In {where} of the pool")
         if self._error is None:
             self._error, self._traceback = error, error.__traceback__
@@ -290,13 +290,13 @@ class WorkerPool(Generic[Job, Result]):
         raise self._error.with_traceback(self._traceback)  # else it would grow with every time that it is raised
 
     def _accept(self, error: BaseException, where: str) -> BaseException:
-        """Return what a worker raised as the error to tell; raise it where it is this task's own cancellation."""
+        """Return the error to report for a worker's exception; raise it if it is this task's own cancellation."""
         if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
             raise error
         if isinstance(error, asyncio.CancelledError):
-            told = WorkerError("a worker raised CancelledError, though nobody had cancelled it")
-            told.__cause__ = error
-            error = told
+            reported = WorkerError("a worker raised CancelledError, though it was not cancelled")
+            reported.__cause__ = error
+            error = reported
         self._fail(error, where)
         return error
 
@@ -309,7 +309,7 @@ class WorkerPool(Generic[Job, Result]):
             while place.started and await self._do_next(place, seat):
                 pass
         finally:
-            self._dismiss()  # no worker ends while the others go on: it has failed, or all are stopped
+            self._dismiss()  # a worker ends only if it has failed, or if all are stopped
             try:
                 if place.started:
                     await self._try(place.stop, f"the stop of worker {seat.number}")
@@ -322,7 +322,7 @@ class WorkerPool(Generic[Job, Result]):
         if caught.error is None:
             return
         error = self._accept(caught.error, where)
-        if self._error is not None and error is not self._error:  # it has no future to be told by
+        if self._error is not None and error is not self._error:  # no future reports it
             self._error.add_note(f"Later, in {where}: {''.join(traceback.format_exception_only(error)).rstrip()}")
         self._end_program(error)
 
@@ -333,7 +333,7 @@ class WorkerPool(Generic[Job, Result]):
             return False
         with Caught() as caught:
             result = await place.run(*order.args, **order.kwargs)
-            if not order.result.done():  # else it was cancelled: nobody wants it
+            if not order.result.done():  # otherwise it was cancelled
                 order.result.set_result(result)
         if caught.error is not None:
             try:
@@ -343,7 +343,7 @@ class WorkerPool(Generic[Job, Result]):
                 raise
             if not order.result.done():
                 order.result.set_exception(error)
-                order.result.exception()  # the pool tells it, whether or not somebody awaits the future
+                order.result.exception()  # the pool reports it, even if the future is never awaited
             self._end_program(error)
         return True
 
@@ -363,7 +363,7 @@ class WorkerPool(Generic[Job, Result]):
             raise
 
     def _end_program(self, error: BaseException) -> None:
-        """Raise what ends the program, if it was raised in the loop's own thread: there it is more than a result."""
+        """Raise an exception that ends programs, if it was raised in the loop's own thread."""
         if self._place == "task" and isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
 
@@ -388,7 +388,7 @@ class WorkerPool(Generic[Job, Result]):
 
     def _on_death(self, seat: _Seat[Job, Result], error: BaseException) -> None:
         seat.death = error
-        if seat.idle:  # else it is told by the call that is under way, or as soon as that has ended
+        if seat.idle:  # otherwise the call that runs reports it
             self._fail(error, f"worker {seat.number}, which was idle,")
 
 

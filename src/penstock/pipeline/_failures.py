@@ -27,7 +27,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Final, cast
 
-from penstock._processes._exceptions import error_text
+from penstock._processes import error_text
 from penstock.errors import PipelineFailure
 from penstock.pipeline._items import DroppedItem
 from penstock.pipeline._tuning import MAX_LISTED, MIN_RATE_ITEMS

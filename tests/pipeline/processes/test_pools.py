@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, ProcessExecutor, build_pipeline, run_in_subprocess
 from penstock.pipeline._processes import Executors
-from penstock.pipeline._processes._executor._chunks import Values
+from penstock.pipeline._processes._chunks import Values
 from tests.pipeline.processes import ops
 
 

@@ -171,12 +171,12 @@ def broken_before(number: int) -> int:
 
 
 def mark_process(worker: int) -> None:
-    """Have this process known as a worker's, if it is one: who consumes is prepared too, where it has to compute."""
+    """Mark this process as a worker's, if it is one: the consumer is prepared, too, if it has to compute."""
     if psutil.Process().name() == "penstock-worker":
         os.environ["PENSTOCK_TEST_WORKER"] = str(worker)
 
 
-prepared: list[int] = []  # which workers this process was prepared as, who consumes counting as one more
+prepared: list[int] = []  # the numbers of the workers that this process was prepared as; the consumer's is one more
 
 
 def prepare(worker: int) -> None:
@@ -269,7 +269,7 @@ def kills_always(number: int) -> int:
 
 
 def computed(number: int) -> NDArray[np.int64]:
-    """Return who computed what, where, from when and until when, in nanoseconds: a millisecond without a pause."""
+    """Compute for a millisecond without a pause; return worker, row, processor, begin and end in nanoseconds."""
     began, over = time.monotonic_ns(), time.thread_time_ns() + 1_000_000
     while time.thread_time_ns() < over:
         pass

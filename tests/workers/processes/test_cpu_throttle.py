@@ -31,7 +31,7 @@ GROUP: Final = 7
 def rows_of(
     function: Callable[[int], NDArray[np.int64]], worker_init: Callable[[int], None] = functions.use_one_processor
 ) -> NDArray[np.int64]:
-    """Return the last rows of many: who computed each, on which processor, from when to when."""
+    """Return the last rows of many: the worker, processor, begin and end of each."""
     dataset = ps.range(2_000).map(function).batch(8)
     limits = ps.Limits(worker_init=worker_init)
     with ps.Loader(dataset, num_workers=WORKERS, workers="processes", limits=limits) as loader:
@@ -66,7 +66,7 @@ def test_rows_that_wait_are_waited_for_by_all() -> None:
 
 
 def test_who_is_killed_at_work_is_relieved() -> None:
-    """Those who stand aside take the place of one that dies at work, again and again, and nothing is lost."""
+    """Throttled workers replace one that dies at work, again and again, and nothing is lost."""
     dataset = ps.range(1_200).map(functions.computed).batch(8)
     limits = ps.Limits(worker_init=functions.use_one_processor)
     numbers: list[int] = []

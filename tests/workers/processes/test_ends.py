@@ -104,7 +104,7 @@ def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "orphaned"])
 def test_a_killed_program_takes_along_who_keeps_pythons_lock(tmp_path: Path, method: str) -> None:
-    """So do workers in the midst of a call into C that never lets another thread run, whoever has started them."""
+    """So do workers in the midst of a call into C that never lets another thread run, whatever has started them."""
     told = tmp_path / "told"
     os.mkfifo(told)
     (tmp_path / "program.py").write_text(
@@ -114,7 +114,7 @@ def test_a_killed_program_takes_along_who_keeps_pythons_lock(tmp_path: Path, met
     with subprocess.Popen([sys.executable, str(tmp_path / "program.py")], env=environment) as program:
         children: list[psutil.Process] = []
         try:
-            with open(os.open(told, os.O_RDWR), encoding="ascii") as holding:  # which never comes to an end
+            with open(os.open(told, os.O_RDWR), encoding="ascii") as holding:  # which never ends
                 assert [holding.readline(), holding.readline()] == ["holding\n"] * 2
             children = psutil.Process(program.pid).children(recursive=True)
             if method == "orphaned":
@@ -130,7 +130,7 @@ def test_a_killed_program_takes_along_who_keeps_pythons_lock(tmp_path: Path, met
 
 
 def test_a_fork_can_not_use_them(tmp_path: Path) -> None:
-    """A fork of the program is told so, and its end does the parent's processes no harm."""
+    """A fork of the program gets an error, and its end does the parent's processes no harm."""
     ends = """
     child = os.fork()
     if child == 0:

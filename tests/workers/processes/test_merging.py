@@ -60,7 +60,7 @@ def test_substituted_elements_are_computed_by_processes(merge: Any) -> None:
 
 
 def test_a_budget_is_counted_for_all_processes() -> None:
-    """When a loader has replaced as many elements as it may, the error comes, whoever computed the others."""
+    """When a loader has replaced as many elements as it may, the error comes, over all processes."""
     budget = ps.Substitute(budget=5)
     dataset = ps.range(200).map(functions.fails_at_multiples_of_ten, on_error=budget).batch(10)
     with processes(dataset) as loader:

@@ -1,7 +1,7 @@
-"""What a forked process does until it runs what it was forked for: it waits to be told, and becomes like the program.
+"""A blank process: just forked, it waits for the message that says what to run, becomes like the program, and runs it.
 
-It says nothing to the server. It ends when the server closes its link, as long as it is blank, and with the program
-from then on.
+It sends nothing to the server. As long as it is blank it ends when the server closes the link; afterwards it ends with
+the program.
 """
 
 import importlib
@@ -19,32 +19,32 @@ from penstock._processes._begin import watch_parent
 from penstock._processes._fork_server._preparation import Preparation, adopt, inheriting
 
 START: Final = b"start"
-MAX_DESCRIPTORS: Final = 250  # that go along with a message; the system takes 253
+MAX_DESCRIPTORS: Final = 250  # sent with one message; the system allows 253
 _inherited: Final[list[int]] = []
 
 
 class ForkedDescriptor:
-    """A descriptor among the arguments of a process, as `multiprocessing` sends it; `detach` gives it there."""
+    """A descriptor among the arguments of a process, as `multiprocessing` sends it; `detach` returns it there."""
 
-    def __init__(self, place: int) -> None:
-        self._place = place
+    def __init__(self, index: int) -> None:
+        self._index = index
 
     def detach(self) -> int:
         """Return the descriptor."""
-        return _inherited[self._place]
+        return _inherited[self._index]
 
 
 class ForkedProgram(BaseProcess):
-    """What a process runs, as `multiprocessing` describes it; never started by itself."""
+    """The description of a process's work that `multiprocessing` understands; never started itself."""
 
-    _start_method = None  # the processes of this one are started as those of the program
+    _start_method = None  # so that the process starts its own processes as the program does
     _bootstrap: Callable[..., int]
 
     def run_all(self, parent: int) -> int:
-        """Run it as `multiprocessing` does, with all that belongs to a process of its own.
+        """Run it as `multiprocessing` does, from the set-up of the process to its exit functions.
 
         Args:
-            parent: the descriptor that tells of the program's end.
+            parent: the descriptor that is readable once the program has ended.
 
         Returns:
             The exit code.
@@ -59,13 +59,13 @@ def name_process(name: str) -> None:
 
 
 def serve_blank(link: socket.socket, program: int) -> NoReturn:
-    """Wait for what to run, run it, and end.
+    """Wait for the work, do it, and end.
 
     Args:
-        link: the server sends what to run through it: as the message, START with the number of each standard stream
-            that is open; and as descriptors, memory that holds a `Preparation` and a process object, the streams, and
-            those that are inherited.
-        program: a descriptor of the program, which becomes readable when it has ended.
+        link: the server sends the work through it. The message is START with the number of each standard stream that
+            is open. The descriptors are memory that holds a `Preparation` and a process object, the streams, and those
+            that the process inherits.
+        program: a pidfd of the program.
     """
     name_process("penstock-spare")
     code = 1
@@ -75,7 +75,7 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
         if descriptors:
             code = _run(message[len(START) :], descriptors, program)
             run: Callable[[], None] = vars(importlib.import_module("atexit"))["_run_exitfuncs"]
-            run()  # what others have registered, as in a spawned process, which ends like any Python
+            run()  # as in a spawned process, which ends like any Python
             sys.stdout.flush()
     if isinstance(caught.error, SystemExit) and isinstance(caught.error.code, int | None):
         code = caught.error.code or 0  # the main module's

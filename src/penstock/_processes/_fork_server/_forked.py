@@ -1,7 +1,7 @@
-"""A process that the server forks for the program, as the program holds it.
+"""A process that the fork server forks for the program, as the program holds it.
 
-It is made at once and forked when the server comes to it, which may have to import modules before; so whoever waits for
-the process waits for the server's answer first.
+The object exists at once. The server forks the process later, since it may have to import modules before; so every wait
+for the process waits for the server's answer first.
 """
 
 import errno
@@ -22,12 +22,12 @@ from penstock._processes._fork_server._blank import MAX_DESCRIPTORS, START, Fork
 from penstock._processes._fork_server._client import servers
 from penstock._processes._fork_server._modules import modules_of
 from penstock._processes._fork_server._preparation import preparation
+from penstock._processes._patience import SERVER_ANSWER_SECONDS
 from penstock._processes._thread_limits import thread_variables
 from penstock.errors import InternalError
 
-_NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and all of our processes seed it
+_NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and every child process seeds it
 _MESSAGE_BYTES: Final = 1 << 16
-_TELLING_SECONDS: Final = 1.0  # the server may be importing something for another process
 _logger = logging.getLogger("penstock")
 
 
@@ -57,7 +57,7 @@ class ForkedProcess:
         threads: int | None,
         imports_main: bool = True,
     ) -> None:
-        self._lock = threading.Lock()  # whoever reads the status
+        self._lock = threading.Lock()  # held to read the status socket
         self._pid = 0
         self._watched: io.FileIO | None = None
         self._exit_code: int | None = None
@@ -79,11 +79,11 @@ class ForkedProcess:
             self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             resources.enter_context(theirs)
             descriptors = [theirs.fileno(), memory.fileno(), *streams, *parts.descriptors]
-            self._link = servers.ask(threads, START + bytes(streams), descriptors)
+            self._server = servers.send(threads, START + bytes(streams), descriptors)
 
     @property
     def pid(self) -> int:
-        """Its number, once it has one; 0 if it never got one."""
+        """The pid, once there is one; 0 if the process was never forked."""
         while self.is_starting:
             connection.wait([self.fileno()])
             self.learn()
@@ -91,18 +91,18 @@ class ForkedProcess:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the server has yet to answer; then the descriptor becomes readable when it does, see `learn`."""
+        """Whether the server hasn't answered yet; the descriptor becomes readable when it does, and `learn` is due."""
         return self._watched is None and not self._has_ended
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the process has ended, or the server answers."""
+        """Return the descriptor that becomes readable when the process has ended, or when the server first answers."""
         return self._status.fileno() if self._watched is None else self._watched.fileno()
 
     def learn(self) -> None:
-        """Take the server's answer, if it has come.
+        """Receive the server's answer, if it has arrived.
 
         Raises:
-            OSError: this program may have no more files open, and so can't have the process.
+            OSError: this program may open no more files, so it can't hold the process.
         """
         with self._lock:
             if not self.is_starting or not connection.wait([self._status], 0):
@@ -111,7 +111,7 @@ class ForkedProcess:
             with suppress(OSError):
                 message, descriptors, _, _ = socket.recv_fds(self._status, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             if not message:  # killed
-                self._exit_code = self._exit_code or self._link.exit_code(_TELLING_SECONDS)
+                self._exit_code = self._exit_code or self._server.exit_code(SERVER_ANSWER_SECONDS)
                 self._has_ended = True
                 return
             answer: _Answer = json.loads(message)
@@ -134,11 +134,11 @@ class ForkedProcess:
             )
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Kill the process, by SIGKILL or another signal, or have it not forked."""
-        with suppress(OSError):  # which has killed it
+        """Kill the process, by SIGKILL or another signal; if it isn't forked yet, the server won't fork it."""
+        with suppress(OSError):  # then `learn` has killed it
             self.learn()
         if self._watched is not None:
-            with suppress(ProcessLookupError):  # it was waited for
+            with suppress(ProcessLookupError):  # it has been waited for
                 signal.pidfd_send_signal(self._watched.fileno(), number)
         elif not self._has_ended:
             self._exit_code = -signal.SIGKILL
@@ -149,27 +149,27 @@ class ForkedProcess:
         """Wait for the end of the process.
 
         Returns:
-            Its exit code; None where the server can't tell it any more.
+            Its exit code; None if the server can't send it any more.
         """
         while self.is_starting:
             connection.wait([self.fileno()])
             self.learn()
         connection.wait([self.fileno()])
         with self._lock:
-            if self._exit_code is None and connection.wait([self._status], _TELLING_SECONDS):
+            if self._exit_code is None and connection.wait([self._status], SERVER_ANSWER_SECONDS):
                 with suppress(OSError, ValueError):  # the server was killed
                     self._exit_code = int(self._status.recv(_MESSAGE_BYTES))
             return self._exit_code
 
     def close(self) -> None:
-        """Close what belongs to the process, which has ended."""
+        """Close the descriptors of the process, which has ended."""
         if self._watched is not None:
             self._watched.close()
         self._status.close()
 
 
 class _Parts:
-    """Pickles for a process, and keeps the descriptors that go along; it stands for what `multiprocessing` starts."""
+    """Pickles for a process, and collects the descriptors to send; `multiprocessing` takes it for its own `Popen`."""
 
     DupFd = ForkedDescriptor
 
@@ -177,10 +177,10 @@ class _Parts:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, descriptor: int) -> int:
-        """Take a descriptor along.
+        """Add a descriptor.
 
         Returns:
-            Its place.
+            Its index among the descriptors.
         """
         self.descriptors.append(descriptor)
         return len(self.descriptors) - 1

@@ -1,4 +1,4 @@
-"""Which modules a pickle will import, as far as that can be told without loading it."""
+"""The modules that a pickle will import, found without loading it: the fork server imports them ahead."""
 
 import pickletools
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-_MAX_OPCODES: Final = 20_000  # of each pickle: functions come early, and a list of a million names isn't walked
+_MAX_OPCODES: Final = 20_000  # of each pickle: functions are named early, and a list of a million names isn't searched
 _STRINGS: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 _BYTES: Final = frozenset({"SHORT_BINBYTES", "BINBYTES", "BINBYTES8"})
 _GETS: Final = frozenset({"BINGET", "LONG_BINGET"})
@@ -16,13 +16,13 @@ _MAIN: Final = frozenset({"__main__", "__mp_main__"})
 def modules_of(pickled: bytes) -> tuple[str, ...]:
     """Return the modules whose functions and classes a pickle names, without the main one, in order.
 
-    What it holds as bytes is looked through as well, where it is a pickle.
+    Bytes within it that are pickles are searched, too.
     """
     return tuple(dict.fromkeys(module for module in _named(pickled) if module not in _MAIN))
 
 
 def naming(modules: Iterable[str]) -> bytes:
-    """Return a pickle that names modules, of the form that `modules_of` reads; it is not to be loaded."""
+    """Return a pickle that names modules, for `modules_of`; it is never loaded."""
     return b"".join((b"\x80\x02", *(f"c{module}\n_\n0".encode() for module in modules), b"N."))
 
 
@@ -52,7 +52,7 @@ class _Strings:
         self._memo: list[str | None] = []
 
     def follow(self, opcode: str, argument: object) -> None:
-        """Do what an opcode does, as far as strings go."""
+        """Apply an opcode, as far as it concerns strings."""
         if opcode == "MEMOIZE":
             self._memo.append(self._last)
         elif opcode in _STRINGS:

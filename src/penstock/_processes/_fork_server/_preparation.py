@@ -1,7 +1,7 @@
-"""What a process that wasn't forked from the program needs, to be like it: paths, environment, the main module.
+"""The data that make a process like the program, of which it is no fork: paths, environment, the main module.
 
-It is what `multiprocessing` hands to its processes, and the environment variables. Not carried are the umask, limits
-of resources, priorities and the cores that the program is bound to; these are as they were when the server started.
+They are those that `multiprocessing` sends to its processes, and the environment variables. The umask, resource limits,
+priorities and the program's affinity to cores are not among them; these are as they were when the server started.
 """
 
 import multiprocessing
@@ -18,13 +18,13 @@ from penstock.errors import UsageError
 
 @frozen
 class Preparation:
-    """What makes a process like the program.
+    """The data that make a process like the program.
 
     Attributes:
-        given: what `multiprocessing.spawn.prepare` takes, without the main module.
-        main: what it takes of the main module.
-        environment: the variables.
-        modules: what the process will import.
+        given: the argument of `multiprocessing.spawn.prepare`, without the main module.
+        main: the part of that argument that concerns the main module.
+        environment: the environment variables.
+        modules: that the process will import.
     """
 
     given: dict[str, object]
@@ -36,16 +36,16 @@ class Preparation:
 def preparation(
     name: str, variables: Mapping[str, str], modules: tuple[str, ...], *, imports_main: bool
 ) -> Preparation:
-    """Return what makes a process like this one is now.
+    """Return the data that make a process like this one is now.
 
     Args:
-        name: the process's.
-        variables: what its environment has besides.
-        modules: what it will import.
+        name: of the process.
+        variables: defaults for variables that the environment lacks.
+        modules: that the process will import.
         imports_main: whether it imports the main module.
 
     Raises:
-        UsageError: this is a process of ours, which imports the main module.
+        UsageError: this is a child process that is importing the main module.
     """
     current = process.current_process()
     if getattr(current, "_inheriting", False):
@@ -68,7 +68,7 @@ def preparation(
 
 
 def current_path() -> list[str]:
-    """Return where this process finds modules, for one that may be in another folder."""
+    """Return the module search path of this process, for a process that may have another working directory."""
     return [entry or getattr(process, "ORIGINAL_DIR", None) or "" for entry in sys.path]
 
 
@@ -81,7 +81,7 @@ def _main(original: str | None) -> dict[str, object]:
     if path is None:
         return {}
     found = os.path.normpath(os.path.join(original or "", path))
-    # What Python reads from a pipe has the name "<stdin>", and can be read no second time.
+    # A script that Python reads from a pipe has the name "<stdin>", and can't be read again.
     return {"init_main_from_path": found} if os.path.exists(found) else {}
 
 
@@ -95,7 +95,10 @@ def adopt(prepared: Preparation, *, with_main: bool) -> None:
 
 @contextmanager
 def inheriting() -> Generator[None]:
-    """Import what the program has, which must not start processes meanwhile; `multiprocessing` looks at it too."""
+    """Mark this process as one that imports the program's modules, so that these can't start processes.
+
+    `multiprocessing` respects the mark, too.
+    """
     current = vars(process.current_process())
     current["_inheriting"] = True
     try:

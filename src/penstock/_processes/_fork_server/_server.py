@@ -1,12 +1,18 @@
-"""The process that forks workers: it imports what they need, once, and has no threads when it forks.
+"""The fork server: a process without threads that imports the modules of child processes, once, and forks these.
+
+The problem. A child process that is spawned imports NumPy and the user's modules itself, which takes seconds. One that
+is forked from the program inherits them, but also every lock that a thread of the program holds at that moment, and its
+descriptors. So a clean process imports the modules and forks. `multiprocessing` has such a server, too; but it imports
+only modules that are named beforehand, forks although a module has started threads, and hands on no pidfds.
 
 Guarantees:
-  - Each worker is forked blank, and told what to run; as long as spares are wanted, one is forked ahead.
-  - The pid and a pidfd of each are sent to the program, and its exit code once it has ended.
-  - A worker whose status socket the program closes or shuts down is killed, or never forked.
-  - A module whose import fails, or starts threads, is told of, and imported by each worker itself. To be rid of the
-    threads, the server begins anew in the same process, without that module, and knows its workers still.
-  - It ends with the program, also in the middle of an import, and then kills what it has forked.
+  - Each process is forked blank, and then gets its work; while spares are wanted, one is forked ahead.
+  - The program gets the pid and a pidfd of each process, and its exit code once it has ended.
+  - If the program closes or shuts down the status socket of a process, that is killed, or never forked.
+  - If the import of a module fails or starts threads, the program gets a message, and each process imports the module
+    itself. To get rid of the threads, the server executes itself again in the same process, without that module; its
+    children stay its children.
+  - It ends with the program, also in the middle of an import, and then kills the processes that it has forked.
 """
 
 import gc
@@ -35,7 +41,7 @@ _REASON_CHARACTERS: Final = 500
 
 
 class Begun(TypedDict):
-    """What a server begins with: descriptors, and what it had before it began anew."""
+    """The arguments of a server: descriptors, and what it knew before it executed itself again."""
 
     control: int
     program: int
@@ -43,7 +49,7 @@ class Begun(TypedDict):
     environment: dict[str, str]
     path: list[str]
     excluded: list[str]
-    untold: list[tuple[str, str]]
+    failures: list[tuple[str, str]]
     spares: bool
     children: list[tuple[int, int, int]]
     message: str
@@ -56,15 +62,15 @@ class _Child:
     watched: int
     """Its pidfd."""
     status: socket.socket | None = None
-    """Where the program is told of it; None while it is blank."""
+    """The socket through which the program learns of it; None while it is blank."""
 
 
 def main(begun: Begun) -> NoReturn:
     """Serve the program until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was held back until now
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was blocked until now
     tracker: Any = vars(resource_tracker)["_resource_tracker"]
-    vars(tracker)["_fd"] = begun["tracker"]  # the program's, as `multiprocessing` hands it on
+    vars(tracker)["_fd"] = begun["tracker"]  # the program's, which `multiprocessing` passes on to all processes
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -81,7 +87,7 @@ class _Server:
         for pid, watched, status in begun["children"]:
             self._children[watched] = _Child(pid, watched, socket.socket(fileno=status))
         self._tried = set(begun["excluded"])
-        self._untold = list(begun["untold"])
+        self._failures = list(begun["failures"])  # modules and reasons, not reported yet
         self._spares = begun["spares"]
         self._blank: tuple[_Child, socket.socket] | None = None
         self._has_started = False
@@ -89,13 +95,13 @@ class _Server:
         _make_inheritable(_descriptors(begun), inheritable=False)
 
     def serve(self) -> NoReturn:
-        """Do what the program says until it has ended."""
+        """Handle the program's messages until it has ended."""
         if self._begun["pending"]:
             self._start(self._begun["message"].encode("latin-1"), self._begun["pending"])
         while True:
             lacks_spare = self._spares and self._has_started and self._blank is None
-            told = [child.status for child in self._children.values() if child.status is not None]
-            awaited: list[socket.socket | int] = [self._control, self._program, *self._children, *told]
+            sockets = [child.status for child in self._children.values() if child.status is not None]
+            awaited: list[socket.socket | int] = [self._control, self._program, *self._children, *sockets]
             ready = connection.wait(awaited, 0 if lacks_spare else None)
             if ready:
                 self._look_at(ready)
@@ -107,13 +113,13 @@ class _Server:
             self._end()
         for child in list(self._children.values()):
             if child.watched in ready:
-                self._bury(child)
-            elif child.status in ready:  # the program wants to know nothing of it any more
+                self._reap(child)
+            elif child.status in ready:  # the program has dropped it
                 self._disown(child)
         if self._control in ready:
-            self._hear()
+            self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         message, descriptors, _, _ = socket.recv_fds(self._control, 16, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._end()
@@ -132,11 +138,11 @@ class _Server:
     # -- children
 
     def _start(self, message: bytes, descriptors: list[int]) -> None:
-        """Have a worker run something.
+        """Run work in a blank process.
 
         Args:
-            message: for a blank process.
-            descriptors: the status socket, and those for a blank process.
+            message: for the blank process.
+            descriptors: the status socket, and those for the blank process.
         """
         self._pending = descriptors
         answer: dict[str, object] = {}
@@ -146,15 +152,15 @@ class _Server:
                 file.seek(0)  # the program has written it
                 prepared: Preparation = pickle.load(file)
             self._import(prepared, message)
-            if not connection.wait([descriptors[0]], 0):  # else it was given up meanwhile
+            if not connection.wait([descriptors[0]], 0):  # else the program has dropped it meanwhile
                 child = self._hand_over(message)
                 watched = [child.watched]
-                answer = {"pid": child.pid, "failures": self._untold}
-                self._untold = []
+                answer = {"pid": child.pid, "failures": self._failures}
+                self._failures = []
         if caught.error is not None:
             answer = {"failed": f"{type(caught.error).__name__}: {caught.error}"}
         status = socket.socket(fileno=descriptors[0])
-        self._tell(status, json.dumps(answer).encode(), watched)
+        self._report(status, json.dumps(answer).encode(), watched)
         if watched:
             self._children[watched[0]].status = status
         else:
@@ -182,7 +188,7 @@ class _Server:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a module may be of the opinion that forking is always wrong
+                warnings.simplefilter("ignore")  # modules may warn of every fork
                 pid = os.fork()
             if pid == 0:
                 ours.close()
@@ -193,7 +199,7 @@ class _Server:
         return child, ours
 
     def _close_all(self) -> None:
-        """Close, in a process that was just forked, what is the server's alone."""
+        """Close the server's descriptors, in a process that was just forked."""
         self._control.close()
         for descriptor in self._pending:
             os.close(descriptor)
@@ -205,16 +211,16 @@ class _Server:
                 child.status.close()
         self._children.clear()
 
-    def _bury(self, child: _Child) -> None:
+    def _reap(self, child: _Child) -> None:
         _, how = os.waitpid(child.pid, 0)
         os.close(child.watched)
         del self._children[child.watched]
         if self._blank is not None and self._blank[0] is child:
             self._blank[1].close()
             self._blank = None
-            self._has_started = False  # another one is forked with the next worker, should it be killed again and again
+            self._has_started = False  # the next start forks the next spare, in case each spare is killed at once
         if child.status is not None:
-            self._tell(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])
+            self._report(child.status, str(os.waitstatus_to_exitcode(how)).encode(), [])
             child.status.close()
 
     def _disown(self, child: _Child) -> None:
@@ -229,13 +235,13 @@ class _Server:
             self._blank = None
             link.close()
             os.kill(child.pid, signal.SIGKILL)
-            self._bury(child)
+            self._reap(child)
 
-    def _tell(self, status: socket.socket, message: bytes, descriptors: list[int]) -> None:
-        with suppress(OSError):  # the program wants to know nothing of it any more
+    def _report(self, status: socket.socket, message: bytes, descriptors: list[int]) -> None:
+        with suppress(OSError):  # the program has dropped it
             socket.send_fds(status, [message], descriptors)
 
-    # -- what they need
+    # -- modules
 
     def _import(self, prepared: Preparation, message: bytes) -> None:
         main = str(next(iter(prepared.main.values()), ""))
@@ -243,7 +249,7 @@ class _Server:
         adopt(prepared, with_main=False)
         if not wanted:
             return
-        self._drop_spare()  # it lacks them
+        self._drop_spare()  # it hasn't imported them
         for name in wanted:
             self._tried.add(name)
             with self._ending_with_program():
@@ -255,14 +261,14 @@ class _Server:
                         importlib.import_module(name)
                 has_threads = _count_threads() > before
             if caught.error is not None:
-                self._untold.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it may have set another handler
+                self._failures.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module may have set another handler
             del caught
             if has_threads:
-                self._untold.append((name, "it starts threads, and a process that has some can't be forked"))
-                self._begin_anew(name, message)
+                self._failures.append((name, "it starts threads, and a process that has some can't be forked"))
+                self._execute_again(name, message)
         gc.collect()
-        gc.freeze()  # else the collector of each worker writes to all pages that it shares
+        gc.freeze()  # otherwise the garbage collector of each process writes to all shared pages
 
     @contextmanager
     def _ending_with_program(self) -> Generator[None]:
@@ -281,13 +287,13 @@ class _Server:
             thread.join()
             os.close(over)
 
-    def _begin_anew(self, without: str, message: bytes) -> NoReturn:
+    def _execute_again(self, without: str, message: bytes) -> NoReturn:
         for child in list(self._children.values()):
             if child.status is None:  # it has been killed
-                self._bury(child)
+                self._reap(child)
         begun = self._begun.copy()
         begun["excluded"] = [*begun["excluded"], without]
-        begun["untold"] = self._untold
+        begun["failures"] = self._failures
         begun["spares"] = self._spares
         begun["children"] = [
             (child.pid, child.watched, child.status.fileno())

@@ -15,7 +15,7 @@ from penstock._graph._nodes import Cache, walk
 from penstock._graph._upcoming import awaits
 from penstock._pickles import pickler
 from penstock._plan._plan import Plan, Streaming
-from penstock._processes._main_module import has_cloudpickle, is_guarded, is_imported, missing
+from penstock._processes import has_cloudpickle, is_guarded, is_imported, missing
 from penstock._runtime._streaming import can_read_ahead
 from penstock._storage._memory_cache import MemoryCache
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import GlobalSeeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._operations import Remote, Threads
 from penstock.pipeline._processes import Executors

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from penstock._caught import Caught
 from penstock._os import HeldInterrupts
-from penstock._processes._seeding import draw_seeds
+from penstock._processes import draw_seeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._channels import Outlet
 from penstock.pipeline._config import Merge, PipelineConfig, has_processes

@@ -23,7 +23,7 @@ from penstock.pipeline._channels import InOrder
 from penstock.pipeline._items import SKIP
 from penstock.pipeline._operations._calls import Failed, Op
 from penstock.pipeline._operations._stage import RunningStage, StageSetup
-from penstock.pipeline._processes._executor._chunks import Outcome, Values
+from penstock.pipeline._processes._chunks import Outcome, Values
 from penstock.pipeline._tuning import EXECUTOR_CHUNK_SECONDS, MAX_ATTEMPTS, chunk_size
 
 if TYPE_CHECKING:

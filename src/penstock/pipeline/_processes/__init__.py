@@ -1,12 +1,6 @@
-"""Processes of ours, and stages that run in processes."""
+"""Stages of pipelines that run in processes: a `ProcessExecutor` describes these, and `Executors` owns them."""
 
-from penstock.pipeline._processes._executor import (
-    Executors,
-    ProcessExecutor,
-    RemoteStage,
-    RunningProcesses,
-    explain_death,
-    open_processes,
-)
+from penstock.pipeline._processes._remote import Executors, RemoteStage, explain_death
+from penstock.pipeline._processes._running import ProcessExecutor, RunningProcesses, open_processes
 
 __all__ = ["Executors", "ProcessExecutor", "RemoteStage", "RunningProcesses", "explain_death", "open_processes"]

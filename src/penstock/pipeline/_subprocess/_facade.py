@@ -4,8 +4,8 @@ Its states are those of `Pipeline`, with a process in the place of the thread. G
   - `start` returns when the process is ready and has begun a run. New passes begin in the same process.
   - Everything that was computed before a failure is read before it; the failure is raised once, with the user's own
     exception as its cause.
-  - A process that dies is a WorkerError with pid and exit code, within a second, also for who waits; the next start
-    makes a new one.
+  - A process that dies is a WorkerError with pid and exit code, within a second, also to a reader that waits; the next
+    start makes a new one.
   - `stop` returns when the process has ended. It ends too when this object is dropped, when Python ends, and when the
     parent dies, however it does. A fork of the parent can't use it, nor harm it.
   - At most two items are on their way, besides those that wait in the sink, ahead of the reader.
@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import Final, Generic, Self
 
 from penstock._caught import Caught
-from penstock._processes._child import StartMethod, check_start_method
-from penstock._processes._exceptions import unpack_error
+from penstock._processes import StartMethod, check_start_method, unpack_error
 from penstock.errors import UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._engine._engine import State, one_shot
@@ -54,7 +53,7 @@ def run_in_subprocess(
     each process draws other numbers, and the same ones from run to run where the program seeds its generators.
 
     Args:
-        config: what it does: from `PipelineBuilder.get_config`. Its source and ops are pickled, and may hold objects of
+        config: the pipeline, from `PipelineBuilder.get_config`. Its source and ops are pickled, and may hold objects of
             `multiprocessing`, such as a `Value` or a `Queue`, which both processes share. A `ThreadPoolExecutor` or
             `ProcessPoolExecutor` of a stage stays here; the process has a `ThreadExecutor` or `ProcessExecutor` with as
             many workers and the same initializer.
@@ -164,7 +163,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             timeout: for `start` and `stop`, in seconds; None, the default, means theirs.
 
         Returns:
-            What `with` takes; it gives the pipeline. At the end of its block a failure that nobody has read is raised,
+            The context manager; its value is the pipeline. At the end of its block an unread failure is raised,
             unless the block itself raised something.
         """
         return AutoStop(self, self._runs, timeout)
@@ -182,8 +181,8 @@ class SubprocessPipeline(Generic[OutT_co]):
 
         Raises:
             EOFError: the pass is over. If the source is continuous, the next call gives the next pass's first item.
-            TimeoutError: no item came in time. None is lost.
-            PipelineFailure: a stage failed; what it raised is the cause.
+            TimeoutError: no item came in time; none is lost.
+            PipelineFailure: a stage failed; its exception is the cause.
             WorkerError: the process died.
             ClosedError: the pipeline was stopped, before or during the call.
         """
@@ -239,7 +238,7 @@ class SubprocessPipeline(Generic[OutT_co]):
         return [DroppedItem(stage, item, unpack_error(error)) for stage, item, error in self._runs.look().dropped]
 
     def report(self) -> PipelineReport:
-        """Return what each stage did with its time, over all passes of the process that ran last, and what to do.
+        """Return how each stage spent its time, over all passes of the latest process, and advice.
 
         Returns:
             The report; `print` it.
@@ -252,7 +251,7 @@ class SubprocessPipeline(Generic[OutT_co]):
 
     @property
     def state(self) -> State:
-        """What the pipeline does: "new", "running", "done" or "stopped".
+        """The state of the pipeline: "new", "running", "done" or "stopped".
 
         It is "done" when the end of the run, or a failure, was read. Else as `Pipeline.state`.
         """
@@ -356,7 +355,7 @@ class AsyncPassIterator(AsyncIterator[Item]):
             self._beginning = asyncio.get_running_loop().run_in_executor(None, self._runs.begin_pass)
         beginning = self._beginning
         try:
-            return await asyncio.shield(beginning)  # cancelled, it is not begun again
+            return await asyncio.shield(beginning)  # a cancelled wait doesn't begin it twice
         finally:
             if beginning.done():
                 self._beginning = None

@@ -1,8 +1,8 @@
-"""What runs in the process of a pipeline: the pipeline itself, whose items go to the parent as far as there is room.
+"""The code that runs in the process of a pipeline: it runs the pipeline, and sends the items while there is room.
 
 Guarantees:
-  - One run at a time: a new one ends the one before, at whatever it is waiting for.
-  - What was computed before a failure is sent before it.
+  - One run at a time: a new one ends the one before, even while that waits.
+  - Items that were computed before a failure are sent before it.
   - At most the tensor pipe's capacity and the sink's buffer are computed ahead of the parent.
 """
 
@@ -13,9 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._caught import Caught
-from penstock._processes._begin import begin_process
-from penstock._processes._exceptions import PackedError, pack_error
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import PackedError, pack_error
 from penstock.errors import ClosedError, PeerError, PipelineFailure
 from penstock.pipeline._engine._engine import Engine
 from penstock.pipeline._engine._probes import Probes
@@ -32,11 +30,8 @@ _TURN_ITEMS: Final = 64  # so many are sent before commands are looked for
 _ITEM_CHARACTERS: Final = 200
 
 
-def serve(
-    requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, inherited: list[object], seeds: GlobalSeeds
-) -> None:
-    """Run a pipeline for the parent until that says the end, or is gone."""
-    begin_process(seeds)
+def serve(requests: "Connection[Any, Any]", initializer: bytes, setup: bytes, inherited: list[object]) -> None:
+    """Run a pipeline for the parent until the parent sends the end, or has ended."""
     with suppress(BrokenPipeError), ExitStack() as resources:
         helper: Helper | None = None
         with Caught() as caught:
@@ -60,10 +55,10 @@ def _helper(requests: "Connection[Any, Any]", described: Setup, resources: ExitS
 
 
 class Helper:
-    """Sends the pipeline's items, and does what the parent says.
+    """Sends the pipeline's items, and follows the parent's commands.
 
     Args:
-        requests: what the parent says.
+        requests: the pipe through which the commands come.
         setup: the pipeline's description.
         pipeline: the pipeline; this stops it.
         writer: where items go.
@@ -77,13 +72,13 @@ class Helper:
         self._pipeline = pipeline
         self._writer = writer
         self._commands: asyncio.Queue[Begin | Look | None] = asyncio.Queue()
-        self._read = Read(0, 0)  # what the parent reads
-        self._asked = asyncio.Event()  # that has changed
+        self._read = Read(0, 0)  # the latest from the parent
+        self._asked = asyncio.Event()  # set when that changes
         self._failure: PackedError | None = None
         self._failed_run = 0
 
     async def serve(self) -> None:
-        """Do what the parent says, until it says the end."""
+        """Follow the parent's commands until the last one."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._requests.fileno(), self._hear)
         scope = self._pipeline.auto_stop()
@@ -181,7 +176,7 @@ class Helper:
 
 
 class _ParentGoneError(Exception):
-    """Nobody receives items any more."""
+    """The parent receives no items any more."""
 
 
 def _shortened(item: object) -> str:

@@ -1,16 +1,24 @@
-"""A pipeline's process, as its parent holds it: started, asked, told to begin a run, and ended."""
+"""The parent's link to the process of a pipeline, from its start to its end: commands, answers and items."""
 
-import os
 import pickle
 import threading
 from contextlib import suppress
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from penstock._caught import Caught
-from penstock._processes._child import ChildProcess, StartMethod
-from penstock._processes._exceptions import PackedError, unpack_error
-from penstock._processes._seeding import draw_seeds
+from penstock._processes import (
+    ABANDONED_SECONDS,
+    PIPELINE_SECONDS,
+    ChildProcess,
+    PackedError,
+    RestartPolicy,
+    Starting,
+    StartMethod,
+    Supervisor,
+    draw_seeds,
+    unpack_error,
+)
 from penstock.errors import ClosedError, MessageError, PeerError, WorkerError
 from penstock.pipeline._engine._engine import REPLACED, STOPPED
 from penstock.pipeline._ops import Item
@@ -18,15 +26,12 @@ from penstock.pipeline._subprocess._helper import serve
 from penstock.pipeline._subprocess._messages import Begin, Look, Read, Seen, Word
 from penstock.transport import TensorPipeReader
 
-_PATIENCE_SECONDS: Final = 5.0  # what the process has to end by itself
-_ABANDONED_SECONDS: Final = 0.5  # the same, where nobody asked for it
-
 
 class MakeSetup(Protocol):
-    """Pickles what the process is to run."""
+    """Pickles the initializer and the pipeline for a process."""
 
     def __call__(self, address: str) -> tuple[bytes, bytes, list[object]]:
-        """Return the initializer and the setup, each pickled, and the objects that only a start can hand over."""
+        """Return the initializer and the setup, each pickled, and the objects that can only be sent at the start."""
         ...
 
 
@@ -34,15 +39,15 @@ class Link:
     """Owns a process and both pipes to it, from a start to the next stop.
 
     Args:
-        make_setup: given the address of the tensor pipe.
+        make_setup: called with the address of the tensor pipe.
         start_method: how the process is started.
-        timeout: how many seconds that may take.
+        timeout: how many seconds the start may take.
 
     Attributes:
-        run: the number of the run that began last.
-        ended: whether it has ended, as far as it was received.
-        turn: held by the thread that receives.
-        due: what the next read gets: a word and its content; None if it receives one.
+        run: the number of the latest run.
+        ended: whether its end was received.
+        turn: the lock of the thread that receives.
+        due: the word and its content that the next read returns; None if that must receive one.
     """
 
     def __init__(self, make_setup: MakeSetup, start_method: StartMethod | None, timeout: float | None) -> None:
@@ -50,22 +55,19 @@ class Link:
         self.ended: bool = True
         self.turn: threading.RLock = threading.RLock()  # one that an interrupted thread can take again
         self.due: tuple[Word, Item] | None = None
-        self._message: object = None  # that was received, and not judged
+        self._message: object = None  # that was received, and not taken in
         self._passes_begun = 0  # of the run
         self._closed_because = ""
         self._sending = threading.Lock()
-        self._owner = os.getpid()
         self._asking = threading.Lock()
         self._questions = 0
         self._closed = False
         self.reader: TensorPipeReader = TensorPipeReader(allow_pickle=True)
+        self._supervisor = Supervisor(
+            serve, lambda _number, _started: draw_seeds(), policy=RestartPolicy(), starting=Starting(start_method)
+        )
         try:
-            self.process: ChildProcess = ChildProcess(
-                serve,
-                (*make_setup(self.reader.address), draw_seeds()),
-                name="pipeline's process",
-                start_method=start_method,
-            )
+            self.process: ChildProcess = self._supervisor.start("pipeline's process", make_setup(self.reader.address))
         except BaseException:
             self.reader.close()
             raise
@@ -77,11 +79,11 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether the process can be asked for something."""
+        """Whether the process answers requests."""
         return not self._closed and not self.process.wait_for_end(0)
 
     def begin(self) -> int:
-        """Return the number of a run that begins; the one before is over.
+        """Return the number of a run that begins; it ends the one before.
 
         Raises:
             WorkerError: the process has died.
@@ -97,16 +99,16 @@ class Link:
         return self.run
 
     def begin_pass(self) -> None:
-        """Tell the process that another pass of the run is being read."""
+        """Notify the process that another pass of the run is being read."""
         self._passes_begun += 1
-        with suppress(OSError):  # the read that follows meets the death
+        with suppress(OSError):  # the read that follows reports the death
             self._send(Read(self.run, self._passes_begun))
 
     def receive(self, run: int, timeout: float | None) -> tuple[Word, Item]:
-        """Return the next word of a run, and what it comes with; a run that has ended ends again.
+        """Return the next word of a run and its content; a run that has ended ends again.
 
-        A signal handler's exception that comes out of it leaves the word to the next call: what was received is kept
-        until nothing is called any more before the return.
+        A signal handler may raise an exception within it; the next call then returns the word, since a word is kept
+        until no more calls precede the return.
 
         Args:
             run: its number.
@@ -116,7 +118,7 @@ class Link:
             The word and its content.
 
         Raises:
-            TimeoutError: there was none for so many seconds.
+            TimeoutError: no word came in time.
             ClosedError: the pipeline was stopped, or another run has begun.
             WorkerError: the process has died.
             MessageError: an item can't be rebuilt in this process.
@@ -141,7 +143,7 @@ class Link:
         return due
 
     async def areceive(self, run: int) -> tuple[Word, Item]:
-        """Do what `receive` does, from a coroutine.
+        """Receive as `receive` does, in a coroutine.
 
         Returns:
             As `receive`.
@@ -157,7 +159,7 @@ class Link:
         return due
 
     def _has_due(self, run: int) -> bool:
-        """Return whether a word of a run is due; judge what was received.
+        """Return whether a word of a run is due; take in the message that was received last.
 
         Raises:
             ClosedError: the pipeline was stopped, or another run has begun.
@@ -172,13 +174,13 @@ class Link:
                 word = Word(number)
                 self.ended = word is Word.END or word is Word.FAILED
                 self.due = (word, content)
-            self._message = None  # else it is of an older run
+            self._message = None  # otherwise it belongs to an older run
         elif self.due is None and self.ended:
             self.due = (Word.END, None)
         return self.due is not None
 
     def look(self) -> Seen:
-        """Return what the process has seen so far.
+        """Return the drops and statistics of the process so far.
 
         Raises:
             WorkerError: it has died.
@@ -192,17 +194,17 @@ class Link:
                 raise self.died() from None
 
     def close_reading(self) -> None:
-        """Wake a reader that waits for an item, and the process that waits for room: nothing is received any more."""
-        if os.getpid() == self._owner:
+        """Receive nothing any more; wake a reader that waits for an item, and the process if it waits for room."""
+        if self._supervisor.is_owned_here:
             self._closed_because = STOPPED
             self.reader.close()
 
     def stop(self, timeout: float | None) -> Seen | None:
-        """Return the process's last word, if it came to that, once it has ended; kill it if it takes longer."""
+        """Return the last answer of the process, if there is one, once it has ended; kill it if it takes longer."""
         seen: Seen | None = None
-        if os.getpid() != self._owner or self._closed:
+        if self._closed or not self._supervisor.is_owned_here:
             return None
-        patience = _PATIENCE_SECONDS if timeout is None else timeout
+        patience = PIPELINE_SECONDS if timeout is None else timeout
         self.close_reading()
         with self._asking, suppress(EOFError, OSError, TimeoutError):
             self.process.pipe.send_bytes(b"")
@@ -211,23 +213,27 @@ class Link:
         self._dispose()
         return seen
 
+    def end_with(self, owner: object) -> None:
+        """End the process as soon as an object is dropped, or at the end of the program."""
+        self._supervisor.end_with_program(self.abandon, owner)
+
     def abandon(self) -> None:
-        """End the process: nobody will read it."""
-        self.stop(_ABANDONED_SECONDS)
+        """End the process quickly, since its pipeline was dropped."""
+        self.stop(ABANDONED_SECONDS)
 
     def died(self) -> WorkerError:
-        """Return how the process died, once all that belongs to it is closed."""
-        death = self.process.death()
+        """Return how the process died, and close its link."""
+        death = self._supervisor.reap(self.process, started=True).error
         self._dispose()
         return death
 
     def _lose(self, error: Exception) -> None:
-        """End the run, whose pipe has broken.
+        """End the run after an error of the tensor pipe; always raises.
 
         Raises:
-            ClosedError: since the pipeline was stopped.
-            WorkerError: since the process has died.
-            MessageError: since an item can't be rebuilt in this process.
+            ClosedError: the pipeline was stopped.
+            WorkerError: the process has died.
+            MessageError: an item can't be rebuilt in this process.
         """
         if isinstance(error, ClosedError) or self._closed:
             raise ClosedError(self._closed_because or STOPPED) from None
@@ -243,7 +249,7 @@ class Link:
             self.process.pipe.send_bytes(pickled)
 
     def _answer(self, number: int, timeout: float | None) -> Seen:
-        """Return the answer to a question; those to questions that were interrupted are passed over.
+        """Return the answer to a question; skip answers to questions that were interrupted.
 
         Raises:
             EOFError: the process has died.
@@ -268,7 +274,7 @@ class Link:
                 raise EOFError
             failed = pickle.loads(self.process.pipe.recv_bytes())
         if caught.error is not None:
-            raise self.process.death(started=False)
+            raise self._supervisor.reap(self.process, started=False).error
         if failed is not None:
             error = unpack_error(failed)
             raise error
@@ -277,4 +283,4 @@ class Link:
         self._closed = True
         self.ended = True
         self.reader.close()
-        self.process.close()
+        self._supervisor.close()

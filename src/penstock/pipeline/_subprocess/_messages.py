@@ -1,8 +1,8 @@
-"""What a pipeline's process and its parent say to each other.
+"""The messages between the process of a pipeline and its parent.
 
-Items and what ends them come through the tensor pipe, each as `(run, word, content)`: so that what was on its way when
-a new run began is known to be of the old one. Everything else goes over a pipe of small pickled messages; an empty one
-from the parent means the end.
+Items, and the ends of passes and runs, come through the tensor pipe, each as `(run, word, content)`; by the run the
+parent recognizes items that were on their way when a new run began. Everything else goes through a pipe of small
+pickled messages; an empty one from the parent means the end.
 """
 
 from enum import IntEnum
@@ -10,13 +10,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from penstock._frozen import frozen
-from penstock._processes._exceptions import PackedError
+from penstock._processes import PackedError
 from penstock.pipeline._config import PipelineConfig
 from penstock.pipeline._statistics._report import PipelineReport
 
 
 class Word(IntEnum):
-    """What a message of the tensor pipe is."""
+    """The kind of a message of the tensor pipe."""
 
     ITEM = 0
     END_OF_PASS = 1  # of a continuous source: the next pass follows
@@ -25,7 +25,7 @@ class Word(IntEnum):
 
 
 class Setup(NamedTuple):
-    """What the process runs, and how.
+    """The pipeline that the process runs, and its settings.
 
     Attributes:
         config: the pipeline.
@@ -45,7 +45,7 @@ class Setup(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begin a run; the one before is over.
+    """Begin a run, which ends the one before.
 
     Attributes:
         run: its number.
@@ -67,7 +67,7 @@ class Read(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Tell what was seen so far.
+    """Request the drops and statistics so far.
 
     Attributes:
         number: of the question.
@@ -78,14 +78,14 @@ class Look(NamedTuple):
 
 @frozen
 class Seen:
-    """The answer to `Look`, and the last word of a process that was told to end.
+    """The answer to `Look`, and the last message of a process that ends by a command.
 
     Attributes:
         number: of the question; -1 for the last word.
         dropped: stage, item and error of each item that was dropped and is kept.
         report: None without statistics.
-        failure: what ended the last run, if its message may not have been read.
-        failed_run: which run that was.
+        failure: the failure that ended the last run, whose message may not have been read.
+        failed_run: the number of that run.
     """
 
     number: int

@@ -1,15 +1,14 @@
-"""The passes of a pipeline that runs in another process: which is read, in which process, and what was seen of them."""
+"""The runs and passes of a pipeline in another process, over all processes that it had."""
 
 import os
 import pickle
 import threading
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.util import Finalize
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread
-from penstock._processes._exceptions import unpack_error
+from penstock._processes import unpack_error
 from penstock.errors import AlreadyRunningError, ClosedError, UsageError
 from penstock.pipeline._engine._engine import REPLACED, STOPPED, State
 from penstock.pipeline._subprocess._link import Link
@@ -24,10 +23,10 @@ class Runs:
     Args:
         connect: starts a process, within so many seconds.
         continuous: whether passes follow each other in one run.
-        goes_on: whether a pass that is left early goes on with the next reader, as in `Engine`.
+        goes_on: whether the next reader continues a pass that was left early, as in `Engine`.
 
     Attributes:
-        reader: the number of the iterator that reads; others that were made before are over.
+        reader: the number of the iterator that reads; those made before have ended.
         is_stopped: whether it was stopped, and not started since.
     """
 
@@ -40,10 +39,9 @@ class Runs:
         self._link: Link | None = None
         self._lock = threading.RLock()  # over starting and stopping
         self._ending = threading.Lock()  # over waiting for the end of a process
-        self._fresh = False  # nothing of the pass was read yet
-        self._seen = Seen(0, (), None)  # by processes that were stopped
+        self._fresh = False  # whether no item of the pass was read yet
+        self._seen = Seen(0, (), None)  # of processes that were stopped
         self._process = os.getpid()
-        self._finalizer: Finalize | None = None
 
     @property
     def pid(self) -> int | None:
@@ -53,7 +51,7 @@ class Runs:
 
     @property
     def state(self) -> State:
-        """What the pipeline does, as far as it was received."""
+        """The state of the pipeline, as far as messages were received."""
         link = self._link
         if self.is_stopped or os.getpid() != self._process:
             return "stopped"
@@ -90,7 +88,7 @@ class Runs:
             return self.reader, link, not self._fresh
 
     def check_reader(self, number: int) -> None:
-        """Check that this is the reader whose turn it is, and tell the process of a pass that is being read.
+        """Check that a reader is the latest, and notify the process of a pass that is being read.
 
         Raises:
             ClosedError: another one has begun to read.
@@ -101,7 +99,7 @@ class Runs:
         self._note_read()
 
     def current(self) -> Link:
-        """Return what is read now; begin a run if the pipeline is new.
+        """Return the link to read from; begin a run if the pipeline is new.
 
         Raises:
             ClosedError: it was stopped.
@@ -124,7 +122,7 @@ class Runs:
             self._fresh = False
 
     def ended(self, word: Word, content: object) -> Exception | None:
-        """Return what a reader raises for a word other than an item, which is read then; None for a plain end."""
+        """Return the exception that a reader raises for a word that is no item; None for a plain end."""
         error: Exception | None = None
         if word is Word.FAILED:
             assert isinstance(content, bytes)
@@ -135,17 +133,16 @@ class Runs:
         return error
 
     def stop(self, timeout: float | None, *, wait: bool = True) -> Exception | None:
-        """Return a failure of the run that nobody has read, once the process has ended, or at once."""
+        """Return an unread failure of the run, once the process has ended; or return at once, to let it end."""
         self.check_process()
         with self._lock:
             self._fresh = False
             self.is_stopped = True
             link, self._link = self._link, None
-            finalizer, self._finalizer = self._finalizer, None
-        if link is not None and finalizer is not None:
+        if link is not None:
             unread = None if link.ended else link.run
             link.close_reading()
-            end = partial(self._end, link, finalizer, unread, timeout)
+            end = partial(self._end, link, unread, timeout)
             if not wait:
                 _end_in_thread(end)
                 return None
@@ -158,10 +155,9 @@ class Runs:
                 pass
         return None
 
-    def _end(self, link: Link, finalizer: Finalize, unread: int | None, timeout: float | None) -> Exception | None:
+    def _end(self, link: Link, unread: int | None, timeout: float | None) -> Exception | None:
         with self._ending:
             seen = link.stop(timeout)
-            finalizer.cancel()
         if seen is None:
             return None
         self._seen = Seen(0, (self._seen.dropped + seen.dropped)[:KEPT_DROPPED], seen.report)
@@ -170,7 +166,7 @@ class Runs:
         return unpack_error(seen.failure)
 
     def look(self) -> Seen:
-        """Return what was seen by all processes, as far as it is known."""
+        """Return the drops and statistics of all processes, as far as they are known."""
         self.check_process()
         with self._lock:
             if self._link is None or not self._link.alive:
@@ -194,21 +190,15 @@ class Runs:
         if self._link is None or not self._link.alive:
             if self._link is not None:
                 self._link.abandon()
-            self._forget()
+            self._link = None
             link = self._connect(timeout)
-            # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for processes.
-            self._finalizer = Finalize(self, link.abandon, exitpriority=0)
+            link.end_with(self)
             self._link = link
         self._link.begin()
         self.is_stopped = False
         self.reader += 1
         self._fresh = True
         return self._link
-
-    def _forget(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer.cancel()
-        self._finalizer = self._link = None
 
 
 def _end_in_thread(end: Callable[[], object]) -> None:

@@ -1,6 +1,6 @@
-"""A pipeline's description on its way to the process that runs it.
+"""Pickling of a pipeline's description for the process that runs it.
 
-Executors of the standard library stay with the process that made them. In place of each the pipeline's process gets an
+Executors of the standard library stay with the process that made them. Instead of each, the pipeline's process gets an
 executor of ours with as many workers and the same initializer, which starts and ends with the pipeline: processes of a
 `ProcessPoolExecutor` would outlive a pipeline's process that is killed. Stages that share an executor share its
 successor.
@@ -38,24 +38,24 @@ _INHERITED: Final[tuple[type[object], ...]] = (
 
 
 class Sending:
-    """Pickles the parts of what one process is started with.
+    """Pickles the arguments with which one process is started.
 
     Attributes:
-        inherited: what the pickles name by numbers.
+        inherited: the objects that the pickles refer to by numbers.
     """
 
     def __init__(self) -> None:
         self.inherited: list[object] = []
 
     def dump(self, value: object) -> bytes:
-        """Return the pickle of a value; raises what pickling raises."""
+        """Return the pickle of a value; exceptions of pickling pass through."""
         file = io.BytesIO()
         _Pickler(file, self.inherited).dump(value)
         return file.getvalue()
 
 
 def load(pickled: bytes, inherited: Sequence[object]) -> object:
-    """Return the value of a pickle, in the process that was started with what was inherited."""
+    """Return the value of a pickle, in the process that inherited the objects."""
     return cast("object", _Unpickler(io.BytesIO(pickled), inherited).load())
 
 

@@ -3,7 +3,7 @@
 import io
 import os
 
-from penstock._processes._pidfd import has_ended
+from penstock._processes import has_ended
 from penstock.errors import UsageError
 from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaTable
 

@@ -9,7 +9,7 @@ import socket
 from typing import Final, cast
 
 from penstock._memory import ALIGNMENT, Lease
-from penstock._processes._pidfd import has_ended
+from penstock._processes import has_ended
 from penstock.errors import MessageError, PeerError
 from penstock.transport._arena import AttachedArena, SlotPlace
 from penstock.transport._encoding import Decoder, DevicePlace, ReaderSlot

@@ -6,7 +6,7 @@ They are sent as JSON, so that an end that isn't trusted can send only text.
 import json
 from typing import Any, Final
 
-from penstock._processes._exceptions import PackedError, pack_error, unpack_error
+from penstock._processes import PackedError, pack_error, unpack_error
 from penstock.errors import MessageError, PeerError
 
 _PICKLED_BYTES: Final = 16_384  # all must fit into the socket at once: a failing end does not wait

@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from penstock._processes._pidfd import has_ended, watch_process
+from penstock._processes import has_ended, watch_process
 from penstock.errors import ClosedError, MessageError, PeerError
 from penstock.transport._pipe._address import connect, peer_pid
 from penstock.transport._pipe._failure import unpack_failure

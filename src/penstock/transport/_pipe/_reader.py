@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock._processes._pidfd import watch_process
+from penstock._processes import watch_process
 from penstock._tree import Element
 from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError
 from penstock.transport._pipe._address import absolute, listen, new_address, remove_file

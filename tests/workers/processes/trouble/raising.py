@@ -32,7 +32,7 @@ class SilentError(Exception):
 
 
 class OwnInterrupt(BaseException):
-    """Passes by whoever catches all exceptions."""
+    """Isn't caught by `except Exception`."""
 
 
 def two_arguments() -> NoReturn:
@@ -46,7 +46,7 @@ def locked() -> NoReturn:
 
 
 def silent() -> NoReturn:
-    """Raise what can't be told."""
+    """Raise an exception whose text can't be made."""
     raise SilentError
 
 

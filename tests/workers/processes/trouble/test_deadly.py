@@ -1,4 +1,4 @@
-"""An element that kills every process is found, and told by its position; what comes before it comes first."""
+"""An element that kills every process is found and named by its position; elements before it come first."""
 
 import os
 import signal
@@ -102,7 +102,7 @@ def test_a_deadly_merge_is_told_by_its_step(dataset: ps.Dataset) -> None:
 
 
 def test_the_consumer_never_touches_it() -> None:
-    """Where a row before it raises, in a later step, that is told; and the consumer computes no row behind it."""
+    """If a row before it raises, in a later step, that error comes; and the consumer computes no row behind it."""
     functions.computed_here.clear()
     dataset = ps.range(80).map(functions.kills_or_tells).map(functions.broken_before).batch(40)
     with processes(dataset) as loader:
@@ -225,7 +225,7 @@ def test_what_its_substitutes_do_too_is_told() -> None:
 
 
 def test_a_deadly_position_of_what_is_read_in_order_is_named() -> None:
-    """The elements before it come, whoever computed them, and then it is told by position and key."""
+    """The elements before it come, and then an error names its position and key."""
     dataset = ps.range(2 * DEADLY).map(functions.kills_itself).filter(functions.is_odd).batch(2)
     with processes(dataset) as loader:
         batches = iter(loader)

@@ -1,4 +1,4 @@
-"""Deaths of worker processes are seen: counted, told as events, and logged."""
+"""Deaths of worker processes are counted, reported as events, and logged."""
 
 import itertools
 import logging
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._workers._processes import waited_seconds
+from penstock._processes._supervisor import restart_delay
 from penstock.errors import WorkerError
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import dying
@@ -65,7 +65,7 @@ def test_processes_that_do_nothing_are_followed_by_others(tmp_path: Path) -> Non
 
 def test_the_wait_for_another_process_grows() -> None:
     """The first take their predecessor's place at once, then each is waited for twice as long, to a bound."""
-    waits = [waited_seconds(fruitless) for fruitless in range(2000)]
+    waits = [restart_delay(fruitless, 3) for fruitless in range(2000)]
     later = [wait for wait in waits if wait]
     assert waits[:2] == [0.0, 0.0]
     assert all(following == min(2 * wait, max(waits)) for wait, following in itertools.pairwise(later))
@@ -74,7 +74,7 @@ def test_the_wait_for_another_process_grows() -> None:
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
 def test_what_the_dead_have_told_is_forgotten(tmp_path: Path, merge: Any) -> None:
-    """A process that dies when it has told of an error leaves nothing to who computes its rows again."""
+    """A process that dies after it has reported an error leaves nothing to the process that computes its rows again."""
     failing = dying.FailsAndDies(str(tmp_path / "died"))
     with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:
         assert [list(batch) for batch in loader] == [[*range(start, start + 8)] for start in range(0, 64, 8)]

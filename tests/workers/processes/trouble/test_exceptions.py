@@ -87,7 +87,7 @@ def test_a_preparation_that_leaves_is_told() -> None:
 
 
 def test_leaving_without_a_word_is_a_death() -> None:
-    """`os._exit` in a function ends each process that tries, and is told with its exit code."""
+    """`os._exit` in a function ends each process that calls it, and the error has its exit code."""
     limits = ps.Limits(worker_init=functions.mark_process)
     expected = pytest.raises(WorkerError, match=r"position 5, .* exit code 5")
     dataset = ps.range(10)[5:].map(raising.exits_at_once).batch(1)
@@ -191,7 +191,7 @@ def test_who_consumes_computes_nothing_that_fails_for_want_of_memory(
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
 def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """`batch_at` prepares the thread that calls it, with the function of whoever the workers belong to."""
+    """`batch_at` prepares the thread that calls it, by the function of the workers' owner."""
     functions.prepared.clear()
     dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
     with ps.Loader(dataset, num_workers=1, workers="processes", limits=PREPARED) as loader:
@@ -204,7 +204,7 @@ def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Datase
 
 
 def test_what_prepares_the_consumer_may_fail() -> None:
-    """Its error is told as its own."""
+    """Its error is raised as its own."""
     limits = ps.Limits(worker_init=functions.prepare_processes)
     with (
         (

@@ -1,4 +1,4 @@
-"""A worker process that hangs is killed and replaced; what hangs again and again is told with its stack."""
+"""A worker process that hangs is killed and replaced; if its rows hang again and again, the error has the stack."""
 
 import os
 from collections.abc import Callable

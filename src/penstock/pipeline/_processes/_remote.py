@@ -1,10 +1,10 @@
-"""How a stage sends its items to an executor: to processes of ours, or to a pool of the user's.
+"""The sending of a stage's items to an executor: to our own processes, or to the user's pool.
 
 Guarantees:
   - Each item has an outcome of its own, whatever becomes of the processes. An item that had not been begun when its
     process died is done by another one.
   - In each process of a pool of the user's, the first call seeds the global random generators.
-  - Nothing that can't be pickled breaks a pool: it is an error of the call that it belongs to.
+  - An object that can't be pickled never breaks a pool: it is an error of the call that it belongs to.
   - A pool of the user's whose process died is a WorkerError that names the stage.
 """
 
@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock._caught import Caught
-from penstock._processes._seeding import GlobalSeeds, draw_seeds, seed_pool_process
+from penstock._processes import GlobalSeeds, draw_seeds, seed_pool_process
 from penstock.errors import WorkerError
-from penstock.pipeline._processes._executor._chunks import (
+from penstock.pipeline._processes._chunks import (
     ChunkCall,
     Op,
     Outcome,
@@ -31,11 +31,11 @@ from penstock.pipeline._processes._executor._chunks import (
     run_chunk,
     step_generator,
 )
-from penstock.pipeline._processes._executor._running import ProcessExecutor, RunningProcesses, open_processes
+from penstock.pipeline._processes._running import ProcessExecutor, RunningProcesses, open_processes
 from penstock.pipeline._stages import StageExecutor, Submits
 
 if TYPE_CHECKING:
-    from penstock.pipeline._processes._executor._worker import Worker
+    from penstock.pipeline._processes._worker import Worker
 
 
 class Executors:
@@ -52,15 +52,15 @@ class Executors:
         self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
 
     def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
-        """Return what sends the items of a stage to its executor; start the processes, if they are ours.
+        """Return the sender of a stage's items to its executor; start the processes, if they are ours.
 
         Args:
-            executor: what the stage was given.
+            executor: the stage's.
             name: of the stage, for errors.
             repeatable: whether an item may be done again where its process died.
 
         Returns:
-            What sends the items.
+            The sender.
 
         Raises:
             UsageError: an initializer can't be pickled.
@@ -81,7 +81,7 @@ class Executors:
         return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
 
     def close(self) -> None:
-        """End the processes that are ours, when nothing is wanted of them any more; what they do still is dropped."""
+        """End our own processes, and drop the calls that they still run."""
         for _, running in self._running.values():
             running.kill()
         self._running.clear()
@@ -112,26 +112,27 @@ class RemoteStage:
         self._call: ChunkCall | None = None
 
     def send(self, op: Op, items: Sequence[object], *, flatten: bool) -> Future[list[Outcome]]:
-        """Have a function called for items, elsewhere.
+        """Call a function for items, in the executor.
 
         Args:
             op: the function; always the same.
-            items: what to call it with; at most 60,000.
+            items: the items; at most 60,000.
             flatten: whether it returns generators, whose results are `Values`.
 
         Returns:
-            The future of the outcomes, one for each item; fewer where the last of them is of a generator that goes on.
-            It raises what keeps the call from being made at all. Cancelling it cancels what has not begun.
+            The future of the outcomes, one for each item; fewer if the last is that of a generator that
+            has not ended. It raises the exception that prevents the call. Cancelling it cancels items that have not
+            begun.
         """
         if self._call is None:
             in_steps = isinstance(self._executor, RunningProcesses)
             self._call = ChunkCall(op, self._name, flatten=flatten, in_steps=in_steps)
         sending = _Sending(self, op, items, self._call, flatten=flatten)
-        sending.go_on()
+        sending.submit_rest()
         return sending.outcomes
 
     def step(self, values: Values) -> "Future[list[Outcome]]":
-        """Have the next step of a generator done by the process that keeps it.
+        """Request the next step of a generator from the process that keeps it.
 
         Returns:
             The future of its outcome, as `send` gives it; it can't be cancelled. It raises a WorkerError if the process
@@ -140,21 +141,21 @@ class RemoteStage:
         outcomes: Future[list[Outcome]] = Future()
         outcomes.set_running_or_notify_cancel()
 
-        def came(submitted: Future[Any]) -> None:
+        def finish(submitted: Future[Any]) -> None:
             with Caught() as caught:
                 result: PackedOutcomes = submitted.result()
                 outcomes.set_result(result.unpack())
             if caught.error is not None:
                 outcomes.set_exception(caught.error)
 
-        self._submit_at(step_generator, values).add_done_callback(came)
+        self._submit_at(step_generator, values).add_done_callback(finish)
         return outcomes
 
     def close(self, values: Values) -> "Future[object]":
-        """Have a generator closed by the process that keeps it.
+        """Close a generator in the process that keeps it.
 
         Returns:
-            What is done when it is closed, or its process is dead; it can't be cancelled.
+            The future that is done when it is closed, or its process is dead; it can't be cancelled.
         """
         closed: Future[object] = Future()
         closed.set_running_or_notify_cancel()
@@ -166,7 +167,7 @@ class RemoteStage:
         return self._executor.submit(function, values.token, at=cast("Worker", values.worker))
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return what an executor raised, as the error to tell."""
+        """Return the error to raise for an exception of the executor."""
         return explain_death(error, self._name)
 
     def submit(self, op: Op, items: Sequence[object], call: ChunkCall, *, flatten: bool) -> Future[Any]:
@@ -211,7 +212,7 @@ def run_in_pool(
 
     Args:
         op: the stage's function.
-        items: what to call it with.
+        items: the items.
         home: the process that sent this; there, nothing is seeded.
         flatten: whether it returns generators.
         seeds: of the pool's processes.
@@ -222,20 +223,20 @@ def run_in_pool(
 
 
 def explain_death(error: BaseException, name: str) -> BaseException:
-    """Return what a pool raised, as the error to tell: a WorkerError that names the stage, if the pool is broken."""
+    """Return the error to raise for an exception of a pool: if it is broken, a WorkerError that names the stage."""
     if not isinstance(error, BrokenExecutor):
         return error
-    told = WorkerError(
+    explained = WorkerError(
         f"a process of the executor of stage {name!r} died, and with it the calls of the whole pool ({error}). Memory "
         "that ran out and crashes in native code are the usual causes. With executor=ProcessExecutor(...) the pipeline "
-        "says how a process died, and goes on with others"
+        "says how a process died, and replaces it"
     )
-    told.__cause__ = error
-    return told
+    explained.__cause__ = error
+    return explained
 
 
 class _Sending:
-    """Items on their way, submitted again and again until each has an outcome.
+    """Items that are being sent: submitted again until each has an outcome.
 
     Attributes:
         outcomes: the future of all of them.
@@ -252,17 +253,17 @@ class _Sending:
         self._done: list[Outcome] = []
         self._submitted: Future[Any] | None = None
 
-    def go_on(self) -> None:
-        """Submit what has no outcome yet."""
+    def submit_rest(self) -> None:
+        """Submit the items that have no outcome yet."""
         rest = self._items if not self._done else self._items[len(self._done) :]
         with Caught() as submitting:
             submitted = self._stage.submit(self._op, rest, self._call, flatten=self._flatten)
             self._submitted = submitted
-            submitted.add_done_callback(self._came)
+            submitted.add_done_callback(self._receive)
         if submitting.error is not None:
             self._fail(submitting.error)
 
-    def _came(self, submitted: Future[Any]) -> None:
+    def _receive(self, submitted: Future[Any]) -> None:
         if submitted.cancelled():
             self.outcomes.cancel()
             return
@@ -272,7 +273,7 @@ class _Sending:
         if caught.error is not None:
             self._fail(caught.error)
         elif len(self._done) < len(self._items) and not self.outcomes.cancelled() and not is_open(self._done[-1]):
-            self.go_on()
+            self.submit_rest()
         elif self.outcomes.set_running_or_notify_cancel():
             self.outcomes.set_result(self._done)
 

@@ -1,19 +1,17 @@
-"""Processes that run the calls of pipeline stages, as a value, and while they run."""
+"""`ProcessExecutor`, the description of an executor's processes, and `RunningProcesses`, the processes themselves."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import KW_ONLY
-from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, Self
 
 from penstock._frozen import frozen
-from penstock._processes._child import StartMethod, check_start_method
-from penstock._processes._seeding import GlobalSeeds, draw_seeds
+from penstock._processes import GlobalSeeds, StartMethod, check_start_method, draw_seeds
 from penstock.errors import UsageError
-from penstock.pipeline._processes._executor._chunks import dump
-from penstock.pipeline._processes._executor._crew import Call, Crew
-from penstock.pipeline._processes._executor._worker import Worker
+from penstock.pipeline._processes._chunks import dump
+from penstock.pipeline._processes._dispatcher import Call, Dispatcher
+from penstock.pipeline._processes._worker import Worker
 
 
 @frozen
@@ -21,7 +19,7 @@ class ProcessExecutor:
     """Processes that a stage of a pipeline runs in: `pipe(op, executor=ProcessExecutor(4), concurrency=4)`.
 
     A value: the processes start and end with the pipeline. Stages that are given the same executor share them. `op`,
-    items and results are pickled. An `op` is sent once to each process, and keeps there what it changes in itself.
+    items and results are pickled. An `op` is sent once to each process, and keeps its state there.
 
     A process that dies is replaced; the item that it worked on is a failure with a WorkerError, or is tried again on a
     stage with `repeatable=True`.
@@ -72,7 +70,7 @@ def open_processes(
 
     Args:
         executor: how many, and how.
-        name: what they are called in messages.
+        name: of the executor, in messages.
         seeds: of their global random generators; None draws them here.
 
     Returns:
@@ -82,20 +80,19 @@ def open_processes(
         UsageError: the initializer or its arguments can't be pickled.
     """
     setup = dump((executor.initializer, executor.initargs), "the initializer of a ProcessExecutor")
-    crew = Crew(setup, draw_seeds() if seeds is None else seeds, executor.start_method, name)
-    return RunningProcesses(crew, executor.max_workers)
+    drawn = draw_seeds() if seeds is None else seeds
+    return RunningProcesses(Dispatcher(setup, drawn, executor.start_method, name), executor.max_workers)
 
 
 class RunningProcesses:
     """An executor's processes while they run; a context manager, which is left by `close`, or, by an error, `kill`."""
 
-    def __init__(self, crew: Crew, max_workers: int) -> None:
-        self._crew = crew
-        # Not one of weakref: at the end of the program, this one runs before multiprocessing waits for its processes.
-        self._finalizer = Finalize(self, crew.abandon, exitpriority=0)
+    def __init__(self, dispatcher: Dispatcher, max_workers: int) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.end_with(self)
         try:
             for number in range(max_workers):
-                crew.start(number)
+                dispatcher.start(number)
         except BaseException:
             self.kill()
             raise
@@ -103,44 +100,40 @@ class RunningProcesses:
     @property
     def is_broken(self) -> bool:
         """Whether every call fails, since processes can't be started."""
-        return self._crew.is_broken
+        return self._dispatcher.is_broken
 
     def submit(
         self, function: Callable[..., object], /, *args: object, repeatable: bool = False, at: Worker | None = None
     ) -> Future[object]:
-        """Have a function called in one of the processes, as soon as one is free.
+        """Call a function in one of the processes, as soon as one is free.
 
         The function is pickled when it is first submitted, sent to each process once, and kept there.
 
         Args:
-            function: what to call.
+            function: the function.
             *args: its arguments.
             repeatable: whether it may be called again, in another process, where one died in it.
             at: the process that alone can do it; the call fails if that has died. Default None: any.
 
         Returns:
-            The future of its result. It raises what the function raised; a WorkerError if the process died, or what
-            the function returned can't be pickled; a UsageError if function or arguments can't. Cancelling it drops the
+            The future of its result. It raises the function's exception; a WorkerError if the process died, or the
+            result can't be pickled; a UsageError if function or arguments can't. Cancelling it drops the
             call if that has not begun.
 
         Raises:
             ClosedError: these processes are closed, or belong to the process that this one was forked from.
         """
         call = Call(function, args, repeatable=repeatable, at=at)
-        self._crew.put(call)
+        self._dispatcher.put(call)
         return call.future
 
     def close(self) -> None:
         """Wait for the calls that were submitted, then end the processes; harmless when repeated."""
-        self._crew.finish(killed=False)
-        self._crew.join()
-        self._finalizer.cancel()
+        self._dispatcher.finish(killed=False)
 
     def kill(self) -> None:
         """End the processes at once: calls that run fail with a ClosedError, those that wait are cancelled."""
-        self._crew.finish(killed=True)
-        self._crew.join()
-        self._finalizer.cancel()
+        self._dispatcher.finish(killed=True)
 
     def __enter__(self) -> Self:
         return self

@@ -1,23 +1,26 @@
-"""Processes that run the calls of pipeline stages, and stay at it when one of them dies.
+"""The dispatcher of an executor: it gives the calls of pipeline stages to processes, and survives their deaths.
+
+A thread for each process takes calls from one queue, pickles them, sends them to its process, waits for the answer, and
+sets the call's future. When its process dies, the thread decides what becomes of the call and starts another process.
 
 Guarantees:
-  - Each call is run by one process at a time. What it raises arrives as itself, with the traceback there as a note.
-  - When a process dies, the call that was in it is told within a second, as a WorkerError with pid and exit code; or it
-    runs again elsewhere, if it is repeatable, up to three times in all. Of a chunk, those items alone are told that had
-    been begun. Calls for a generator that the process kept fail, too, and no other one. A new process takes the
-    place of the dead one.
-  - The first of all processes that dies before it has started, one that can't be started, or an initializer that
-    raises, is an error of all calls.
-  - Global random generators are seeded before the initializer runs, each process's differently.
+  - Each call is run by one process at a time. The exception that it raises arrives as itself, with the traceback of the
+    process as a note.
+  - When a process dies, its call fails within a second with a WorkerError that has pid and exit code; or, if the call
+    is repeatable, another process runs it again, up to three times in all. Of a chunk, only the items that had been
+    begun fail. Calls for a generator that the process kept fail, too; no others. A new process replaces the dead one.
+  - All calls fail if a process can't be started, if an initializer raises, or if a process dies before it has started:
+    the first of all, or three with the same number in a row.
+  - Global random generators are seeded before the initializer runs, in each process differently.
   - `close` waits for the calls that were submitted; `kill` doesn't. After either all processes have ended and were
     waited for. Dropped without either, they are killed. They end with their parent, and print nothing on Ctrl-C.
 
-A thread for each process sends calls to it, pickles and unpickles. Any thread may call any method.
+Any thread may call any method.
 """
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
@@ -26,15 +29,14 @@ from typing import Final, cast
 
 from penstock._caught import Caught
 from penstock._os import DaemonThread, HeldInterrupts
-from penstock._processes._child import ChildProcess, StartMethod
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import FUNCTION_SECONDS, GlobalSeeds, RestartPolicy, Starting, StartMethod, Supervisor
 from penstock.errors import ClosedError, WorkerError
-from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, dump
-from penstock.pipeline._processes._executor._serve import keep
-from penstock.pipeline._processes._executor._worker import DiedError, Worker
+from penstock.pipeline._processes._chunks import ChunkCall, PackedOutcomes, dump
+from penstock.pipeline._processes._serve import keep, serve
+from penstock.pipeline._processes._worker import DiedError, Worker
 
 _MAX_ATTEMPTS: Final = 3
-_PATIENCE_SECONDS: Final = 2.0  # what a process has to end by itself
+_RESTARTS: Final = RestartPolicy(limit=_MAX_ATTEMPTS, first_must_start=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,47 +58,43 @@ class Call:
         return isinstance(self.function, ChunkCall)
 
     def give_up(self, begun: int) -> None:
-        """Tell that processes die in it: of an item that was begun, as its outcome, so that others can go on."""
-        told = death = self.deaths[-1]
+        """Fail the call in which processes die; for an item that was begun, as its outcome, so that others continue."""
+        error = death = self.deaths[-1]
         if len(self.deaths) > 1:
-            told = WorkerError(
+            error = WorkerError(
                 f"{'this item' if begun else 'what this call was given'} kills processes: {len(self.deaths)} of them "
                 f"died in it; the last: {death}",
                 exit_code=death.exit_code,
             )
-            told.__cause__ = death
+            error.__cause__ = death
         if begun:
-            self.future.set_result([(False, told)])
+            self.future.set_result([(False, error)])
         else:
-            self.future.set_exception(told)
+            self.future.set_exception(error)
 
     def begin(self) -> bool:
-        """Return whether anybody still wants it; from now on it can't be cancelled."""
+        """Return whether the call is still wanted; from now on it can't be cancelled."""
         self.begun = self.begun or self.future.set_running_or_notify_cancel()
         return self.begun
 
 
-class Crew:
-    """What the threads share; they keep it, and not the `RunningProcesses`, whose end ends them."""
+class Dispatcher:
+    """Owns the processes, the threads and the calls. The threads keep it; `RunningProcesses` ends it when dropped."""
 
     def __init__(self, setup: bytes, seeds: GlobalSeeds, start_method: StartMethod | None, name: str) -> None:
         self.pid: Final = os.getpid()
         self._setup = setup
-        self._seeds = seeds
-        self._started: Counter[int] = Counter()  # processes, by their number; under the lock
-        self._start_method: StartMethod | None = start_method
+        self._supervisor = Supervisor(serve, seeds.child, policy=_RESTARTS, starting=Starting(start_method))
         self._name = name
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # protects all below
         self._calls: deque[Call] = deque()
-        self._processes: set[ChildProcess] = set()
         self._threads: list[DaemonThread] = []
-        self._functions: dict[int, tuple[int, object, bytes]] = {}  # by identity, which they keep by being here
+        self._functions: dict[int, tuple[int, object, bytes]] = {}  # by identity; kept here, so no other can have it
         self._num_functions = 0
         self._closed = self._killed = False
-        self._proven = False  # a process has started
         self._broken: BaseException | None = None
 
-    # -- the owner's side
+    # -- for the owner
 
     @property
     def is_broken(self) -> bool:
@@ -107,13 +105,17 @@ class Crew:
         """Start a process, and the thread that talks with it."""
         self._threads.append(DaemonThread(partial(_serve_calls, self, number), f"penstock {self._name} {number}"))
 
+    def end_with(self, owner: object) -> None:
+        """Kill all processes as soon as an object is dropped, or at the end of the program."""
+        self._supervisor.end_with_program(self._abandon, owner)
+
     def put(self, call: Call) -> None:
-        """Have a call done.
+        """Queue a call.
 
         Raises:
-            ClosedError: by nobody here.
+            ClosedError: the dispatcher is closed, or belongs to the process that this one was forked from.
         """
-        if os.getpid() != self.pid:
+        if not self._supervisor.is_owned_here:
             raise ClosedError(f"these processes belong to process {self.pid}; this one was forked from it")
         with HeldInterrupts(), self._changed:
             if self._closed:
@@ -129,14 +131,18 @@ class Crew:
         call.future.set_exception(self._broken if call.at is None else _gone(call.at))
 
     def finish(self, *, killed: bool) -> None:
-        """Take no more calls; killed, end those that run."""
-        if os.getpid() != self.pid:
+        """Accept no more calls, and wait for the processes to end; if `killed`, end the calls that run."""
+        self._refuse(killed=killed)
+        self._join(None)
+        self._supervisor.cancel_end_with_program()
+
+    def _refuse(self, *, killed: bool) -> None:
+        if not self._supervisor.is_owned_here:
             return
         with HeldInterrupts(), self._changed:
             self._closed = True
             self._killed = self._killed or killed
             dropped = list(self._calls) if self._killed else []
-            running = list(self._processes) if self._killed else []
             if dropped:
                 self._calls.clear()
             self._changed.notify_all()
@@ -145,57 +151,42 @@ class Crew:
                 call.future.set_exception(_killed())
             else:
                 call.future.cancel()
-        for process in running:
-            process.kill()
+        if self._killed:
+            self._supervisor.kill()
 
-    def abandon(self) -> None:
-        """End everything: whoever owned it is gone."""
-        self.finish(killed=True)
-        self.join(_PATIENCE_SECONDS)
+    def _abandon(self) -> None:
+        self._refuse(killed=True)
+        self._join(FUNCTION_SECONDS)
 
-    def join(self, timeout: float | None = None) -> None:
+    def _join(self, timeout: float | None) -> None:
         """Wait for the threads, which wait for their processes; for each at most so many seconds."""
-        if os.getpid() == self.pid:
+        if self._supervisor.is_owned_here:
             for thread in self._threads:
-                if not thread.is_current:  # where a future's callback closes
+                if not thread.is_current:  # a callback of a future may close
                     thread.wait(timeout)
 
-    # -- the threads' side
+    # -- for the threads
 
     def open_worker(self, number: int) -> Worker | None:
-        """Return a process that is ready; None if there is no use in it any more."""
-        for attempt in range(_MAX_ATTEMPTS):
-            if self._killed or self._broken is not None:
-                return None
-            with self._changed:
-                seeds = self._seeds.child(number, self._started[number])
-                self._started[number] += 1
+        """Return a process that is ready; None if calls need no other process, or can't have one."""
+        while not self._killed and self._broken is None:
             worker: Worker | None = None
             with Caught() as caught:
-                worker = Worker(f"process {number} of {self._name}", self._setup, seeds, self._start_method)
-                self._enlist(worker.process)
+                worker = Worker(self._supervisor, number, f"process {number} of {self._name}", self._setup)
                 worker.wait_until_ready()
-                self._proven = True
                 return worker
             if worker is not None:
                 self.close_worker(worker)
-            if attempt == _MAX_ATTEMPTS - 1 or not self._proven or not isinstance(caught.error, WorkerError):
+            if (worker is None or not worker.may_restart) and not self._killed:
                 self._break(caught.error)
         return None
-
-    def _enlist(self, process: ChildProcess) -> None:
-        with self._changed:
-            self._processes.add(process)
-            if self._killed:
-                process.kill()
 
     def close_worker(self, worker: Worker) -> None:
         """End a process, and wait for it."""
         if worker.process.wait_for_end(0):
-            worker.death = worker.process.death()
-        worker.close(0 if self._killed else _PATIENCE_SECONDS)
+            worker.reap()
+        worker.close(0 if self._killed else FUNCTION_SECONDS)
         with self._changed:
-            self._processes.discard(worker.process)
             worker.is_closed = True
         left: deque[Call] = worker.calls
         for call in left:
@@ -203,7 +194,7 @@ class Crew:
                 call.future.set_exception(_gone(worker))
 
     def take(self, worker: Worker) -> Call | None:
-        """Return the next call for a process, once there is one; None if none will come."""
+        """Return the next call for a process; wait for it; None if there will be no other call."""
         with self._changed:
             while not (worker.calls or self._calls):
                 if self._closed or self._broken is not None:
@@ -213,7 +204,7 @@ class Crew:
             return calls.popleft()
 
     def put_back(self, call: Call) -> None:
-        """Have a call done first of all, by whoever is free."""
+        """Queue a call as the first one."""
         with self._changed:
             if not self._killed and self._broken is None:
                 self._calls.appendleft(call)
@@ -222,7 +213,7 @@ class Crew:
         call.future.set_exception(self._broken or _killed())
 
     def died(self, call: Call, death: WorkerError, begun: int) -> None:
-        """Tell a call that its process died in it, or have it done once more.
+        """Fail a call whose process died in it, or repeat it.
 
         Args:
             call: the call.
@@ -235,7 +226,7 @@ class Crew:
         elif begun and not call.repeatable:
             lost = WorkerError(f"it was done, and its result lost, when {death}", exit_code=death.exit_code)
             call.future.set_result([*[(False, lost)] * (begun - 1), (False, death)])
-        elif begun > 1:  # those before the last aren't to blame; it will be the first of another call
+        elif begun > 1:  # only the last one can have killed the process; it will be the first of another call
             call.deaths.clear()
             self._repeat(call, begun - 1)
         elif (call.repeatable or call.is_chunk) and len(call.deaths) < _MAX_ATTEMPTS:
@@ -273,38 +264,38 @@ class Crew:
                 call.future.set_exception(self._broken)
 
 
-def _serve_calls(crew: Crew, number: int) -> None:
-    # The life of a thread: it has a process, and replaces it when it dies.
-    worker = crew.open_worker(number)
+def _serve_calls(dispatcher: Dispatcher, number: int) -> None:
+    """Run a thread: it has a process, and replaces it when that dies."""
+    worker = dispatcher.open_worker(number)
     try:
-        while worker is not None and (call := crew.take(worker)) is not None:
+        while worker is not None and (call := dispatcher.take(worker)) is not None:
             if worker.process.wait_for_end(0):  # while it was idle
                 if call.at is None:
-                    crew.put_back(call)
+                    dispatcher.put_back(call)
                 else:
                     worker.calls.append(call)
                 alive = False
             else:
-                alive = not call.begin() or _run(crew, worker, call)
+                alive = not call.begin() or _run(dispatcher, worker, call)
             del call  # an idle thread keeps nothing
             if not alive:
-                crew.close_worker(worker)
-                worker = crew.open_worker(number)
+                dispatcher.close_worker(worker)
+                worker = dispatcher.open_worker(number)
     finally:
         if worker is not None:
-            crew.close_worker(worker)
+            dispatcher.close_worker(worker)
 
 
-def _run(crew: Crew, worker: Worker, call: Call) -> bool:
+def _run(dispatcher: Dispatcher, worker: Worker, call: Call) -> bool:
     """Return whether the process is alive, once it has done the call or died in it."""
     with Caught() as caught:
-        function = crew.pickled(call.function)
+        function = dispatcher.pickled(call.function)
         result = worker.call(*function, dump(call.args, "what a call is given"))
         if isinstance(result, PackedOutcomes):
             result.worker = worker
         call.future.set_result(result)
     if isinstance(caught.error, DiedError):
-        crew.died(call, caught.error.death, caught.error.begun)
+        dispatcher.died(call, caught.error.death, caught.error.begun)
         return False
     if caught.error is not None:
         call.future.set_exception(caught.error)

@@ -1,20 +1,20 @@
-"""One process of an executor, as its thread sees it: it is given one call after the other."""
+"""One process of an executor, as its thread uses it: it runs one call after the other."""
 
 import multiprocessing
 import os
 import pickle
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock._processes._child import ChildProcess, StartMethod
-from penstock._processes._exceptions import unpack_error
-from penstock._processes._seeding import GlobalSeeds
-from penstock.errors import WorkerError
-from penstock.pipeline._processes._executor._chunks import PackedOutcomes, load
-from penstock.pipeline._processes._executor._serve import Answer, Request, keep, serve
+from penstock._processes import Supervisor, unpack_error
+from penstock.pipeline._processes._chunks import PackedOutcomes, load
+from penstock.pipeline._processes._serve import Answer, Request, keep
 
-_PROGRESS_BYTES: Final = 1 << 16  # what a pipe holds: a chunk has fewer items
+if TYPE_CHECKING:
+    from penstock.errors import WorkerError
+
+_PROGRESS_BYTES: Final = 1 << 16  # the capacity of a pipe; a chunk has fewer items
 
 
 class DiedError(Exception):
@@ -25,7 +25,7 @@ class DiedError(Exception):
         begun: how many items of the call's chunk had been begun.
     """
 
-    def __init__(self, death: WorkerError, begun: int) -> None:
+    def __init__(self, death: "WorkerError", begun: int) -> None:
         super().__init__(death)
         self.death = death
         self.begun = begun
@@ -35,22 +35,24 @@ class Worker:
     """Owns a process.
 
     Args:
+        supervisor: starts the process.
+        number: of the process.
         name: of the process, in messages.
-        setup: its initializer, pickled with the arguments.
-        seeds: of its global random generators.
-        start_method: how it is started.
+        setup: the pickled initializer and its arguments.
 
     Attributes:
         process: the process.
-        calls: those that wait for this process, and that no other can do; the crew's.
-        is_closed: whether it takes none any more.
+        calls: calls that only this process can do, since it keeps their generators; the dispatcher's.
+        is_closed: whether it takes no more calls.
+        may_restart: whether another process may be started once this one has died.
         death: how it died, if it did.
     """
 
-    def __init__(self, name: str, setup: bytes, seeds: GlobalSeeds, start_method: StartMethod | None) -> None:
+    def __init__(self, supervisor: Supervisor, number: int, name: str, setup: bytes) -> None:
+        self._supervisor = supervisor
         self._progress, theirs = multiprocessing.Pipe(duplex=False)
         try:
-            self.process = ChildProcess(serve, (setup, theirs, seeds), name=name, start_method=start_method)
+            self.process = supervisor.start(name, (setup, theirs), number=number)
         except BaseException:
             self._progress.close()
             raise
@@ -58,9 +60,10 @@ class Worker:
             theirs.close()
         os.set_blocking(self._progress.fileno(), False)
         self.calls: deque[Any] = deque()
-        self.is_closed = False
+        self.is_closed = self.may_restart = False
         self.death: WorkerError | None = None
-        self._known: dict[int, Any] = {}  # functions that were sent
+        self._is_ready = False
+        self._known: dict[int, Any] = {}  # the functions that were sent
 
     def wait_until_ready(self) -> None:
         """Wait until the process takes calls.
@@ -71,13 +74,15 @@ class Worker:
         """
         answer = self._ask([])
         if answer is None:
-            raise self.process.death(started=False)
+            raise self.reap()
         if answer[0].error is not None:
             error = unpack_error(answer[0].error)
             raise error
+        self._is_ready = True
+        self._supervisor.has_started(self.process)
 
     def call(self, number: int, function: bytes, arguments: bytes) -> object:
-        """Have a function called.
+        """Call a function in the process.
 
         Args:
             number: of the function.
@@ -89,8 +94,8 @@ class Worker:
 
         Raises:
             Exception: the function's.
-            WorkerError: function, arguments or result can't be rebuilt, or the result not be pickled.
-            DiedError: the process did.
+            WorkerError: function, arguments or result can't be rebuilt, or the result can't be pickled.
+            DiedError: the process died.
         """
         new = number not in self._known
         if new:
@@ -98,20 +103,25 @@ class Worker:
         answer = self._ask([pickle.dumps(Request(number, function if new else None)), arguments])
         begun = self._begun()
         if answer is None:
-            raise DiedError(self.process.death(), begun)
+            raise DiedError(self.reap(), begun)
         head, result = answer
         if head.error is not None:
             error = unpack_error(head.error)
             raise error
         return PackedOutcomes(result) if head.packed else load(result, "the result of a call")
 
+    def reap(self) -> "WorkerError":
+        """Return how the process died, which it has or is about to."""
+        self.death, self.may_restart = self._supervisor.reap(self.process, started=self._is_ready)
+        return self.death
+
     def close(self, patience_seconds: float) -> None:
-        """End the process."""
-        self.process.end(patience_seconds)
+        """End the process; kill it if it takes longer."""
+        self._supervisor.release(self.process, patience_seconds)
         self._progress.close()
 
     def _ask(self, frames: list[bytes]) -> tuple[Answer, bytes] | None:
-        """Return the process's answer; None if it died before it had given it."""
+        """Return the process's answer; None if it died before."""
         pipe = self.process.pipe
         try:
             for frame in frames:
@@ -125,7 +135,7 @@ class Worker:
             return None
 
     def _begun(self) -> int:
-        """Return how many items were begun since this was asked last."""
+        """Return how many items were begun since the last call of this method."""
         with suppress(BlockingIOError):
             return len(os.read(self._progress.fileno(), _PROGRESS_BYTES))
         return 0

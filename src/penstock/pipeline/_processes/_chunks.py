@@ -1,10 +1,10 @@
-"""A stage's function is called for a chunk of items in another process; each item has an outcome of its own.
+"""Calls of a stage's function for a chunk of items in another process; each item has an outcome of its own.
 
 Guarantees:
-  - An item that fails doesn't touch the others of its chunk.
+  - An item that fails doesn't affect the others of its chunk.
   - An exception comes back as the user's own type, with the traceback of its process as a note; also one that is no
     Exception, such as SystemExit, which ends neither the process nor a thread of a pool.
-  - What can't be pickled, items, results or exceptions, is an error that says so, and never breaks the process.
+  - Items, results and exceptions that can't be pickled become errors that say so, and never break the process.
   - A generator is pulled in steps of a few milliseconds where its process can be asked again: between two of them it is
     kept there, and the process does other calls.
 """
@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final, TypeAlias, cast
 
 from penstock._caught import Caught
-from penstock._processes._exceptions import PackedError, pack_error, unpack_raised
+from penstock._processes import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
 from penstock.pipeline._items import size_of
 
@@ -34,7 +34,7 @@ _STEP_BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class Values:
-    """What an item's generator has yielded, up to its end or until a step was over.
+    """The values that an item's generator has yielded, up to its end or to the end of a step.
 
     Attributes:
         outcomes: the values, and last, if it raised, the exception.
@@ -65,7 +65,7 @@ def run_chunk(
 
     Args:
         op: the stage's function.
-        items: what to call it with.
+        items: the items.
         flatten: whether it returns generators, whose results are `Values`.
         in_steps: whether a generator is left when a step is over; the items behind it are not begun then.
         begin: called before each item.
@@ -88,12 +88,12 @@ def is_open(outcome: Outcome) -> bool:
 
 
 def step_generator(token: int) -> "PackedOutcomes":
-    """Return what a generator that is kept in this process yields in its next step."""
+    """Return the outcomes of the next step of a generator that is kept in this process."""
     return PackedOutcomes.of([(True, _pulled(_kept.pop(token), in_steps=True))])
 
 
 def close_generator(token: int) -> None:
-    """Close a generator that is kept in this process; what it raises then is not the pipeline's."""
+    """Close a generator that is kept in this process; an exception that it raises then is dropped."""
     iterator = _kept.pop(token)
     with Caught():
         getattr(iterator, "close", bool)()
@@ -154,7 +154,7 @@ class PackedOutcomes:
 
     Attributes:
         data: the outcomes, pickled.
-        worker: the process that they came from, if it can be asked again.
+        worker: the process that they came from, if it takes calls for kept generators.
     """
 
     __slots__ = ("data", "worker")
@@ -224,20 +224,20 @@ def _picklable(outcome: _Packed) -> _Packed:
 
 
 def as_exception(error: BaseException | None) -> Exception:
-    """Return what a call of a whole chunk raised as an exception that, raised by its future, ends no program."""
+    """Return the exception of the call of a whole chunk, as one that ends no program when its future raises it."""
     if isinstance(error, Exception):
         return error
-    told = WorkerError(f"a stage's function raised {error!r}")
-    told.__cause__ = error
-    return told
+    replacement = WorkerError(f"a stage's function raised {error!r}")
+    replacement.__cause__ = error
+    return replacement
 
 
 def dump(value: object, what: str) -> bytes:
     """Return a value pickled for another process.
 
     Args:
-        value: what to pickle.
-        what: it is called in the message.
+        value: the value.
+        what: its name in the message.
 
     Raises:
         UsageError: it can't be pickled.

@@ -1,4 +1,4 @@
-"""What runs in a process of a `ProcessExecutor`: the initializer once, then one call after the other."""
+"""The code that runs in a process of a `ProcessExecutor`: the initializer once, then one call after the other."""
 
 import os
 import pickle
@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._processes._begin import begin_process
-from penstock._processes._exceptions import PackedError, pack_error
-from penstock._processes._seeding import GlobalSeeds
+from penstock._processes import PackedError, pack_error
 from penstock.errors import WorkerError
-from penstock.pipeline._processes._executor._chunks import ChunkCall, PackedOutcomes, load
+from penstock.pipeline._processes._chunks import ChunkCall, PackedOutcomes, load
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 KEPT_FUNCTIONS: Final = 32
-"""How many functions a process keeps, so that each is sent and rebuilt once; the one that came first goes first."""
+"""How many functions a process keeps, so that each is sent and rebuilt once; the oldest is dropped first."""
 
 Function: TypeAlias = Callable[..., object]
 
 
 class Request(NamedTuple):
-    """What comes before the pickled arguments of a call.
+    """The message before the pickled arguments of a call.
 
     Attributes:
         function: the number of the function.
-        pickled: the function itself, the first time that it comes.
+        pickled: the function itself, when it is first sent.
     """
 
     function: int
@@ -37,27 +35,25 @@ class Request(NamedTuple):
 
 @frozen
 class Answer:
-    """What comes of a call, before the result itself.
+    """The answer to a call, before the result itself.
 
     Attributes:
-        error: what it raised; None where a result follows, pickled.
-        packed: whether the result is one that is pickled already.
+        error: the exception that the call raised; None if a pickled result follows.
+        packed: whether the result is a `PackedOutcomes`.
     """
 
     error: PackedError | None
     packed: bool = False
 
 
-def serve(requests: "Connection[Any, Any]", setup: bytes, progress: "Connection[Any, Any]", seeds: GlobalSeeds) -> None:
-    """Answer the parent's requests until it sends an empty one, or is gone.
+def serve(requests: "Connection[Any, Any]", setup: bytes, progress: "Connection[Any, Any]") -> None:
+    """Answer the parent's requests until it sends an empty one, or has ended.
 
     Args:
         requests: this process's side of the pipe.
         setup: the initializer and its arguments.
         progress: gets a byte for each item of a chunk, before it is begun.
-        seeds: of this process's global random generators.
     """
-    begin_process(seeds)
     descriptor = progress.fileno()
     functions: dict[int, Function] = {}
     with suppress(EOFError, OSError):
@@ -79,7 +75,7 @@ def _initialize(requests: "Connection[Any, Any]", setup: bytes) -> None:
 def _answer(
     requests: "Connection[Any, Any]", head: bytes, functions: dict[int, Function], begin: Callable[[], object]
 ) -> None:
-    # Arguments and result are let go of when this returns, not with the next request.
+    # A function of its own, so that an idle process keeps neither arguments nor result.
     request: Request = pickle.loads(head)
     arguments = requests.recv_bytes()
     answer, result = Answer(None), b""
@@ -106,7 +102,7 @@ def _function(request: Request, functions: dict[int, Function]) -> Function:
 
 
 def keep(functions: "dict[int, Any]", number: int, function: object) -> None:
-    """Keep a function; both ends of the pipe do this in the same order, so that both know what is kept."""
+    """Keep a function; both ends of the pipe do so in the same order, so that they keep the same ones."""
     functions[number] = function
     while len(functions) > KEPT_FUNCTIONS:
         del functions[next(iter(functions))]
