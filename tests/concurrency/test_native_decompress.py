@@ -69,7 +69,7 @@ def contents(draw: st.DrawFn) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=contents(), level=st.integers(1, 9), slack=st.integers(0, 3))
-def test_what_was_compressed_comes_back(codec: Any, data: bytes, level: int, slack: int) -> None:
+def test_compressed_data_is_restored(codec: Any, data: bytes, level: int, slack: int) -> None:
     """Without a size, with it, into given memory, and from a handle: the result is what was compressed."""
     source = compressed(codec, data, level=level)
     out = np.empty((2, len(data)), np.uint8)
@@ -110,7 +110,7 @@ def test_sizes_are_exact(codec: Any, data: bytes, shift: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=contents(), cut=st.floats(0, 1, exclude_max=True))
-def test_what_was_cut_off_is_refused(codec: Any, data: bytes, cut: float) -> None:
+def test_truncated_data_is_refused(codec: Any, data: bytes, cut: float) -> None:
     """An input that ends too early fails wherever it was cut, and says how long it is."""
     source = compressed(codec, data)
     part = source[: int(cut * len(source))]
@@ -121,7 +121,7 @@ def test_what_was_cut_off_is_refused(codec: Any, data: bytes, cut: float) -> Non
 
 @pytest.mark.parametrize("codec", ["zlib", "gzip", pytest.param("zstd", marks=needs_zstd)])
 @given(data=contents(), place=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
-def test_what_was_changed_is_the_same_or_refused(codec: Any, data: bytes, place: float, flipped: int) -> None:
+def test_changed_data_is_the_same_or_refused(codec: Any, data: bytes, place: float, flipped: int) -> None:
     """One byte changed anywhere is a failure, or the same result where that byte means nothing (a time, a flag)."""
     source = bytearray(compressed(codec, data))
     source[int(place * len(source))] ^= flipped
@@ -267,7 +267,7 @@ UNKNOWN: Any = "lzma"
         lambda: NativeJob.xxh3_64(b"", seed=2**64),
     ],
 )
-def test_what_cannot_be_done_is_refused(make: Callable[[], object]) -> None:
+def test_impossible_jobs_are_refused(make: Callable[[], object]) -> None:
     """A job that can't be done is refused when it is made, with the remedy."""
     with pytest.raises(UsageError, match="got"):
         make()

@@ -208,7 +208,7 @@ READ_ONLY = np.frombuffer(bytes(96)).reshape(3, 4)
         lambda: NativeJob.crc32(b"", initial=-1),
     ],
 )
-def test_what_cannot_be_done_is_refused(make: Any) -> None:
+def test_impossible_jobs_are_refused(make: Any) -> None:
     """A job that can't be done is refused when it is made, with the remedy."""
     with pytest.raises(UsageError, match="got"):
         make()

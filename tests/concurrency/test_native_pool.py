@@ -30,7 +30,7 @@ def is_held(buffer: bytearray) -> bool:
     return False
 
 
-def test_results_come_to_those_who_await_them(new_loop: NewLoop) -> None:
+def test_each_future_gets_its_result(new_loop: NewLoop) -> None:
     """Each of many futures gets its own job's result, on each kind of loop."""
     parts = [bytes([number % 251]) * number for number in range(500)]
 
@@ -207,7 +207,7 @@ def test_a_running_job_keeps_its_memory(extension: Extension, new_loop: NewLoop)
     assert target == b"x" * 1000
 
 
-def test_cancelling_a_task_withdraws_what_it_awaits(extension: Extension, new_loop: NewLoop) -> None:
+def test_cancelling_a_task_withdraws_its_job(extension: Extension, new_loop: NewLoop) -> None:
     """A task that is cancelled while it awaits a job that was not started leaves nothing of it."""
     target, out = bytearray(1), bytearray(3)
 
@@ -253,7 +253,7 @@ def test_cancelled_at_any_point(loop: str, steps: list[tuple[int, bool]], num_th
     assert not any(is_held(buffer) for buffer in buffers)
 
 
-def test_leaving_the_scope_runs_what_was_submitted(new_loop: NewLoop) -> None:
+def test_leaving_the_scope_waits_for_submitted_jobs(new_loop: NewLoop) -> None:
     """Left without an exception, the scope ends when all jobs have, awaited or not."""
     outs = [np.zeros(100, np.uint8) for _ in range(300)]
 

@@ -214,7 +214,7 @@ def test_a_pool_kept_by_a_module_ends_with_the_process(library: Path) -> None:
     assert outcome(program, library)[:2] == (0, "ends\n")
 
 
-def test_ctrl_c_comes_to_the_main_thread(library: Path) -> None:
+def test_ctrl_c_reaches_the_main_thread(library: Path) -> None:
     """With the pool's threads busy, Ctrl-C cancels the main task, which waits for what runs and leaves."""
     program = """
         async def main():

@@ -195,7 +195,7 @@ def test_cancelling_kills_plain_jobs(loop: str) -> None:
     ],
     ids=["job", "result", "exception"],
 )
-def test_what_can_not_be_pickled(job: Callable[[], Any], error: type[Exception], words: str) -> None:
+def test_unpicklable_objects_are_errors(job: Callable[[], Any], error: type[Exception], words: str) -> None:
     """The error of a job, result or exception that can't be pickled describes it."""
 
     async def main() -> None:

@@ -360,7 +360,7 @@ class Refusing(Stream[int, int]):
 
 
 @ON_LOOPS
-def test_what_an_order_raises(loop: str) -> None:
+def test_errors_of_an_order_are_raised(loop: str) -> None:
     """What `_store` raises comes from the put, whose room goes to the next; what `_take` raises from the read."""
 
     async def main() -> None:
@@ -387,7 +387,7 @@ def test_what_an_order_raises(loop: str) -> None:
 
 
 @ON_LOOPS
-def test_room_that_nobody_takes_goes_on(loop: str) -> None:
+def test_room_that_is_not_taken_passes_on(loop: str) -> None:
     """Room given to a producer that is cancelled before it runs goes to the next, not to a plain put."""
 
     async def main() -> list[int]:
@@ -432,7 +432,7 @@ OUTCOMES = st.lists(
 
 
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
-def test_completions_come_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
+def test_completions_are_read_in_order(order: list[int], outcomes: list[tuple[str, int]], *, handled: bool) -> None:
     """Results are read as they complete, errors and cancellations in their turns, by `on_error` or raised."""
     expected: dict[str, type] = {"error": KeyError, "cancelled": ClosedError}
 
@@ -500,7 +500,7 @@ def test_coroutines_run_in_the_group(loop: str) -> None:
 
 
 @ON_LOOPS
-def test_cancel_stops_what_the_stream_started(loop: str) -> None:
+def test_cancel_stops_tasks_that_the_stream_started(loop: str) -> None:
     """Cancelling the stream cancels its own coroutines, even before their first step, and nobody else's futures."""
 
     async def main() -> None:

@@ -59,7 +59,7 @@ def test_killed_before_it_starts(start_method: StartMethod) -> None:
 
 
 @pytest.mark.parametrize("start_method", METHODS)
-def test_it_is_like_the_program_is_now(
+def test_a_process_is_like_the_program_is_now(
     start_method: StartMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paths, folder and environment that the program has changed are those of the processes that it starts then."""
@@ -79,9 +79,7 @@ def test_it_is_like_the_program_is_now(
 
 
 @pytest.mark.parametrize("start_method", METHODS)
-def test_what_it_prints_goes_where_the_program_prints(
-    start_method: StartMethod, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_goes_to_the_programs_streams(start_method: StartMethod, capfd: pytest.CaptureFixture[str]) -> None:
     """What a process prints comes out of the program's standard output as it is when the process is started."""
     with started(functions.say, "printed there\n", start_method=start_method) as child:
         received(child)

@@ -22,7 +22,7 @@ def test_blocks_lie_where_others_were(start_method: StartMethod) -> None:
         assert received(child) < PAGES / 20
 
 
-def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a variable of the C library's nothing is changed: here they are given back, and got again, each time."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     with started(functions.count_faults, start_method="spawn") as child:

@@ -78,7 +78,7 @@ def test_modules_among_the_arguments(make_function: MakeFunction) -> None:
             assert imported_by == server_of(first.pid) == server_of(pid)
 
 
-def test_an_import_that_fails_is_told(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_import_is_reported(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
     """A module that can't be imported ahead is logged once, with the reason; processes import it themselves."""
     function = make_function("penstock_test_failing", "if attempt == 2: raise RuntimeError('not in the server')")
     for _ in range(2):

@@ -33,7 +33,7 @@ def test_processes_are_limited(start_method: StartMethod, threads: int | None, f
     assert "OMP_NUM_THREADS" not in os.environ
 
 
-def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable of the user's is the processes' too."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with started(functions.report, threads=1) as child:
@@ -41,7 +41,7 @@ def test_what_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (environment["OMP_NUM_THREADS"], environment["OPENCV_FOR_THREADS_NUM"]) == ("7", "1")
 
 
-def test_libraries_that_are_loaded_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_libraries_get_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenCV and torch are limited where they are loaded already; torch not if the user has set its variable."""
     limits: list[tuple[str, int]] = []
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

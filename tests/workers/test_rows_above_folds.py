@@ -130,7 +130,7 @@ SOURCES = {
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 @pytest.mark.parametrize("source", list(SOURCES))
-def test_they_are_what_the_definition_says(
+def test_rows_equal_the_definition(
     source: str, remainder: Literal["keep", "drop", "pad"], place: dict[str, Any]
 ) -> None:
     """In every place, whatever becomes of a last short batch, and whatever they draw; for two epochs."""
@@ -213,7 +213,7 @@ BREAKING = {
 @pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
 @pytest.mark.parametrize("remainder", ["keep", "drop"])
 @pytest.mark.parametrize("source", list(BREAKING))
-def test_a_row_that_fails_comes_before_what_fails_below(
+def test_a_failing_row_comes_before_a_later_failure_below(
     source: str, remainder: Literal["keep", "drop"], place: dict[str, Any]
 ) -> None:
     """Also where its batch never gets its other rows."""
@@ -230,7 +230,7 @@ def test_a_row_that_fails_comes_before_what_fails_below(
 
 
 @pytest.mark.parametrize("place", PLACES[:2], ids=IDS[:2])
-def test_what_was_read_comes_while_the_stream_pauses(place: dict[str, Any]) -> None:
+def test_read_batches_come_while_the_stream_pauses(place: dict[str, Any]) -> None:
     """And the stream needn't be sent anywhere."""
     stream = Pausing()
     with ps.Loader(ps.stream(stream).map(functions.same).batch(8), **place) as loader:
@@ -242,7 +242,7 @@ def test_what_was_read_comes_while_the_stream_pauses(place: dict[str, Any]) -> N
         ]
 
 
-def test_what_threads_fail_at_is_computed_where_it_is_consumed() -> None:
+def test_the_consumer_computes_rows_that_fail_in_threads() -> None:
     """As everywhere, but for what is read from streams."""
     rows = ps.range(40, seed=1).window_shuffle(5).map(needs_the_main_thread)
     for dataset in (rows.batch(8), ps.range(40).window_shuffle(5).batch(8).map(needs_the_main_thread)):
@@ -287,7 +287,7 @@ def test_a_row_that_is_left_out_at_the_end_may_fail(batch: int, place: dict[str,
 
 
 @pytest.mark.parametrize("place", [PROCESSES, THREADS], ids=IDS[:2])
-def test_an_error_of_what_comes_once_is_not_lost(place: dict[str, Any]) -> None:
+def test_an_error_of_a_one_shot_stream_is_not_lost(place: dict[str, Any]) -> None:
     """The stream isn't read again to find out which row it was."""
     dataset = ps.stream(Once(range(100))).map(refuses_sixty).batch(8)
     with ps.Loader(dataset, **place) as loader:
@@ -297,14 +297,14 @@ def test_an_error_of_what_comes_once_is_not_lost(place: dict[str, Any]) -> None:
             next(batches)
 
 
-def test_the_consumer_computes_what_processes_fail_at() -> None:
+def test_the_consumer_computes_rows_that_fail_in_processes() -> None:
     """From the rows that it has kept: a stream isn't read again."""
     dataset = ps.stream(Once(range(100))).map(late_in_workers).batch(4)
     with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
         assert [number for batch in loader for number in batch.tolist()] == [*range(100)]
 
 
-def test_large_rows_of_what_comes_once_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_of_a_one_shot_stream_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is larger than the memory planned for it comes all the same."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     dataset = ps.stream(Once(range(40))).map(functions.large_row).batch(4)
@@ -324,7 +324,7 @@ def test_a_row_that_kills_is_named() -> None:
                 next(batches)
 
 
-def test_who_dies_of_a_row_leaves_it_as_it_was(tmp_path: Path) -> None:
+def test_a_worker_that_a_row_kills_leaves_the_row_unchanged(tmp_path: Path) -> None:
     """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = ps.stream(HUNDRED).map(functions.large_row).window_shuffle(1).map(function).batch(4)
@@ -356,7 +356,7 @@ def test_functions_that_go_on_after_errors_stay_where_they_are() -> None:
     assert numbers == [number for number in range(100) if number != 60]
 
 
-def test_sequences_of_a_cut_document_draw_what_the_definition_says() -> None:
+def test_sequences_of_a_cut_document_draw_as_defined() -> None:
     """A document that is cut begins several sequences, and workers give each one's function a stream of its own."""
     documents = ps.read([np.arange(20), np.arange(3), np.arange(17)], seed=3)
     dataset = documents.pack(4).random_map(seed_of, rng="seed")

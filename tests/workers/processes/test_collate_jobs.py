@@ -29,7 +29,7 @@ IDS = ["processes", "threads", "isolated processes", "isolated threads"]
     ],
     ids=["batches", "limited", "elements"],
 )
-def test_several_processes_compute_what_stands_above_a_fold(dataset: ps.Dataset) -> None:
+def test_several_processes_compute_steps_above_a_fold(dataset: ps.Dataset) -> None:
     """The trainer's process computes none of it, and each of the workers some."""
     with ps.Loader(dataset) as inline, ps.Loader(dataset, **PROCESSES) as loader:
         expected, found = [each["batch"] for each in inline], list(loader)
@@ -39,7 +39,7 @@ def test_several_processes_compute_what_stands_above_a_fold(dataset: ps.Dataset)
     assert os.getpid() not in workers
 
 
-def test_processes_merge_what_is_read_in_order() -> None:
+def test_processes_merge_streams() -> None:
     """A merge of the user's runs in the workers as well."""
     rows = ps.range(256).map(functions.process_of).filter(functions.is_small)
     with ps.Loader(rows.batch(16, merge=functions.joined), **PROCESSES) as loader:
@@ -48,7 +48,7 @@ def test_processes_merge_what_is_read_in_order() -> None:
     assert os.getpid() not in {batch["merged_by"] for batch in batches}
 
 
-def test_threads_compute_what_stands_above_a_fold() -> None:
+def test_threads_compute_steps_above_a_fold() -> None:
     """Of threads each computes some batches."""
     dataset = ps.range(400).filter(functions.is_any).batch(8).map(functions.process_of_batch)
     with ps.Loader(dataset, **THREADS) as loader:
@@ -71,7 +71,7 @@ def test_so_many_at_once(workers: Any, at_once: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_a_failing_batch_comes_in_its_place_and_is_made_again_from_its_rows(place: dict[str, Any]) -> None:
+def test_a_failing_batch_comes_in_its_place_and_is_recomputed_from_its_rows(place: dict[str, Any]) -> None:
     """Its function has changed what it was given; neither the others nor the next attempt see anything of that."""
     dataset = ps.range(80).filter(functions.is_any).batch(8).map(functions.fails_at_deadly)
     with ps.Loader(dataset, **place) as loader:
@@ -127,7 +127,7 @@ MAKES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("steps", list(MAKES))
-def test_who_dies_of_a_batch_leaves_it_as_it_was(steps: str, tmp_path: Path) -> None:
+def test_a_worker_that_a_batch_kills_leaves_the_batch_unchanged(steps: str, tmp_path: Path) -> None:
     """A function may change what it is given; if its process is killed then, the next one is given it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
     dataset = MAKES[steps](ps.range(80).map(functions.large_row), function)
@@ -138,7 +138,7 @@ def test_who_dies_of_a_batch_leaves_it_as_it_was(steps: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_what_filters_left_out_is_counted_once(place: dict[str, Any]) -> None:
+def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
     """The loader counts it as the batches after it are handed out."""
     dataset = ps.range(400).filter(functions.is_odd).batch(10).map(functions.halved)
     with ps.Loader(dataset, **place) as loader:
@@ -169,7 +169,7 @@ def test_batches_are_made_again_after_a_state() -> None:
         assert found + [digest(batch) for batch in loader] == expected
 
 
-def test_the_consumer_computes_what_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_consumer_computes_failing_batches_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Of several small batches that are made at once, only the one that fails is computed where it is consumed."""
     dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
     with ps.Loader(dataset, **PROCESSES, limits=ps.Limits(worker_init=functions.mark_process)) as loader:

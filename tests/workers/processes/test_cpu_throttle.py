@@ -65,7 +65,7 @@ def test_rows_that_wait_are_waited_for_by_all() -> None:
     assert (others_at_work(rows) > 0).mean() > 0.7
 
 
-def test_who_is_killed_at_work_is_relieved() -> None:
+def test_a_throttled_worker_replaces_a_killed_one() -> None:
     """Throttled workers replace one that dies at work, again and again, and nothing is lost."""
     dataset = ps.range(1_200).map(functions.computed).batch(8)
     limits = ps.Limits(worker_init=functions.use_one_processor)
@@ -126,7 +126,7 @@ def ends(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-def test_who_stands_aside_takes_a_free_processor() -> None:
+def test_a_throttled_worker_takes_a_free_processor() -> None:
     """It rests while two others are at work, counts as one of them no more, and goes on when one of them is not."""
     standing = Standing()
     standing.compute(32)
@@ -137,7 +137,7 @@ def test_who_stands_aside_takes_a_free_processor() -> None:
     assert ends(thread)
 
 
-def test_who_takes_too_long_counts_no_more() -> None:
+def test_a_worker_that_takes_too_long_is_not_counted() -> None:
     """Others that are at a block for many times their pace may be waiting, so the worker goes on."""
     standing = Standing()
     standing.compute(32)
@@ -159,7 +159,7 @@ def test_the_ring_s_end_is_the_end_of_resting() -> None:
 
 
 @pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
-def test_nobody_stands_aside_where_there_is_a_processor(count: int | None, group: int) -> None:
+def test_no_worker_is_throttled_while_processors_are_free(count: int | None, group: int) -> None:
     """Two others are at work, and there are three processors, or as many as processes, or theirs are other ones."""
     standing = Standing(count)
     standing.compute(32)
@@ -191,7 +191,7 @@ def test_a_part_of_a_processor_s_time_takes_a_worker(tmp_path: Path) -> None:
     assert more.number == min(2, len(os.sched_getaffinity(0)))
 
 
-def test_nobody_stands_aside_before_blocks_are_known_not_to_wait() -> None:
+def test_no_worker_is_throttled_before_blocks_are_known_not_to_wait() -> None:
     """Too few blocks say nothing; a rare wait is borne, one that is a larger part of the time is not, until later."""
     standing = Standing()
     assert not standing.keeps_pace

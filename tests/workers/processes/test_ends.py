@@ -103,7 +103,7 @@ def test_a_killed_program_takes_its_processes_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "orphaned"])
-def test_a_killed_program_takes_along_who_keeps_pythons_lock(tmp_path: Path, method: str) -> None:
+def test_workers_that_keep_pythons_lock_end_with_a_killed_program(tmp_path: Path, method: str) -> None:
     """So do workers in the midst of a call into C that never lets another thread run, whatever has started them."""
     told = tmp_path / "told"
     os.mkfifo(told)

@@ -34,7 +34,7 @@ def test_processes_merge_and_change_batches() -> None:
     assert os.getpid() not in workers
 
 
-def test_processes_compute_what_is_read_in_order() -> None:
+def test_processes_compute_streams() -> None:
     """Elements below a filter are computed by the processes, by all of them."""
     dataset = ps.range(256).map(functions.process_of).filter(functions.is_small).batch(32)
     with processes(dataset) as loader:
@@ -120,7 +120,7 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
     ],
     ids=["merged", "elements", "in order"],
 )
-def test_what_does_not_fit_gets_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that are larger than the memory planned for them come all the same, and later ones have room."""
     monkeypatch.setattr("penstock._runtime._process_scheduler._ROOM_BYTES", 4096)
     expected = [digest(element) for element in ps.Loader(dataset)]

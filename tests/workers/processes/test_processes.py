@@ -78,7 +78,7 @@ def test_killed_again_and_again() -> None:
     assert all(map(same, found, expected))
 
 
-def test_what_kills_every_process_in_order() -> None:
+def test_a_row_that_kills_every_process_in_order() -> None:
     """Where elements are read in order, those before the deadly one come, and then the error, again and again."""
     dataset = ps.range(60).map(functions.kills_itself).filter(functions.is_at_least_ten)
     with processes(dataset, limits=ps.Limits(worker_init=functions.mark_process)) as loader:
@@ -90,7 +90,7 @@ def test_what_kills_every_process_in_order() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [4, 64])
-def test_what_kills_every_process_is_told(batch_size: int) -> None:
+def test_a_row_that_kills_every_process_is_named(batch_size: int) -> None:
     """A record that no process survives is a WorkerError in its place; the batches before it come, those after too."""
     dataset = ps.range(100).map(functions.kills_itself).batch(batch_size)
     limits = ps.Limits(worker_init=functions.mark_process)
@@ -145,7 +145,7 @@ def test_a_worker_that_can_not_be_prepared() -> None:
     assert any("being prepared" in note for note in raised.value.__notes__)
 
 
-def test_what_can_not_be_sent_is_told() -> None:
+def test_objects_that_can_not_be_sent_are_named() -> None:
     """The rule, the cause and the remedies are in the message."""
     expected = pytest.raises(
         UsageError, match=r"must be picklable; got .*it holds a connection.*, from step 'Unpicklable'\. .*cloudpickle"

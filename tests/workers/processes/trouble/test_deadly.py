@@ -91,7 +91,7 @@ def test_batches_before_it_come_though_one_job_has_them() -> None:
     ],
     ids=["a merge", "a step above"],
 )
-def test_a_deadly_merge_is_told_by_its_step(dataset: ps.Dataset) -> None:
+def test_a_deadly_merge_is_named_by_its_step(dataset: ps.Dataset) -> None:
     """What kills processes after the rows were made is the batch as a whole."""
     with processes(dataset) as loader:
         batches = iter(loader)
@@ -200,7 +200,7 @@ IN_ORDER: dict[str, tuple[ps.Dataset, bool]] = {
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_what_is_read_in_order_follows_on_error(name: str) -> None:
+def test_streams_follow_on_error(name: str) -> None:
     """An element that kills processes is left out, or replaced, as one whose function raises."""
     functions.computed_here.clear()
     dataset, is_replaced = IN_ORDER[name]
@@ -216,7 +216,7 @@ def test_what_is_read_in_order_follows_on_error(name: str) -> None:
     assert functions.computed_here == []
 
 
-def test_what_its_substitutes_do_too_is_told() -> None:
+def test_a_deadly_element_with_deadly_substitutes_is_named() -> None:
     """Where the elements that take its place kill as well, it is a WorkerError in the end."""
     dataset = ps.range(DEADLY, 80).map(functions.kills_always, on_error=ps.Substitute()).batch(1)
     expected = pytest.raises(WorkerError, match=r"position 0, key 0.*SIGKILL")
@@ -224,7 +224,7 @@ def test_what_its_substitutes_do_too_is_told() -> None:
         list(loader)
 
 
-def test_a_deadly_position_of_what_is_read_in_order_is_named() -> None:
+def test_a_deadly_position_of_a_stream_is_named() -> None:
     """The elements before it come, and then an error names its position and key."""
     dataset = ps.range(2 * DEADLY).map(functions.kills_itself).filter(functions.is_odd).batch(2)
     with processes(dataset) as loader:

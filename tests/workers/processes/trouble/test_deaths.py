@@ -25,7 +25,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 1, **options: Any) -> ps.L
     return ps.Loader(dataset, num_workers=num_workers, workers="processes", **options)
 
 
-def test_a_death_is_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_death_is_counted_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A killed process is an event with its number, its end, and the rows that it was at; a counter; a warning."""
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "died"), dying.killed)).batch(8)
     with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=MARKED) as loader:
@@ -73,7 +73,7 @@ def test_the_wait_for_another_process_grows() -> None:
 
 
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
-def test_what_the_dead_have_told_is_forgotten(tmp_path: Path, merge: Any) -> None:
+def test_reports_of_dead_processes_are_forgotten(tmp_path: Path, merge: Any) -> None:
     """A process that dies after it has reported an error leaves nothing to the process that computes its rows again."""
     failing = dying.FailsAndDies(str(tmp_path / "died"))
     with processes(ps.range(64).map(failing).batch(8, merge=merge), num_workers=2, limits=MARKED) as loader:

@@ -78,7 +78,7 @@ def test_every_kind_of_a_preparation_arrives(kind: Any, expected: type[Exception
     assert any("raising.py" in note for note in raised.value.__notes__)
 
 
-def test_a_preparation_that_leaves_is_told() -> None:
+def test_an_exit_in_a_preparation_is_an_error() -> None:
     """Processes that end before they have started are an error, not waited for."""
     limits = ps.Limits(worker_init=os._exit)
     expected = pytest.raises(WorkerError, match="exit code 0 before it had started")
@@ -104,7 +104,7 @@ def test_leaving_without_a_word_is_a_death() -> None:
     ],
     ids=["a function", "what can't be sent"],
 )
-def test_what_only_a_worker_raises_is_logged(dataset: ps.Dataset, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_in_a_worker_alone_are_logged(dataset: ps.Dataset, words: str, caplog: pytest.LogCaptureFixture) -> None:
     """The batches stand as they are computed without it; why that is slow is said once."""
     limits = ps.Limits(worker_init=functions.mark_process)
     with caplog.at_level(logging.WARNING, "penstock"), processes(dataset, limits=limits) as loader:
@@ -177,7 +177,7 @@ def test_the_users_exception_comes_where_workers_are_prepared(
 
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
-def test_who_consumes_computes_nothing_that_fails_for_want_of_memory(
+def test_the_consumer_computes_nothing_that_lacks_memory(
     batched: Callable[[ps.Dataset], ps.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What needs more memory than was planned is computed by prepared workers all the same."""
@@ -203,7 +203,7 @@ def test_any_step_is_computed_where_it_is_asked_for(batched: Callable[[ps.Datase
             assert functions.prepared == [1]
 
 
-def test_what_prepares_the_consumer_may_fail() -> None:
+def test_the_preparation_of_the_consumer_may_fail() -> None:
     """Its error is raised as its own."""
     limits = ps.Limits(worker_init=functions.prepare_processes)
     with (

@@ -48,7 +48,7 @@ def test_a_hiccup_is_passed_over(tmp_path: Path, what: Callable[[], object]) -> 
     ],
     ids=["a row", "a merge"],
 )
-def test_what_always_hangs_is_told(dataset: ps.Dataset, named: str) -> None:
+def test_a_row_that_always_hangs_is_named(dataset: ps.Dataset, named: str) -> None:
     """It is named like what kills processes, with the stack of the last one; the batches before it come."""
     with processes(dataset, 1.5) as loader:
         batches = iter(loader)
@@ -87,7 +87,7 @@ def test_a_start_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
     assert death.step is None
 
 
-def test_a_start_that_always_hangs_is_told() -> None:
+def test_a_start_that_always_hangs_is_an_error() -> None:
     """Twice is enough: the error has the stack, and says how long it was waited for."""
     limits = ps.Limits(worker_init=dying.never_ready, timeout=0.5)
     with (
