@@ -1,4 +1,4 @@
-"""Ctrl-C while the process of a worker is starting: real signals, at moments that the program itself holds on to."""
+"""Ctrl-C while the process of a worker is starting: real signals, at moments that the program itself prolongs."""
 
 import os
 import signal
@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.processes.helping import watched
 
 STARTING = """
 import asyncio, multiprocessing.util, os, signal, sys
@@ -28,13 +29,13 @@ elif sys.argv[2] == "importing":
         arrived.write(str(os.getpid()))
     with open(sys.argv[4]) as release:
         release.readline()
-else:  # Python itself calls it, after it has unpickled what the process is to run, and before it runs that
+else:  # Python itself calls it, after it has unpickled the work of the process, and before that runs
     multiprocessing.util.register_after_fork(multiprocessing, interrupt)
 """
 
 
 def start_in_steps(tmp_path: Path, start_method: str, moment: str) -> "tuple[subprocess.Popen[str], Path, Path]":
-    """Run STARTING in a group of its own; return it, and the two pipes through which its child's import goes on."""
+    """Run STARTING in a group of its own; return it, and the two pipes that hold up its child's import."""
     script, arrived, release = tmp_path / "starting.py", tmp_path / "arrived", tmp_path / "release"
     script.write_text(STARTING)
     os.mkfifo(arrived)
@@ -55,7 +56,7 @@ def test_ctrl_c_while_a_process_imports(tmp_path: Path) -> None:
     program, arrived, release = start_in_steps(tmp_path, "spawn", "importing")
     with program:
         os.kill(int(arrived.read_text()), signal.SIGINT)
-        with release.open("r+b", buffering=0) as going_on:  # so that it blocks nobody if the process has died
+        with release.open("r+b", buffering=0) as going_on:  # so that it doesn't block if the process has died
             going_on.write(b"go on\n")
             assert program.communicate(timeout=20) == ("3\n", "")
         assert program.returncode == 0
@@ -71,14 +72,13 @@ def test_ctrl_c_between_import_and_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path, start_method: str) -> None:
-    """SIGINT to the whole group while a process imports the program ends all, and only the parent's own is printed."""
+    """SIGINT to the whole group while a process imports the program ends all, and only the parent's is printed."""
     program, arrived, _ = start_in_steps(tmp_path, start_method, "importing")
-    with program:
-        child = psutil.Process(int(arrived.read_text()))
+    with program, watched(int(arrived.read_text())) as has_ended:
         os.killpg(program.pid, signal.SIGINT)
         _, errors = program.communicate(timeout=20)
         assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
         assert "spawn_main" not in errors
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert program.returncode == -signal.SIGINT
-        assert not child.is_running()
+        assert has_ended(20)
