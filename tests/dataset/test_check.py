@@ -75,9 +75,9 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
     ),
     "in place": (
         lambda: ps.read([np.arange(4.0) + number for number in range(9)]).map(normalise),
-        r"step 'normalise' in read\(list\)\.map\(normalise\) changes its input in place, and that is the source's own",
+        r"step 'normalise' in read\(list\)\.map\(normalise\) changes its input in place, which is the source's own",
     ),
-    "source": (lambda: ps.read(Dice(9), seed=1).shuffle(), "gave two different records for key"),
+    "source": (lambda: ps.read(Dice(9), seed=1).shuffle(), "returned two different records for key"),
 }
 
 

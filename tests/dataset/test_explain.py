@@ -292,7 +292,7 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
         (
             "mix({a: …, b: …}): in order only, until the last part ends",
             "  weights: a 1 of 2 (50.0%), b 1 of 2 (50.0%)",
-            "  which part ends first, only reading tells",
+            "  which part ends first is unknown until it is read",
         ),
     ),
     "one after the other": (

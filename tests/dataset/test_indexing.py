@@ -102,7 +102,7 @@ def test_sequence_protocols_work() -> None:
 def test_a_filtered_dataset_has_no_length_but_is_a_list() -> None:
     """`len` says why there is none, as the type of error that lets `list` go on without it."""
     dataset = ps.range(6).filter(is_odd)
-    with pytest.raises(NoLengthError, match=r"filter\(is_odd\) can only be read in order; reading tells how many"):
+    with pytest.raises(NoLengthError, match=r"filter\(is_odd\) can only be read in order, so its number"):
         len(dataset)
     assert list(dataset) == [1, 3, 5]
     assert sorted(dataset, reverse=True) == [5, 3, 1]

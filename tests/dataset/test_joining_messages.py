@@ -177,7 +177,7 @@ STREAMS: dict[str, Case] = {
     "indexed": graph(
         lambda: ps.stream([1])[0], "indexing needs a dataset whose elements have positions", "stream(list) can only"
     ),
-    "length": case(lambda: len(ps.stream(Twice())), NoLengthError, "can only be read in order; reading tells"),
+    "length": case(lambda: len(ps.stream(Twice())), NoLengthError, "can only be read in order, so its number"),
     "shuffled": graph(lambda: ps.stream(numbers).shuffle(), "stream(numbers) can only be read in order."),
     "repeated as it is": graph(
         lambda: ps.stream([1]).repeat(reshuffle=False),
@@ -211,7 +211,7 @@ WITHOUT_END: dict[str, Case] = {
 ABOVE_A_SHUFFLE: dict[str, Case] = {
     f"{verb} above a shuffle": graph(
         call,
-        f"{verb} goes by the position of each element, and read(Range(0, 10, 1)).shuffle() has another order",
+        f"{verb} relies on the positions of elements, and read(Range(0, 10, 1)).shuffle() has another order",
         "shuffle after it, or fix the order with epoch(0).",
     )
     for verb, call in {
@@ -249,7 +249,7 @@ TABLES: dict[str, Case] = {
     "other counts": graph(
         lambda: list(NUMBERS.flat_map(pair, counts=[1] * 10)),
         "step 'pair' made 2 elements of the one at position 0, where counts= says 1.",
-        "Give the counts that the function makes, or leave them out and read in order.",
+        "Give the counts that the function makes, or leave counts= out and read in order.",
     ),
     "lengths": usage(
         lambda: NUMBERS.windows(2, lengths=[3]), "lengths must be one for each of the 10 elements; got shape (1,)"
@@ -266,11 +266,11 @@ TABLES: dict[str, Case] = {
 CACHED: dict[str, Case] = {
     "random": graph(
         lambda: NUMBERS.random_map(noisy).cache(),
-        "cache() would give every epoch the random numbers of the first in step 'noisy'. Put it before.",
+        "cache() would repeat the random numbers of step 'noisy' in every epoch. Put it before.",
     ),
     "a lambda on disk": graph(
         lambda: NUMBERS.map(lambda number: number).cache("cached"),
-        "a cache on disk must tell one version of step",
+        "a cache on disk must distinguish versions of step",
         "and it is a lambda or a local function.",
         'Define it in a module, or say version="1" and change that with the code.',
     ),

@@ -279,7 +279,7 @@ EVALUATED: dict[str, Case] = {
     ),
     "unbatch": case(lambda: list(NUMBERS.unbatch()), UsageError, "every leaf of a batch must have a row axis"),
     "mask": case(lambda: list(NUMBERS.batch(2, mask="m")), GraphError, "mask='m' must name a new leaf of a dict"),
-    "len of filter": case(lambda: len(ODD), NoLengthError, "filter(is_odd) can only be read in order; reading tells"),
+    "len of filter": case(lambda: len(ODD), NoLengthError, "filter(is_odd) can only be read in order, so its number"),
     "len of skip": case(lambda: len(NUMBERS.map(double, on_error="skip")), NoLengthError, "on_error='skip')"),
     "len of endless": case(lambda: len(ENDLESS.batch(2)), NoLengthError, "repeats without end", "Use take(n) first."),
     "index of filter": case(lambda: ODD[0], GraphError, "indexing needs a dataset whose elements have positions"),

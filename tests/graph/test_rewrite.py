@@ -148,7 +148,7 @@ def test_parts_of_a_split_stay_apart() -> None:
 def test_tables_need_a_fixed_order() -> None:
     """What goes by position refuses a shuffle below, and says what to do."""
     need_fixed_order(over(SHUFFLED, FixedEpoch(9, 0)), "windows()")
-    with pytest.raises(GraphError, match=r"windows\(\) goes by the position.*has another order.*shuffle after it"):
+    with pytest.raises(GraphError, match=r"windows\(\) relies on the positions.*has another order.*shuffle after it"):
         need_fixed_order(SHUFFLED, "windows()")
 
 

@@ -1,4 +1,4 @@
-"""What a dataset is: nodes and their meaning. No threads, no async, nothing that knows it runs concurrently."""
+"""Nodes, of which every dataset is made, and the functions that read them. Nothing here starts a thread or is async."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock._graph._evaluate import element_at as element_at
     from penstock._graph._in_order import elements as elements
 else:
-    # Nodes are imported by who makes them, and what evaluates them is imported when something is evaluated.
+    # A program that only describes a dataset needs the nodes, and not the modules that evaluate them.
     __getattr__ = _lazy.from_modules(
         __name__,
         Context="penstock._graph._apply",

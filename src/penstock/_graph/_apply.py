@@ -1,6 +1,19 @@
-"""Applying a step's function: to one element, as the definition has it, and to a block, which must equal it.
+"""Application of a step's function: to one element (the definition), and to a block, with equal results.
 
-A user's own exception passes through with its type and traceback; a note says which step, epoch, position and key.
+A function may fail, and may write to its input. The three answers to a failure (`on_error=`) must be the same for one
+element, for a block on a thread, and in a worker process, though a block is one loop over the function.
+
+- A block is computed in one loop without a `try` for each element, which costs nothing until an error occurs. The
+  results so far are kept, the failing element alone goes the way of `apply_again`, and the rest is applied one by one.
+  The block isn't computed again, since the function may have changed its elements.
+- "raise": the user's exception passes through with its type and traceback, and a note with step, epoch, position and
+  key. "skip": the result is DROPPED, and an event is sent. `Substitute`: another position of the same epoch is
+  evaluated by the definition, so that the result does not depend on the failing block.
+- An error that may pass, such as a network timeout, is retried after waits (`sources._reading`); only then is a
+  function called again for the same element.
+- What an interrupt handler of the user raises is no error of the element: it passes through (`raised_by_handler`).
+
+No frame holds an exception after it is raised (`del error`): its traceback would keep rows, or the loader, alive.
 """
 
 import threading
@@ -25,13 +38,13 @@ from penstock.sources._source import Keys, Record, Source
 
 
 class _Dropped:
-    """The mark of an element that a filter or `on_error="skip"` left out of a block."""
+    """The type of DROPPED, which stands in for an element that `on_error="skip"` leaves out."""
 
     def __repr__(self) -> str:
         return "DROPPED"
 
     def __reduce__(self) -> str:
-        return "DROPPED"  # a copy of the mark is the mark
+        return "DROPPED"  # unpickling returns the one object, so that `is` works
 
 
 DROPPED: Final = _Dropped()
@@ -55,29 +68,35 @@ def _count_nothing(node: Node, kept: int, dropped: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Context:
-    """What an evaluation has at hand: a generator of its own thread, and whom to tell."""
+    """The tools of one thread's evaluations: a random generator, observers, and a reader of records."""
 
     generator: StepGenerator = field(default_factory=StepGenerator)
     observe: Observer = _ignore
     substituted: Callable[[str, int, int], int] = _nothing_yet
-    """How many elements a step has replaced so far, besides the one at an epoch and position; for budgets."""
+    """Returns how many elements a step has replaced so far, without the one at an epoch and position; for budgets."""
     filtered: Callable[[Node, int, int], None] = _count_nothing
-    """Told what filters kept and left out, where that is taken in: a filter, or a node with filters that are part of
-    it; how many elements it gave; how many its filters left out."""
-    deadly: Mapping[tuple[int, ...], Exception] = field(default_factory=dict[tuple[int, ...], Exception])
-    """What is told of elements that processes die of: by epoch and position below the batch, or, of what is read in
-    order, by epoch, position and the leaf's number."""
+    """Called with a filter, or a node that has filters in it, the number of elements that it returned, and the number
+    that its filters left out."""
+    crashing_rows: Mapping[tuple[int, ...], Exception] = field(default_factory=dict[tuple[int, ...], Exception])
+    """The errors of rows that crash worker processes, by (epoch, position below the batch), or, where rows are read in
+    order, by (epoch, position, number of the block input). These rows are never computed."""
     read: Callable[[Source, Keys], list[Record]] = read_records
-    """Returns the records of keys of a source: those that were read ahead, or read here and now."""
+    """Returns the records of some keys of a source; records that were read ahead are taken from there."""
 
 
 @frozen
 class Location:
-    """Where one element stands at a step: its own coordinates there, its seed position, and its record's key.
+    """An element's coordinates, seed position and record, for its random stream, its `Origin` and its error notes.
 
-    `part` names the part of a mixture with positions that has the record. Where elements are read in order, the
-    coordinates are those at `node`, the leaf that it comes from, below which `part` counts, and `component` names the
-    parts of joints in between; `stream` is then what sets its random streams apart from other parts'.
+    Attributes:
+        epoch: of the coordinates, at the step's parent; or at `node`, if elements are read in order.
+        position: likewise.
+        seed: the element's seed position.
+        key: of its record.
+        node: the block input or stream that the element comes from, if elements are read in order; else None.
+        component: the names of the mixture parts between the step and `node`, joined by "/".
+        salt: is mixed into the seed position, so that parts of a mixture have different random streams.
+        part: the name of the mixture part of the record, below `node` or below the step.
     """
 
     epoch: int
@@ -96,25 +115,25 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The names of all parts on the way to the record, as "web/en"."""
+        """The names of all mixture parts from the step to the record, joined as in "web/en"."""
         return "/".join(filter(None, (self.component, self.part)))
 
 
 def salt_of(component: str) -> int:
-    """Return what is mixed into the seed positions of a part of a mixture; 0 outside of any."""
+    """Return the number that is mixed into the seed positions of a mixture part; 0 outside of mixtures."""
     return derive(0, "component", component) >> 2 if component else 0
 
 
 class Locations(Protocol):
-    """The places of a block's elements, looked up only where they are needed."""
+    """The locations of a block's elements, computed only when a function or an error needs them."""
 
     @property
     def are_plain(self) -> bool:
-        """Whether seed positions are the addresses of random streams as they are."""
+        """Whether no part's salt is mixed into the seed positions."""
         ...
 
     def at(self, index: int, /) -> Location:
-        """Return the place of the block's element `index`."""
+        """Return the location of the block's element `index`."""
         ...
 
     def seeds(self) -> SeedPositions:
@@ -126,20 +145,20 @@ class Locations(Protocol):
         ...
 
     def components(self) -> list[str]:
-        """Return the parts of a mixture that the block's elements come from."""
+        """Return the component of each element of the block."""
         ...
 
     def indices(self) -> list[int | None]:
-        """Return the numbers of the block's elements over all epochs, as `Origin.index` has them."""
+        """Return the index of each element over all epochs, as `Origin.index`."""
         ...
 
 
 ElementAt = Callable[[Node, int, int, Context], Element]
-"""The definition's evaluation of one element, handed in where a substitute has to be computed."""
+"""`_evaluate.element_at`, as a parameter: that module imports this one."""
 
 
 def apply_one(step: Map, element: Element, location: Location, context: Context, element_at: ElementAt) -> Element:
-    """Return the step's function of one element, or DROPPED; the definition of what a `Map` does."""
+    """Return the result of the step's function for one element, or DROPPED: the definition of a `Map`."""
     try:
         return _call(step, element, location, context)
     except Exception as error:
@@ -151,9 +170,9 @@ def apply_one(step: Map, element: Element, location: Location, context: Context,
 def apply_again(
     step: Map, element: Element, error: Exception, location: Location, context: Context, element_at: ElementAt
 ) -> Element:
-    """Return what `apply_one` does once the step's function has raised an error for an element.
+    """Return the result for an element for which the step's function has raised an error.
 
-    The function is called again only where the error may pass: it may have written to the element.
+    The function is called again only if the error may pass, since it may have written to the element.
     """
     try:
         for seconds in RETRY_WAITS_SECONDS:
@@ -167,13 +186,13 @@ def apply_again(
             error = _stop_error(step, error)
         return after_error(step, error, location, context, element_at)
     finally:
-        del error  # else its traceback holds it, by this frame, and with it the loader
+        del error  # else its traceback would hold this frame, and with it the loader
 
 
 def apply_block(
     step: Map, elements: Sequence[Element], locations: Locations, context: Context, element_at: ElementAt
 ) -> list[Element]:
-    """Return `apply_one` of every element of a block."""
+    """Return `apply_one` of each element of a block."""
     results: list[Element] = []
     apply_into(results, step, elements, locations, context, element_at)
     return results
@@ -187,7 +206,7 @@ def apply_into(
     context: Context,
     element_at: ElementAt,
 ) -> None:
-    """Add `apply_one` of every element of a block to an empty list; if one raises, of those before it.
+    """Add `apply_one` of each element of a block to an empty list; after an error the list has the results before it.
 
     The function is called once for each element, since it may write to it.
     """
@@ -208,7 +227,7 @@ def apply_into(
 def _apply_at_once(
     results: list[Element], step: Map, elements: Sequence[Element], locations: Locations, context: Context
 ) -> None:
-    """Add the function of every element to a list, until one raises, in one loop: Python calls it there at no cost."""
+    """Add the function's results to a list in one loop, until it raises; a `try` for each element would cost more."""
     function, add = step.function, results.append
     match step.form:
         case "none" | "globals":
@@ -257,7 +276,7 @@ def _call(step: Map, element: Element, location: Location, context: Context) -> 
 
 
 def _no_stop_iteration(step: Map, function: Callable[..., Element], *arguments: Any) -> Element:  # noqa: ANN401 - user code
-    """Call the function; a StopIteration would silently end an iteration further up, so it becomes an error."""
+    """Call the function; a StopIteration becomes an error, since it would silently end an iteration above."""
     try:
         return function(*arguments)
     except StopIteration as error:
@@ -271,21 +290,21 @@ def _stop_error(step: Map, cause: StopIteration) -> RuntimeError:
 
 
 def origin_of(step: Map, location: Location) -> Origin:
-    """Return what `map_with_origin` hands over for the element at `place`."""
+    """Return the origin of the element at a location, as `map_with_origin` passes it to its function."""
     epoch, position, ordinal = location.seed
     (index,) = indices(location.node or step.parent, [epoch], [position])
     return Origin(epoch, position, location.key, derive(step.seed, *location.address), ordinal, location.path, index)
 
 
 def after_error(step: Map, error: Exception, location: Location, context: Context, element_at: ElementAt) -> Element:
-    """Follow the step's `on_error`: raise with a note, drop the element, or take another position's."""
+    """Follow the step's `on_error`: raise with a note, drop the element, or return the element of another position."""
     match step.on_error:
         case "raise":
             error.add_note(whereabouts(step, location))
             try:
                 raise error
             finally:
-                del error  # else its traceback holds it, by this frame, and with it the loader
+                del error  # else its traceback would hold this frame, and with it the loader
         case "skip":
             context.observe(Skipped(step.name, *_where(location), _text(error)))
             return DROPPED
@@ -304,8 +323,8 @@ def after_error(step: Map, error: Exception, location: Location, context: Contex
 def _substitute(
     step: Map, attempts: int, reason: str, location: Location, context: Context, element_at: ElementAt
 ) -> Element:
-    """Return the step's element of another position of the epoch, chosen by hash of the seed position."""
-    # The parent is indexable: verified when the step was described.
+    """Return the step's element at another position of the epoch, chosen by a hash of the seed position."""
+    # The verb has checked that the parent is indexable.
     count = length(step.parent) or 0
     bare = Map(step.parent, step.function, step.name, step.seed, step.form)
     for attempt in range(attempts):
@@ -319,7 +338,7 @@ def _substitute(
             raise
         context.observe(Substituted(step.name, *_where(location), reason, position))
         return element
-    raise InternalError("a substitute is tried for once at least")
+    raise InternalError("at least one substitute is tried")
 
 
 def whereabouts(step: Map | Filter | FlatMap | UserFold, location: Location) -> str:

@@ -1,7 +1,22 @@
-"""Evaluating a block of positions at once; element for element it equals `element_at`.
+"""Evaluation of a block of positions at once, element for element equal to `element_at`.
 
-Whatever depends on the position alone is computed here: reading, functions, predicates, and batches of these. Elements
-that a filter or `on_error="skip"` left out are missing from the result, which says which ones were kept.
+The problem: `element_at` walks the graph once for each element, and each time computes a permutation, reads a record
+and derives a seed. For elements that take microseconds, that walk is most of the cost.
+
+The solution: one walk for many positions. Samplers map arrays of positions, sources return many records in one call,
+seeds are derived in arrays, and a user's function is called in one loop. Positions of one block may repeat and be in
+any order, since a sampler above decides them. Where a step makes several elements of one (`unbatch`, `flat_map`,
+`windows`), each parent element is evaluated once (`distinct`), and a repeated result is copied, since a function above
+may write to its input.
+
+A part of a mixture may have only a row or two in a block. Arrays of one row cost more than they save, so such blocks
+are divided with lists, and up to four rows of a part are evaluated one by one (`_mix_few`).
+
+Invariants:
+  - The elements equal `element_at` of each position.
+  - The function of a map is called once for each element, unless an error that may pass is retried. When it raises, the
+    results before are kept (`_apply.apply_into`).
+  - Elements that a filter or `on_error="skip"` leaves out are missing, and `Block.kept` has the numbers of the others.
 """
 
 import itertools
@@ -58,8 +73,8 @@ from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sources._reading import is_read_singly, read_record
 
-_ROWS_PER_PART: Final = 4  # on average; with fewer, arrays of rows that are of one part cost more than lists
-_MAX_SINGLY: Final = 4  # rows of a part: a block of arrays costs about as much as these
+_ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
+_MAX_SINGLY: Final = 4  # rows of a part: evaluating these one by one costs about as much as a block of arrays
 
 
 class Block(NamedTuple):
@@ -67,13 +82,13 @@ class Block(NamedTuple):
 
     elements: list[Element]
     kept: Integers | None
-    """Which elements of the block these are; None for all of them."""
+    """The numbers, within the block, of the elements that were kept; None for all of them."""
     filtered: int = 0
-    """How many of the others a predicate left out, rather than an error."""
+    """The number of elements that a predicate left out, rather than an error."""
 
 
 def joined(singles: list[Block]) -> Block:
-    """Return the block of blocks of one position each."""
+    """Return blocks of one position each as one block."""
     numbers = [number for number, single in enumerate(singles) if single.elements]
     kept = None if len(numbers) == len(singles) else np.array(numbers, np.int64)
     elements = [element for single in singles for element in single.elements]
@@ -81,7 +96,7 @@ def joined(singles: list[Block]) -> Block:
 
 
 class BlockLocations:
-    """The places of a block's elements at one node, computed when they are asked for."""
+    """The locations of a block's elements at one node, computed on request."""
 
     def __init__(self, node: Node, epochs: Integers, positions: Integers, kept: Integers | None) -> None:
         self._node = node
@@ -94,18 +109,18 @@ class BlockLocations:
 
     @property
     def are_plain(self) -> bool:
-        """Whether seed positions are the addresses of random streams as they are."""
+        """True: no part's salt is mixed into the seed positions."""
         return True
 
     def at(self, index: int) -> Location:
-        """Return the place of the block's element `index`."""
+        """Return the location of the block's element `index`."""
         seeds, keys = self.seeds(), self.keys()
         seed = SeedPosition(*(int(part[index]) for part in seeds))
         part = self.components()[index]
         return Location(int(self._epochs[index]), int(self._positions[index]), seed, int(keys[index]), part=part)
 
     def all(self) -> list[Location]:
-        """Return the places of all the block's elements."""
+        """Return the locations of all elements of the block."""
         seeds = map(SeedPosition, *(part.tolist() for part in self.seeds()))
         positions = self._epochs.tolist(), self._positions.tolist()
         keyed = zip(*positions, seeds, self.keys().tolist(), self.components(), strict=True)
@@ -124,13 +139,13 @@ class BlockLocations:
         return self._keys
 
     def components(self) -> list[str]:
-        """Return the parts of a mixture that the block's elements come from."""
+        """Return the component of each element of the block."""
         if self._components is None:
             self._components = components_of(self._located(), len(self._positions))
         return self._components
 
     def indices(self) -> list[int | None]:
-        """Return the numbers of the block's elements over all epochs."""
+        """Return the index of each element over all epochs, as `Origin.index`."""
         seeds = self.seeds()
         return indices(self._node, seeds.epochs.tolist(), seeds.positions.tolist())
 
@@ -144,9 +159,9 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
     """Return the elements at a block of coordinates of a node.
 
     Args:
-        node: a node without folds below it: indexable, or made so by leaving elements out.
-        epochs: int64, the epoch of each element.
-        positions: int64, of the same length; each in [0, length of the node or of what it leaves elements out of).
+        node: an indexable node, or filters and skipping maps over one.
+        epochs: int64 (elements,), the epoch of each element.
+        positions: int64 (elements,), each in [0, length of the indexable node).
         context: of the calling thread.
     """
     match node:
@@ -184,9 +199,9 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
             columns = [evaluate_block(part, epochs, positions, context).elements for part in parts]
             return Block([zipped(node, list(row)) for row in zip(*columns, strict=True)], None)
         case Stream() | StreamingMix() | Chain() | Zip() | FlatMap():
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
@@ -198,17 +213,17 @@ def _keep(elements: list[Element], below: Block, mask: list[bool]) -> Block:
 
 
 def _predicate(step: Filter, elements: list[Element], locations: BlockLocations) -> list[bool]:
-    with Caught(Exception):  # judged again below, one by one, which adds the note
+    with Caught(Exception):  # called again below, one by one, which adds a note to the error
         predicate = step.predicate
         return [bool(predicate(element)) for element in elements]
     return [keeps(step, element, locations.at(index)) for index, element in enumerate(elements)]
 
 
 def _batches(step: Batch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return whole batches: the rows of all of them evaluated at once, then merged one by one."""
+    """Return whole batches: the rows of all are evaluated as one block, and merged batch by batch."""
     total = length(step.parent)
     if total is None:
-        raise InternalError("a batch of an ordered dataset has no position of its own")
+        raise InternalError("batches that are read in order have no positions")
     counts, rows = rows_of_batches(positions, step.size, total)
     ends = np.cumsum(counts)
     elements = evaluate_block(step.parent, np.repeat(epochs, counts), rows, context).elements
@@ -217,14 +232,14 @@ def _batches(step: Batch, epochs: Integers, positions: Integers, context: Contex
 
 
 def rows_of_batches(batches: Integers, size: int, total: int) -> tuple[Integers, Integers]:
-    """Return how many rows each batch has, and the positions of all of them, batch by batch."""
+    """Return the number of rows of each batch, and the positions of the rows of all batches."""
     counts = np.minimum(size, total - batches * size)
     ends = np.cumsum(counts)
     return counts, np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - batches * size, counts)
 
 
 def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
-    """Return the rows merged, as `merge_rows` defines it, by the fast path where the merge is plain stacking."""
+    """Return the rows merged as `merge_rows` defines it; stacking takes a faster path."""
     count = len(rows)
     if step.remainder == "pad":
         rows = rows + [rows[-1]] * (size - count)
@@ -233,10 +248,10 @@ def merge_block(step: Batch, rows: list[Element], size: int) -> Element:
 
 
 def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return single rows of batches; each batch of the block is evaluated once."""
+    """Return single rows of batches; each batch is evaluated once."""
     known = rows_per_batch(step.parent)
     if known is None:
-        raise InternalError("rows of an ordered unbatch have no positions of their own")
+        raise InternalError("rows of batches that are read in order have no positions")
     batches, rows = divide_rows(step, positions)
     epochs, batches, which = distinct(epochs, batches)
     taken_apart = [split_rows(batch) for batch in evaluate_block(step.parent, epochs, batches, context).elements]
@@ -246,9 +261,9 @@ def _rows(step: Unbatch, epochs: Integers, positions: Integers, context: Context
 
 
 def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return single elements of the lists that the function makes; each list of the block is made once."""
+    """Return single elements of the lists that the function makes; each list is made once."""
     if step.counts is None:
-        raise InternalError("without counts there are no positions")
+        raise InternalError("a flat_map without counts has no positions")
     parents, ordinals = step.counts.locate(positions)
     epochs, parents, which = distinct(epochs, parents)
     elements = evaluate_block(step.parent, epochs, parents, context).elements
@@ -260,7 +275,7 @@ def _flat(step: FlatMap, epochs: Integers, positions: Integers, context: Context
 
 
 def _windows(step: Windows, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return windows: their frames alone if the source reads these, else cut out of episodes, each evaluated once."""
+    """Return windows: of a source that reads spans only their frames, else cut out of episodes, each evaluated once."""
     read = reads_spans(step)
     if read is not None:
         return read_windows(step, read, epochs, positions)
@@ -272,14 +287,14 @@ def _windows(step: Windows, epochs: Integers, positions: Integers, context: Cont
 
 
 def _groups(step: Group, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return what is made of groups, the members of all of them evaluated at once."""
+    """Return the elements that are made of groups; the members of all groups are evaluated as one block."""
     counts, members = step.grouping.members(positions)
     elements = evaluate_block(step.parent, np.repeat(epochs, counts), members, context).elements
     return step.grouping.merge(positions, elements)
 
 
 def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return elements from the store, those that it doesn't hold evaluated at once."""
+    """Return elements from the store; those that it doesn't hold are evaluated as one block."""
 
     def compute(absent: list[int]) -> list[Element]:
         return evaluate_block(step.parent, epochs[absent], positions[absent], context).elements
@@ -288,7 +303,7 @@ def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context
 
 
 def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -> list[Element]:
-    """Return elements of several parts: one block for each part that occurs, or one by one where it has one row."""
+    """Return elements of a mixture, evaluated as one block for each part that occurs."""
     elements: list[Element] = [None] * len(positions)
     if len(positions) < _ROWS_PER_PART * len(step.parts):
         _mix_few(step, elements, step.rule.block(epochs, positions), context)
@@ -298,7 +313,7 @@ def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -
         return evaluate_block(step.parts[parts[0].number], parts[0].epochs, parts[0].positions, context).elements
     for number, rows, part_epochs, part_positions in parts:
         if rows is None:
-            raise InternalError("all rows are of one part, and there are several")
+            raise InternalError("a block with rows of several parts lists the rows of each")
         found = evaluate_block(step.parts[number], part_epochs, part_positions, context).elements
         for row, element in zip(rows.tolist(), found, strict=True):
             elements[row] = element
@@ -306,12 +321,12 @@ def _mixed(step: Mix, epochs: Integers, positions: Integers, context: Context) -
 
 
 def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers, Integers], context: Context) -> None:
-    """Put the elements of a block with few rows of each part in their places: arrays of one row cost more than lists.
+    """Fill in the elements of a block that has few rows of each part, without an array for each part.
 
     Args:
         step: the mixture.
-        elements: as many as the block has; each is replaced.
-        found: the part of each, and epoch and position there.
+        elements: the list to fill, as long as the block.
+        found: the part of each element, and its epoch and position in that part.
         context: of the calling thread.
     """
     _, epochs, positions = found
@@ -331,7 +346,7 @@ def _mix_few(step: Mix, elements: list[Element], found: tuple[Integers, Integers
 
 
 def _is_read_singly(node: Node) -> bool:
-    """Return whether a few elements cost less one by one than as a block, the reading included."""
+    """Return whether a few elements cost less one by one than as a block, reading included."""
     while not isinstance(node, Read):
         if not (isinstance(node, Reindex) or (isinstance(node, Map) and node.form == "none")):
             return False
@@ -340,7 +355,7 @@ def _is_read_singly(node: Node) -> bool:
 
 
 def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
-    """Return one element as a block of it would give it, without arrays where steps have a scalar form."""
+    """Return one element as `evaluate_block` would, without arrays where a step has a scalar form."""
     maps: list[tuple[Map, int, int]] = []
     while isinstance(node, Reindex) or (isinstance(node, Map) and node.form == "none"):
         if isinstance(node, Reindex):
@@ -367,7 +382,7 @@ def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
 
 
 def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers, list[int]]:
-    """Return the coordinates of a block without repetitions, and which of them each element of the block has."""
+    """Return the distinct coordinates of a block, and for each element the number of its own among them."""
     if len(epochs) and (epochs == epochs[0]).all():
         found, which = np.unique(positions, return_inverse=True)
         return np.full_like(found, epochs[0]), found, which.reshape(-1).tolist()
@@ -376,7 +391,7 @@ def distinct(epochs: Integers, positions: Integers) -> tuple[Integers, Integers,
 
 
 def _take(lists: list[list[Element]], which: list[int], ordinals: list[int]) -> list[Element]:
-    """Return one element of each list named; one that is taken again is a copy, since a map may write to its input."""
+    """Return one element of each list. A repeated one is a copy, since a function above may write to its input."""
     locations = list(zip(which, ordinals, strict=True))
     if len(set(locations)) == len(locations):
         return [lists[number][ordinal] for number, ordinal in locations]

@@ -1,4 +1,4 @@
-"""What bucketing means where elements come in order: plain Python, one element at a time. The definition."""
+"""The definition of `bucket` where elements are read in order: plain Python, one element at a time."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -11,17 +11,17 @@ LocatedElement = tuple[Element, Location]
 
 
 def bucketed(step: Bucket, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield a batch whenever a bucket has its rows, and at the end what is left, with the place of the first row."""
-    told = step.bucketing
-    waiting: list[list[LocatedElement]] = [[] for _ in told.boundaries]
+    """Yield a batch when a bucket is full, and at the end the short ones, each with the location of its first row."""
+    bucketing = step.bucketing
+    waiting: list[list[LocatedElement]] = [[] for _ in bucketing.boundaries]
     for element, location in below:
         number = bucket_of(step, element, functools.partial(_same, location))
         waiting[number].append((element, location))
-        if len(waiting[number]) == told.rows[number]:
+        if len(waiting[number]) == bucketing.rows[number]:
             yield _merged(step, number, waiting[number])
             waiting[number] = []
     for number, rows in enumerate(waiting):
-        if rows and told.keep_short:
+        if rows and bucketing.keep_short:
             yield _merged(step, number, rows)
 
 
@@ -34,7 +34,7 @@ def _merged(step: Bucket, number: int, rows: list[LocatedElement]) -> LocatedEle
 
 
 def bucket_of(step: Bucket, element: Element, location: Callable[[], Location]) -> int:
-    """Return the number of an element's bucket; an error gets a note of the element's place."""
+    """Return the number of an element's bucket; an error gets a note with the element's location."""
     try:
         return step.bucketing.bucket(element)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Elements from a store that keeps what was computed once; a store that fails only costs the time to compute again.
+"""Reading elements through a cache's store. A store that fails costs time, and never an element.
 
-Elements are kept by their parent's position, so the parent's order is the same in every epoch, and no step below it is
-random: the verbs see to that.
+The store's key is the parent's position. So the parent must have the same order in every epoch and no random step; the
+verb `cache` checks both.
 """
 
 import contextlib
@@ -16,35 +16,35 @@ from penstock._storage._cache import Cache as ElementStore
 
 
 def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]], list[Element]]) -> list[Element]:
-    """Return the elements at positions of a cache's parent, the store asked first.
+    """Return elements from a cache's store, and compute and store the others.
 
     Args:
         step: the cache.
-        positions: which elements.
-        compute: returns those of the elements that the store doesn't hold, given their numbers in `positions`.
+        positions: of the elements, in the parent.
+        compute: returns the elements that the store doesn't hold, given their numbers in `positions`.
     """
     store: ElementStore = step.store
-    elements = [_asked(step, partial(store.get, position)) for position in positions]
+    elements = [_call(step, partial(store.get, position)) for position in positions]
     absent = [number for number, element in enumerate(elements) if element is MISSING]
     if absent:
         for number, element in zip(absent, compute(absent), strict=True):
             elements[number] = element
-            _asked(step, partial(store.put, positions[number], element))
+            _call(step, partial(store.put, positions[number], element))
     return elements
 
 
-def _asked(step: Cache, ask: Callable[[], Element | Missing]) -> Element | Missing:
-    """Return what the store says, or `MISSING` where it failed."""
+def _call(step: Cache, method: Callable[[], Element | Missing]) -> Element | Missing:
+    """Return the result of a method of the store, or `MISSING` if it failed."""
     try:
-        return ask()
+        return method()
     except Exception as error:
         if raised_by_handler(error):
             raise
-        _tell(step, error)
+        _warn(step, error)
         return MISSING
 
 
-def _tell(step: Cache, error: Exception) -> None:
-    """Warn that the store failed, which may slow everything down; Python shows a text once for each place."""
-    with contextlib.suppress(Warning):  # raised where warnings are errors, and would lose the element
+def _warn(step: Cache, error: Exception) -> None:
+    """Warn that the store failed and elements are computed again; Python shows the same warning once."""
+    with contextlib.suppress(Warning):  # where warnings are errors, this one would lose the element
         warnings.warn(f"{step.verb} can't use its store: {type(error).__name__}", RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""The identity under which a cache keeps elements: it stands for all that determines them."""
+"""The digest that keys a cache: it changes with everything that determines the cached elements."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from penstock._graph._nodes import Batch, Filter, FlatMap, Map, Node, walk
 
 
 def cache_identity(node: Node, version: str | None) -> str:
-    """Return hexadecimal digits that stand for all that determines a node's elements.
+    """Return 32 hexadecimal digits that identify a node's elements.
 
     Args:
-        node: what is kept.
-        version: stands for the code of its functions; None reads the code itself.
+        node: the cached node.
+        version: replaces the code of the node's functions; None includes their code.
     """
     parts = fingerprint(node)
     details = all_details(node)
@@ -25,7 +25,7 @@ def cache_identity(node: Node, version: str | None) -> str:
 
 
 def code_identities(node: Node) -> list[str]:
-    """Return the identity of each function that determines a node's elements."""
+    """Return the code identity of each function below and at a node."""
     return [code_identity(function) for step in walk(node) for function in _functions(step)]
 
 

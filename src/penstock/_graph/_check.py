@@ -1,4 +1,4 @@
-"""Finding the step that isn't a function of its input, by evaluating elements twice."""
+"""The check that each step is a function of its input; it evaluates elements twice and compares."""
 
 import copy
 import itertools
@@ -40,25 +40,25 @@ from penstock.errors import GraphError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PER_FOLD: Final = 4  # elements of a fold for each one of a function, since a fold may give something rarely
-_FOLLOWING: Final = 8  # elements that are added to a fold that was resumed
+_PER_FOLD: Final = 4  # elements of a fold for each element of a function, since a fold may return elements rarely
+_FOLLOWING: Final = 8  # elements that are added to a resumed fold
 _REMEDY = (
-    "What the model sees would depend on who computes it. If it draws random numbers, use random_map, "
-    "whose rng is derived from the element's position; otherwise remove the state it keeps."
+    "Batches would depend on the worker that computes them. If the step draws random numbers, use random_map, "
+    "which derives its rng from the element's position; otherwise remove the state that the step keeps."
 )
 
 
 def check_graph(node: Node, count: int) -> None:
-    """Raise a GraphError naming the first step that gives different results for the same element.
+    """Raise a GraphError that names the first step with different results for the same element.
 
-    A fold of the user's is resumed after each of its first elements, and compared with an undisturbed run.
+    A user's fold is resumed after each of its first elements, and compared with an undisturbed run.
 
-    Where parts can only be joined in order, each of them is looked at, and what stands above the joint with its
-    elements, unless they are tuples of several parts'.
+    Of parts that are read in order, each is checked, with the steps above the node that has them as parents; above a
+    zip no step is checked, since its elements come from several parts.
 
     Args:
         node: the dataset.
-        count: how many elements to look at, of each part, spread over it and two epochs.
+        count: the number of elements to check of each part, spread over the part and two epochs.
     """
     _check_chain(node, [], count)
     for step in walk(node):
@@ -103,8 +103,8 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
     base = next((step for step in reversed(steps) if is_indexable(step)), None)
     if base is not None:
         total = length(base) or 0
-        locations = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
-        _check_places(base, steps[steps.index(base) + 1 :] + above, sorted(locations))
+        positions = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
+        _check_at(base, steps[steps.index(base) + 1 :] + above, sorted(positions))
         return
     combine = root(node)
     if isinstance(combine, StreamingMix | Chain):
@@ -112,12 +112,12 @@ def _check_chain(node: Node, above: list[Node], count: int) -> None:
     elif isinstance(combine, Zip):
         above = []
     else:
-        return  # a stream gives its elements once
+        return  # a stream can't be read twice
     for part in combine.parts:
         _check_chain(part, above, count)
 
 
-def _check_places(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:
+def _check_at(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:
     context = Context()
     for epoch, position in positions:
         _check_down(base, epoch, position, context)
@@ -125,14 +125,14 @@ def _check_places(base: Node, above: list[Node], positions: list[tuple[int, int]
 
 
 def _check_down(node: Node, epoch: int, position: int, context: Context) -> None:
-    """Check what an element of an indexable node is made of, the source first, and then the node's own step."""
+    """Check the steps that an element of an indexable node is made by, from the source up to the node."""
     for parent, parent_epoch, parent_position in _below(node, epoch, position):
         _check_down(parent, parent_epoch, parent_position, context)
     _check_indexable(node, epoch, position, context)
 
 
 def _below(node: Node, epoch: int, position: int) -> list[tuple[Node, int, int]]:
-    """Return the nodes and coordinates that an element is made of, the first where there are many."""
+    """Return the nodes and coordinates of the elements that an element is made of; of a batch or group the first."""
     match node:
         case Read():
             return []
@@ -153,7 +153,7 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
     if isinstance(step, Read):
         first = copy.deepcopy(element_at(step, epoch, position, context))
         if not same_element(first, element_at(step, epoch, position, context)):
-            raise GraphError(f"{chain_text(step)} gave two different records for key {position}. {_REMEDY}")
+            raise GraphError(f"{chain_text(step)} returned two different records for key {position}. {_REMEDY}")
         return
     if isinstance(step, FlatMap):
         (_, epoch, position), *_ = _below(step, epoch, position)
@@ -165,13 +165,13 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
         _applied(step, element, location, context)
         if not same_element(before, element_at(step.parent, epoch, position, context)):
             raise GraphError(
-                f"step {step.name!r} in {chain_text(step)} changes its input in place, and that is the source's own "
+                f"step {step.name!r} in {chain_text(step)} changes its input in place, which is the source's own "
                 f"memory: key {location.key} reads differently afterwards. Return a new array, or copy the input first."
             )
 
 
 def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, context: Context) -> None:
-    """Follow one element through the maps and filters above the highest indexable step."""
+    """Check one element's maps and filters above the highest indexable step."""
     element = element_at(base, epoch, position, context)
     location = location_of(base, epoch, position)
     for step in steps:
@@ -186,7 +186,7 @@ def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, con
             if not first:
                 return
         else:
-            return  # what comes out of a fold depends on more than one element
+            return  # the elements of a fold depend on more than one element
 
 
 def _check_map(step: Map | FlatMap, element: Element, location: Location, context: Context) -> Element:
@@ -205,7 +205,7 @@ def _applied(step: Map | FlatMap, element: Element, location: Location, context:
 
 def _refuse(step: Map | FlatMap | Filter, location: Location) -> NoReturn:
     raise GraphError(
-        f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it gave two different results "
+        f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it returned two different results "
         f"for epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}. {_REMEDY}"
     )
 
@@ -229,7 +229,7 @@ def _same_leaf(first: object, second: object) -> bool:
         return math.isnan(second)
     if hasattr(type(first), "__array__"):
         return _same_leaf(_array(first), _array(second))
-    # Objects that define no equality can't be told apart; to accuse their step would be worse than to miss it.
+    # Objects without __eq__ can't be compared; a false accusation of their step would be worse than a miss.
     return type(first).__eq__ is object.__eq__ or bool(first == second)
 
 

@@ -1,19 +1,24 @@
-"""What identifies a function: its byte code, what it was made with, and what it calls.
+"""Digests of a function's code: its byte code, the values it was made with, and the functions it calls.
 
-The identity is the same in every process that runs the same version of Python, and differs wherever what a function
-computes may differ: so it is what a cache is kept under. Part of it are
+A cache on disk and the index of a filter hold results of the user's functions. They may be used only while the
+functions compute the same, so they are keyed by digests of the functions. Source text would be a worse key: it changes
+with comments, and doesn't show closures, defaults and partials. A pickle would be none: it has a function's name only.
+
+The identity of a function is the same in every process of one version of Python. It differs if a part differs:
 
   - the byte code and constants, nested functions included, without line numbers, file names and names of variables;
-  - defaults, the arguments of a `functools.partial`, the values that a closure holds, the object of a bound method, and
-    the fields or attributes of an object that is called, with the code of its class's methods;
+  - defaults, the arguments of a `functools.partial`, the values of a closure, the object of a bound method, and the
+    fields or attributes of a called object, with the code of its class's methods;
   - the functions, classes and values that the code names as globals. Functions and classes of the function's own
-    top-level package are followed in the same way; of other packages, and of Penstock, the name counts.
+    top-level package are followed in the same way; those of other packages, and of Penstock, count by name.
 
 Numbers, strings, enums, arrays, dtypes, containers of these and objects with such attributes count by value, a large
-array by a sample; what has a method `fingerprint()` counts by what it returns; the rest by the name of its type. What
-isn't part of it, because no code shows it: files that the function reads, and what it calls through a module's name.
+array by a sample. An object with a method `fingerprint()` counts by its result, any other by the name of its type. The
+identity doesn't cover files that the function reads, and functions that it calls through a module's name, since the
+byte code doesn't show these.
 
-`held_values` is about what a function holds that may change while a program runs, in bounded time.
+`held_values` covers the values of a function that may change while a program runs, and takes a bounded time. States use
+it: a warning shows that a resumed run has another lookup table.
 """
 
 import contextlib
@@ -37,9 +42,9 @@ _DEEPEST: Final = 32
 _MAX_FOLLOWED: Final = 4096
 _WHOLE_BYTES: Final = 1 << 20
 _SAMPLED_VALUES: Final = 1024
-_MAX_HELD: Final = 1 << 15  # values that are looked at, of all that a function holds
-_MAX_HELD_BY_ONE: Final = 64  # of them, by one value of a set
-_HELD_BYTES: Final = 1 << 16  # of an array or a text, before a sample of it counts
+_MAX_HELD: Final = 1 << 15  # values of a function that are visited
+_MAX_HELD_BY_ONE: Final = 64  # of these, for each value of a set
+_HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})
@@ -47,13 +52,13 @@ _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def code_identity(function: Callable[..., Any], *, with_state: bool = True) -> str:
-    """Return what identifies a function, 32 hexadecimal digits.
+    """Return the identity of a function, 32 hexadecimal digits.
 
     Args:
         function: any callable.
-        with_state: whether what may change while a program runs counts too: the content of lists, dicts, sets and
-            arrays, and the attributes of objects other than frozen dataclasses. Where it doesn't, a function keeps
-            its identity however often it is called.
+        with_state: whether values that may change while a program runs count: the content of lists, dicts, sets and
+            arrays, and the attributes of objects other than frozen dataclasses. Without them a function's identity is
+            the same however often it was called.
 
     Example:
         >>> import functools
@@ -65,19 +70,19 @@ def code_identity(function: Callable[..., Any], *, with_state: bool = True) -> s
 
 
 def held_values(function: Callable[..., Any]) -> str:
-    """Return what identifies the values that a function holds and that may change while a program runs.
+    """Return a digest of the values of a function that may change while a program runs.
 
-    That is the content of lists, dicts, sets and arrays in closures, defaults, arguments of partials and globals that
-    its code names, and the attributes of objects there and of the object that is called. Of an object whose class is
-    of the function's own package, and of a namespace, the attributes count that code names. Long containers and large
-    arrays count by a sample, and at most 32,768 values are looked at. A function that changes what it holds keeps the
-    digits that it had when it was first asked for here.
+    These are the content of lists, dicts, sets and arrays in closures, defaults, arguments of partials and globals that
+    its code names, and the attributes of objects there and of the called object. If an object's class is of the
+    function's own package, or a namespace, only attributes that code names count. Long containers and large arrays
+    count by a sample, and at most 32,768 values are visited. The first call for a function decides: a function that
+    changes its values later keeps its digest.
 
     Args:
         function: any callable.
 
     Returns:
-        16 hexadecimal digits, the same in every process; "" for a function that holds nothing of the kind.
+        16 hexadecimal digits, the same in every process; "" for a function without such values.
 
     Example:
         >>> import functools
@@ -90,7 +95,7 @@ def held_values(function: Callable[..., Any]) -> str:
     if known is not None and known[0]() is function:
         return known[1]
     digits = _held_digits(function)
-    with contextlib.suppress(TypeError):  # some objects can't be referenced weakly
+    with contextlib.suppress(TypeError):  # some objects have no weak references
         _held_values[id(function)] = weakref.ref(function, functools.partial(_drop_held, id(function))), digits
     return digits
 
@@ -114,7 +119,7 @@ def _held_digits(function: Callable[..., Any]) -> str:
 
 
 def is_lambda_or_local(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or the class of an object that is called, has no name of its own in a module.
+    """Return whether a function, or the class of a called object, is a lambda or was defined in a function.
 
     Example:
         >>> import functools
@@ -127,7 +132,7 @@ def is_lambda_or_local(function: Callable[..., Any]) -> bool:
 
 
 def _innermost(function: object) -> object:
-    """Return the function below partials and bound methods."""
+    """Return the function within partials and bound methods."""
     while isinstance(function, (functools.partial, types.MethodType)):
         if isinstance(function, types.MethodType):
             function = function.__func__
@@ -147,19 +152,19 @@ def _name(thing: object) -> str:
 
 
 class _Walk:
-    """One walk from a function to all it depends on; it goes nowhere twice."""
+    """A walk from a function to everything it depends on, which visits no object twice."""
 
-    whole_bytes: int = _WHOLE_BYTES  # of an array; of a larger one a sample counts
+    whole_bytes: int = _WHOLE_BYTES  # a larger array counts by a sample
 
     def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
         self.package = package
         self.with_state = with_state
         self._depth = depth
-        # By identity, with their numbers; the things are held, so that no identity is used again.
+        # By id, with their numbers. The objects are held, so that no id is used again.
         self._met: dict[int, tuple[int, object]] = {}
 
     def text(self, value: object) -> str:
-        """Return what tells a value from others."""
+        """Return the text of a value; different values have different texts."""
         if type(value) in _PLAIN:
             return f"{type(value).__name__} {value!r}"
         if self._depth >= _DEEPEST:
@@ -172,57 +177,57 @@ class _Walk:
             self._depth -= 1
 
     def texts(self, values: Iterable[object]) -> str:
-        """Return what tells some values from others, in order."""
+        """Return the text of some values, in order."""
         return f"[{', '.join(map(self.text, values))}]"
 
     def alone(self, value: object) -> str:
-        """Return what tells a value from others, whatever else was met: for values whose order isn't known."""
+        """Return the text of a value independent of other values, for values whose order is unknown."""
         return self._sibling().text(value)
 
     def _sibling(self) -> "_Walk":
         return _Walk(self.package, with_state=self.with_state, depth=self._depth)
 
     def sample(self, values: Sequence[object]) -> Sequence[object]:
-        """Return which of some values count; all but where time is bounded."""
+        """Return the values that count: all of them, unless the time is bounded."""
         return values
 
     def names(self, code: types.CodeType) -> None:
-        """Take note of the names in a function's code."""
+        """Record the names in a function's code."""
 
     def counts(self, owner: type, name: str) -> bool:
-        """Return whether an attribute of an object of some class counts."""
+        """Return whether an attribute of an object of class `owner` counts."""
         del owner, name
         return True
 
     def content(self, thing: object) -> str:
-        """Return what tells an object from others by what it holds: by what a copy would have."""
+        """Return the text of an object's content, which is the state that a copy would get."""
         state: object = thing.__getstate__()
         if isinstance(state, dict):
             return _of_members(cast("dict[str, object]", state), self, type(thing))
         return self.text(state)
 
     def again(self, thing: object) -> str | None:
-        """Return which of the things met before this is; None for a new one."""
+        """Return a reference to an object that was met before; None for a new one."""
         if id(thing) in self._met:
             return f"again {self._met[id(thing)][0]}"
         self._met[id(thing)] = len(self._met), thing
         return None
 
     def follows(self, thing: object) -> bool:
-        """Return whether the code of a function or class counts, and not its name alone."""
+        """Return whether a function or class counts by its code; else it counts by its name."""
         return _package(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
 
 
 class _Held(_Walk):
-    """A walk in bounded time, in which of objects with many attributes those count that code names.
+    """A walk in bounded time, in which only attributes that code names count.
 
     Args:
         package: of the function.
-        counted: the names that code names; None counts all.
+        counted: the names in the code; None counts all attributes.
         with_state: as for `code_identity`.
 
     Attributes:
-        named: the names in the code of all functions that were met.
+        named: the names in the code of all visited functions.
     """
 
     whole_bytes = _HELD_BYTES
@@ -265,7 +270,7 @@ class _Held(_Walk):
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
 
     def content(self, thing: object) -> str:
-        # Nothing that runs code of the object's class.
+        # No code of the object's class is called.
         members: dict[str, object] = getattr(thing, "__dict__", {})
         return _of_members(members, self, type(thing)) if members else ""
 
@@ -286,7 +291,7 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
         walk.text(tuple(sorted((function.__kwdefaults__ or {}).items()))),
         walk.texts(map(_held, function.__closure__ or ())),
     ]
-    # Names of attributes are among them; one that is also a global's adds what it needn't, and always the same.
+    # co_names includes names of attributes. One that is also a global adds its value needlessly, but always the same.
     names = sorted(set(_names(function.__code__)) & function.__globals__.keys())
     parts += [f"{name} = {_of_global(function.__globals__[name], walk)}" for name in names]
     return f"function {' '.join(parts)}"
@@ -295,7 +300,7 @@ def _of_function(function: types.FunctionType, walk: _Walk) -> str:
 def _held(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # an empty cell
         return "nothing"
 
 
@@ -318,7 +323,7 @@ def _of_code(code: types.CodeType, walk: _Walk) -> str:
 
 
 def _of_class(kind: type, walk: _Walk) -> str:
-    """Return a class's name, and where the walk follows it the code of its functions and its plain values."""
+    """Return a class's name, and, if the walk follows it, the code of its functions and its plain values."""
     name = f"class {_name(kind)}"
     if not walk.follows(kind) or walk.again(kind) is not None:
         return name
@@ -333,7 +338,7 @@ def _of_class(kind: type, walk: _Walk) -> str:
 
 
 def _function_of(member: object) -> object:
-    """Return the function behind a member of a class; several for a property, None for what is no method."""
+    """Return the function of a class's member, both functions of a property, or None if it is no method."""
     match member:
         case staticmethod() | classmethod():
             return cast("staticmethod[..., object]", member).__func__
@@ -367,9 +372,9 @@ def _of_tuple(values: tuple[object, ...], walk: _Walk) -> str:
 def _of_set(values: "frozenset[object] | set[object]", walk: _Walk) -> str:
     if isinstance(values, set) and not walk.with_state:
         return _name(type(values))
-    if len(walk.sample(range(len(values)))) < len(values):  # which of them are met first depends on the process
+    if len(walk.sample(range(len(values)))) < len(values):  # the order of a set depends on the process
         return f"{type(values).__qualname__} {len(values)}"
-    return f"{type(values).__qualname__} {sorted(map(walk.alone, values))}"  # their order depends on the process
+    return f"{type(values).__qualname__} {sorted(map(walk.alone, values))}"  # likewise
 
 
 def _of_list(values: "list[object] | deque[object]", walk: _Walk) -> str:
@@ -386,7 +391,7 @@ def _of_dict(values: dict[object, object], walk: _Walk) -> str:
         return again
     chosen = walk.sample(range(len(values)))
     items: Iterable[object] = values.items()
-    if len(chosen) < len(values):  # the first ones: the others are met by going through all
+    if len(chosen) < len(values):  # the first ones, since reaching others takes as long as visiting all
         items = [len(values), *itertools.islice(values.items(), len(chosen))]
     return f"{type(values).__qualname__} {walk.texts(items)}"
 
@@ -422,7 +427,7 @@ def _of_module(module: types.ModuleType, walk: _Walk) -> str:
 
 
 def _of_object(value: object, walk: _Walk) -> str:
-    """Return what tells an object from others: what it says itself, its fields, its array, or its attributes."""
+    """Return the text of an object: its `fingerprint()`, its fields, its array, or its attributes."""
     kind = type(value)
     own: object = getattr(kind, "fingerprint", None)
     if callable(own):
@@ -434,7 +439,7 @@ def _of_object(value: object, walk: _Walk) -> str:
     if again is not None:
         return again
     described = f"{walk.text(kind)} {getattr(value, '__name__', '')}"
-    with contextlib.suppress(Exception):  # whatever the user's class does when it is asked
+    with contextlib.suppress(Exception):  # the user's class may raise anything
         described = f"{described} {_of_content(value, walk)}"
     return described
 
@@ -447,10 +452,10 @@ def _of_content(value: object, walk: _Walk) -> str:
         return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
     if not walk.with_state:
         return ""
-    if hasattr(kind, "__dlpack__"):  # a tensor of another package, in the memory of the processor
+    if hasattr(kind, "__dlpack__"):  # a tensor of another package, on the host
         return walk.text(np.from_dlpack(thing))
     if _package(kind) in sys.stdlib_module_names and _package(kind) not in _NAMESPACES:
-        # Locks, threads and files have nothing that lasts; what has a value of its own says how it is pickled.
+        # Locks, threads and files have no lasting value; an object that has one defines how it is pickled.
         has_value = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
         return walk.text(thing.__reduce_ex__(4)) if has_value else ""
     return walk.content(thing)

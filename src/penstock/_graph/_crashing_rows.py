@@ -1,7 +1,7 @@
-"""An element that processes die of is never computed: the outermost `on_error` on its way decides what becomes of it.
+"""The result of a row that crashes workers: it is never computed, and the outermost `on_error` above it decides.
 
-Nobody knows which step's function it was that a process died in, so it is taken for that step's. Of parts that are
-zipped, it is taken for the first one's that has such a step.
+Which step's function crashed the process is unknown. So the crash counts as an error of the outermost step whose
+`on_error` is not "raise"; if the row has several zipped parts, of the first part with such a step.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from penstock._graph._nodes import Element, Filter, Map, Mix, Node, Reindex, Zip
 
 
 def handles_errors(node: Node, epoch: int, position: int) -> bool:
-    """Return whether a step on the way of an element replaces what fails, or leaves it out."""
+    """Return whether a step between a node and the element's record replaces a failing element or leaves it out."""
     match node:
         case Map(parent=parent, on_error=on_error):
             return on_error != "raise" or handles_errors(parent, epoch, position)
@@ -31,7 +31,7 @@ def handles_errors(node: Node, epoch: int, position: int) -> bool:
 
 
 def element_after_crash(node: Node, epoch: int, position: int, death: Exception, context: Context) -> Element:
-    """Return what takes the place of an element, or DROPPED; raise `death` where every step raises what fails."""
+    """Return the element that replaces a crashing row, or DROPPED; raise `death` if every step raises its errors."""
     match node:
         case Map(parent=parent, on_error=on_error):
             location = _place(parent, epoch, position)
@@ -64,5 +64,5 @@ def element_after_crash(node: Node, epoch: int, position: int, death: Exception,
 
 
 def _place(node: Node, epoch: int, position: int) -> Location:
-    """Return where an element stands at a node that may leave elements out, where `place_of` isn't defined."""
+    """Return an element's location at a node that may leave elements out, for which `location_of` isn't defined."""
     return BlockLocations(node, np.array([epoch], np.int64), np.array([position], np.int64), None).at(0)

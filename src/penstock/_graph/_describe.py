@@ -1,4 +1,4 @@
-"""How a dataset is shown: as the chain that the user wrote, as a tree, and as HTML for notebooks."""
+"""Texts of datasets: the chain of verbs, the tree, and HTML for notebooks."""
 
 import binascii
 import functools
@@ -44,19 +44,19 @@ from penstock.batching._leaf import LeafError, as_value, describe_kind, kind_of
 from penstock.sources._source import name_of
 
 _VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
-_MAX_NAMES = 4  # of a joint's parts, in a chain
-MAX_PARTS = 16  # of them, in a tree
+_MAX_NAMES = 4  # of parts, in a chain
+MAX_PARTS = 16  # in a tree
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
 def chain_text(node: Node) -> str:
-    """Return the dataset as the chain of verbs that made it, as `read(…).shuffle().map(decode)`."""
+    """Return the chain of verbs that made a dataset, as in `read(…).shuffle().map(decode)`."""
     verbs = [verb for verb in map(verb_text, chain(node)) if verb]
     return verbs[0] + "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs[1:])
 
 
 def verb_text(node: Node) -> str:
-    """Return the verb that made the node, as the user wrote it; empty for a node that another verb brought along."""
+    """Return the verb that made a node, as the user wrote it; empty for a node that another verb added."""
     match node:
         case Read(source=source):
             return f"read({source_text(source)})"
@@ -105,7 +105,7 @@ def verb_text(node: Node) -> str:
 
 
 def _combine_text(node: Combine) -> str:
-    """Return the verb that joined parts, these abbreviated to their names."""
+    """Return the verb that made a node with several parents, with the names of its parts."""
     match node:
         case Mix(verb=verb) | StreamingMix(verb=verb):
             pass
@@ -130,14 +130,14 @@ def source_text(source: object, limit: int = 60) -> str:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return what a function calls itself: its qualified name, or its class's for other callables."""
+    """Return the qualified name of a function, or of the class of another callable."""
     if _is_partial(function):
         return function_name(function.func)
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def is_function(target: object) -> TypeGuard[Callable[..., Any]]:
-    """Return whether something is called, rather than iterated over."""
+    """Return whether an object is a function that makes an iterable, and not an iterable itself."""
     return callable(target) and not hasattr(target, "__iter__")
 
 
@@ -146,7 +146,7 @@ def _is_partial(function: object) -> "TypeGuard[functools.partial[Any]]":
 
 
 def length_text(node: Node) -> str:
-    """Return how many elements the node has, in words."""
+    """Return the number of elements of a node, in words."""
     if is_endless(node):
         return "endless"
     count = length(node)
@@ -154,17 +154,17 @@ def length_text(node: Node) -> str:
 
 
 def tree_text(node: Node) -> str:
-    """Return the dataset as a tree, the last step on top, each with its length; below a joint, its parts by name."""
+    """Return a dataset as a tree: each step with its length, the last on top, and the parts of mixtures by name."""
     return "\n".join(line for line, _ in tree_lines(node))
 
 
 def tree_lines(node: Node) -> list[tuple[str, Node | None]]:
-    """Return the lines of the tree, each with the step that it shows; None where parts are left out."""
+    """Return the lines of the tree, each with its step; None for a line that stands for more parts."""
     return _tree_lines(node, 0, "")
 
 
 def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | None]]:
-    """Return the lines of a part of the tree that begins `depth` steps below the top; `name` is the part's, if any."""
+    """Return the lines of a subtree at `depth` steps below the top; `name` is that of its part, if it is one."""
     lines: list[tuple[str, Node | None]] = []
     for step in reversed(chain(node)):
         verb = verb_text(step)
@@ -188,7 +188,7 @@ def html_text(node: Node, first: list[Element]) -> str:
 
     Args:
         node: the dataset.
-        first: the first elements; the structure is that of the first of them, and image-like leaves are drawn.
+        first: the first elements. The structure is that of the first one; leaves that look like images are shown.
     """
     rows = "".join(
         f"<tr><td><code>{escaped(path or 'element')}</code></td><td>{escaped(leaf)}</td></tr>"
@@ -199,12 +199,12 @@ def html_text(node: Node, first: list[Element]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return what `html.escape` does; that module brings every name of HTML with it, a twentieth of our import."""
+    """Return the result of `html.escape`, whose import would take a twentieth of ours."""
     return text.translate(_HTML)
 
 
 def leaf_texts(element: Element) -> list[tuple[str, str]]:
-    """Return the path of each leaf of an element, and what the leaf is."""
+    """Return the path and a description of each leaf of an element."""
     leaves, structure = flatten(element)
     return [(path, _leaf_text(leaf)) for path, leaf in zip(leaf_paths(structure), leaves, strict=True)]
 
@@ -212,7 +212,7 @@ def leaf_texts(element: Element) -> list[tuple[str, str]]:
 def _leaf_text(leaf: object) -> str:
     try:
         return describe_kind(kind_of(as_value(leaf)))
-    except LeafError:  # such as an image that a later map makes an array of
+    except LeafError:  # such as an image object that a later map converts to an array
         return type(leaf).__qualname__
 
 

@@ -1,7 +1,9 @@
-"""What a dataset means: plain Python, one element at a time.
+"""The definition of an indexable dataset: `element_at` computes one element in plain Python.
 
-`element_at` is the definition of a dataset that can be indexed, `elements`, in `_in_order`, of one that is read in
-order. Everything faster must equal them, byte for byte.
+`elements` in `_in_order` is the definition of a dataset that is read in order. Blocks, jobs and streams are faster ways
+to the same elements, byte for byte; `tests/equivalence` compares them over random graphs. So this module is short and
+slow on purpose: it computes nothing ahead, shares nothing between elements, and has no arrays of positions but where a
+table is looked up.
 """
 
 from dataclasses import replace
@@ -47,7 +49,7 @@ from penstock.sources._reading import read_records
 
 
 def element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
-    """Return the element at `position` of `epoch`, computed here and now: the meaning of an indexable dataset."""
+    """Return the element at `position` of `epoch` of an indexable node: the definition."""
     match node:
         case Read(source=source):
             return read_records(source, np.array([position], np.int64))[0]
@@ -63,7 +65,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
         case Unbatch(parent=parent):
             known = rows_per_batch(parent)
             if known is None:
-                raise InternalError("rows of an ordered unbatch have no positions of their own")
+                raise InternalError("rows of batches that are read in order have no positions")
             batch, row = divmod(position, known.size)
             rows = split_rows(element_at(parent, epoch, batch, context))
             check_row_count(known.total, known.size, batch, len(rows))
@@ -95,14 +97,14 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
             | UserFold()
             | Limit()
         ):
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
 
 def _one_of_list(step: FlatMap, epoch: int, position: int, context: Context) -> Element:
     if step.counts is None:
-        raise InternalError("without counts there are no positions")
+        raise InternalError("a flat_map without counts has no positions")
     parents, ordinals = step.counts.locate(np.array([position], np.int64))
     parent, ordinal = int(parents[0]), int(ordinals[0])
     element = element_at(step.parent, epoch, parent, context)
@@ -121,23 +123,23 @@ def _window(step: Windows, epoch: int, position: int, context: Context) -> Eleme
 
 
 def zipped(step: Zip, elements: list[Element]) -> Element:
-    """Return the parts' elements as one."""
+    """Return one element of each part as one element."""
     return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)
 
 
 def location_of(node: Node, epoch: int, position: int) -> Location:
-    """Return where the element at (epoch, position) of an indexable node stands."""
+    """Return the location of the element at (epoch, position) of an indexable node."""
     _, part, key = locate(node, epoch, position)
     return Location(epoch, position, seed_position(node, epoch, position), key, part=part)
 
 
 def row_location(batch: Location, row: int) -> Location:
-    """Return the place of one row that is taken out of a batch."""
+    """Return the location of one row of a batch."""
     return replace(batch, seed=row_seed_position(batch.seed, row))
 
 
 def keeps(step: Filter, element: Element, location: Location) -> bool:
-    """Return whether the predicate is true of the element."""
+    """Return whether the predicate is true for the element. An error gets a note with the element's location."""
     try:
         return bool(step.predicate(element))
     except Exception as error:
@@ -154,7 +156,7 @@ def merge_rows(step: Batch, rows: list[Element], size: int) -> Element:
 
 
 def check_row_count(total: int, size: int, batch: int, found: int) -> None:
-    """Raise if a function between `batch` and `unbatch` changed the number of rows."""
+    """Raise a GraphError if a function between `batch` and `unbatch` changed the number of rows of a batch."""
     expected = min(size, total - size * batch)
     if found != expected:
         raise GraphError(

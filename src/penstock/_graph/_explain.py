@@ -1,4 +1,4 @@
-"""What can be said about a graph, line by line: its first element, its randomness, its mixtures, its caches."""
+"""Lines of `Dataset.explain` about the graph: the first element, randomness, mixtures and caches."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ _NO_END = 1 << 61
 
 
 def reading_text(node: Node) -> str:
-    """Return whether a step's elements have positions, or from which step on they are read in order."""
+    """Return whether a step's elements have positions or are read in order, in words."""
     if is_indexable(node):
         return "has positions"
     return "in order" if any(not is_indexable(parent) for parent in parents_of(node)) else "in order from here on"
 
 
 def element_lines(node: Node) -> list[str]:
-    """Return each leaf of the first element and what it is; or the error that evaluating it raised."""
+    """Return a line for each leaf of the first element, or the error of its evaluation."""
     try:
         first = list(itertools.islice(elements(node, 0, 0, Context()), 1))
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is part of what is shown
+    except Exception as error:  # noqa: BLE001 - an error of the user's code is shown
         notes: list[str] = getattr(error, "__notes__", [])
         return [f"the first can't be computed: {type(error).__name__}: {error}", *notes]
     if not first:
@@ -48,7 +48,7 @@ def element_lines(node: Node) -> list[str]:
 
 
 def random_lines(node: Node) -> list[str]:
-    """Return the seeds of the sources, and the name and seed of every random stream, with the step that draws it."""
+    """Return the seeds of the sources, and the name and seed of each step's random stream."""
     found = dict.fromkeys(line for step in walk(node) for line in _random_line(step))
     return [*_seed_lines(node), *found] if found else ["nothing is random"]
 
@@ -70,14 +70,18 @@ def _random_line(step: Node) -> Iterator[str]:
 
 
 def mixture_lines(node: Node) -> list[str]:
-    """Return, for every mixture, the weights of its parts, what is expected of each, and when the first one ends."""
+    """Return, for each mixture, its weights, each part's elements in an epoch, and the part that ends first."""
     return [line for step in walk(node) if isinstance(step, Mix | StreamingMix) for line in _mixture_lines(step)]
 
 
 def _mixture_lines(step: Mix | StreamingMix) -> list[str]:
     lines = [f"{verb_text(step)}: {_count_text(step)}, {_stop_text(step)}"]
     if isinstance(step, StreamingMix):
-        return [*lines, *_weight_lines(step.names, step.schedule), "  which part ends first, only reading tells"]
+        return [
+            *lines,
+            *_weight_lines(step.names, step.schedule),
+            "  which part ends first is unknown until it is read",
+        ]
     if not isinstance(step.rule, WeightedMixture):
         parts = [f"{name} {_count_text(part)}" for name, part in zip(step.names, step.parts, strict=True)]
         return [*lines, f"  {_listed(parts)}"]
@@ -121,7 +125,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def _first_end(rule: WeightedMixture) -> str:
-    """Return when a pass over the first part that ends is over."""
+    """Return the part that ends first, and the number of elements before its end."""
     first = replace(rule, stop="first")
     end = len(first)
     if end >= _NO_END:
@@ -137,7 +141,7 @@ def _more(count: int) -> list[str]:
 
 
 def cache_lines(node: Node) -> list[str]:
-    """Return how full every cache is."""
+    """Return the number of elements and bytes in each cache."""
     return [line for step in walk(node) if isinstance(step, Cache) for line in _cache_line(step)]
 
 
@@ -148,7 +152,7 @@ def _cache_line(step: Cache) -> Iterator[str]:
 
 
 def _seed_lines(node: Node) -> list[str]:
-    """Return the seed of every source, from which those of its random steps derive."""
+    """Return the seed of each source, from which the seeds of random steps derive."""
     found = [f"{verb_text(step)}: seed {step.seed}" for step in walk(node) if isinstance(step, Read | Stream)]
     distinct = list(dict.fromkeys(found))
     return [*distinct[:MAX_PARTS], *_more(len(distinct))]

@@ -1,10 +1,18 @@
-"""What identifies a dataset in a state: its source, its order, and, softly, its functions.
+"""Fingerprints: digests of a dataset's source, its order and its functions, by which a state identifies a dataset.
 
-A state may only be loaded into a dataset whose source and order are the same; both are hard parts. The batch size is
-not part of the order, since batches can be cut anew. Functions are a soft part: a difference is worth a warning.
+A state is a position in a dataset, so loading it into another dataset would silently continue with other data. The
+state therefore holds a fingerprint, and loading compares it.
 
-Of a mixture only what was *seen so far* counts where that is known: the schedule up to there, and the components in it.
-So a run may go on with another schedule from then on, or with one more component.
+- A different source or order is an error. The batch size is not part of the order, since a loader may resume with
+  another one.
+- A different function is a warning: users fix their functions in the middle of a run.
+- Of a mixture only the schedule up to the state's position counts, and the parts that occur in it, if the number of
+  elements seen is known. So a run may resume with another schedule from there on, or with one more part.
+
+A sampler, a mixture's rule or a source of the user's counts by its `fingerprint()`, or by a sample of what it maps to.
+
+The digests are compared with those in saved states, and the golden records hold them. So the texts that are hashed here
+never change, whatever the names in the code: a new kind of text goes into `details`, which old states don't have.
 """
 
 import functools
@@ -62,17 +70,17 @@ from penstock.sources._as_source import source_fingerprint
 
 @frozen
 class Fingerprint:
-    """The parts of a dataset's identity, each 16 hexadecimal digits."""
+    """The digests of a dataset, 16 hexadecimal digits each."""
 
     source: str
     order: str
     functions: str
     details: Mapping[str, str]
-    """A further digest for each part that has more to tell; states of earlier versions don't have them.
+    """Further digests, by the names of the three; states of earlier versions don't have them.
 
-    Of the source the content of records that are Python objects, of the order how batches below are cut and what a zip
-    makes, of the functions what they hold that may change, and those that open streams. The first and the last are
-    soft: a difference is worth a warning.
+    That of the source covers the content of records that are Python objects, that of the order the sizes of batches
+    below the loader's and the form of a zip, that of the functions the values that they hold and the functions that
+    open streams. A difference in the first or the last is a warning.
     """
 
     def parts(self) -> dict[str, str]:
@@ -81,11 +89,11 @@ class Fingerprint:
 
 
 _Known: TypeAlias = dict[int, tuple[Callable[..., Any], str, str]]
-"""Each function met, by its id, what identifies it, and what it holds: hundreds of parts mostly have the same ones."""
+"""By `id`: each function that was met, its identity, and that of its values. Hundreds of parts may share functions."""
 
 
 class _Seen(NamedTuple):
-    """How many elements of a mixture were seen."""
+    """The number of elements of a mixture that were seen."""
 
     mix: Mix
     elements: int
@@ -93,7 +101,7 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Texts:
-    """What goes into the three digests, and into their details."""
+    """The texts that are hashed to the three digests and their details."""
 
     source: list[str] = field(default_factory=list[str])
     order: list[str] = field(default_factory=list[str])
@@ -101,7 +109,7 @@ class _Texts:
     details: Mapping[str, list[str]] = field(default_factory=lambda: {"source": [], "order": [], "functions": []})
 
     def add(self, name: str, part: "_Texts") -> None:
-        """Add a part of a joint, with how many texts it has, so that no two joints have the same."""
+        """Add the texts of a part, and their number, so that different parts never have the same texts."""
         for own, others in ((self.source, part.source), (self.order, part.order), (self.functions, part.functions)):
             own.append(f"part {name} {len(others)}")
             own += others
@@ -112,12 +120,13 @@ class _Texts:
 
 
 def fingerprint(node: Node, epoch: int | None = None, position: int | None = None) -> Fingerprint:
-    """Return the dataset's fingerprint; the same in every process and on every machine.
+    """Return the dataset's fingerprint, which is the same in every process and on every machine.
 
     Args:
         node: the dataset.
-        epoch: the epoch that was reached; after the first everything counts.
-        position: how many elements of it were seen, counted below the outermost batch; None counts everything.
+        epoch: the epoch of a state; after the first epoch all of a mixture counts.
+        position: the number of elements of the epoch that were seen, counted below the outermost batch; None counts all
+            of a mixture.
     """
     texts = _texts(node, None if epoch or position is None else _seen(node, position), {}, _own_batch(node))
     details = {kind: _digest(parts) for kind, parts in texts.details.items() if parts}
@@ -125,12 +134,12 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
 
 
 def all_details(node: Node) -> Mapping[str, Sequence[str]]:
-    """Return what goes into the details of a node's fingerprint, where the size of every batch counts."""
+    """Return the texts of the details of a node's fingerprint, the sizes of all batches included."""
     return _texts(node, None, {}).details
 
 
 def _own_batch(node: Node) -> Batch | None:
-    """Return the batch that a loader of a dataset cuts, whose size and remainder are part of a state's shape."""
+    """Return the batch whose size a loader may change on resume; a state holds that size by itself."""
     if not is_indexable(node):
         batch = outermost_batch(node)
         return batch if isinstance(batch, Batch) else None
@@ -140,7 +149,7 @@ def _own_batch(node: Node) -> Batch | None:
 
 
 def seen_past(node: Node, epoch: int, position: int) -> object:
-    """Return what `fingerprint` depends on besides the node: equal values give equal fingerprints."""
+    """Return the part of (epoch, position) on which `fingerprint` depends; equal values have equal fingerprints."""
     seen = None if epoch else _seen(node, position)
     if seen is None or not isinstance(seen.mix.rule, WeightedMixture):
         return None
@@ -154,7 +163,7 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
     elif isinstance(base, Mix | StreamingMix | Chain | Zip):
         texts = _combine_texts(base, seen, known)
     else:
-        raise InternalError("a chain begins at a source or a joint")
+        raise InternalError("a chain begins at a source or a node with several parents")
     for step in steps:
         texts.order += _order_parts(step)
         texts.functions += _function_parts(step, known)
@@ -165,7 +174,7 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Batch | Non
 
 
 def _seen(node: Node, position: int) -> _Seen | None:
-    """Return how much of a mixture was seen, if its elements come one by one, at most in batches."""
+    """Return the elements seen of a mixture, or None if a step above it may change their number."""
     batches = 0
     while not isinstance(node, Mix):
         match node:
@@ -201,7 +210,7 @@ def _source_texts(node: SourceNode, known: _Known) -> _Texts:
 
 
 def _combine_texts(combine: Combine, seen: _Seen | None, known: _Known) -> _Texts:
-    """Return what tells a joint from others: how it joins, and each part that counts."""
+    """Return the texts of a node with several parents: its rule, and each part that counts."""
     functions: list[str] = []
     names = combine.names or tuple(map(str, range(len(combine.parts))))
     parts = list(zip(names, combine.parts, strict=True))
@@ -214,7 +223,7 @@ def _combine_texts(combine: Combine, seen: _Seen | None, known: _Known) -> _Text
         case Mix(seed=seed, rule=rule):
             how = f"mix {seed} {_rule_text(rule)}"
         case StreamingMix(stop=stop, seed=seed, measure=measure):
-            how = f"ordered mix {seed} {stop}"  # it goes on from any counts by whatever weights there are
+            how = f"ordered mix {seed} {stop}"  # it resumes from any counts with any weights
             functions = [] if measure is None else [f"measure {_function_text(measure, known)}"]
         case Chain(seed=seed):
             how = f"chain {seed}"
@@ -264,9 +273,9 @@ def _order_parts(step: Node) -> Iterator[str]:
         case Limit(count=count):
             yield f"limit {count}"
         case Cache():
-            pass  # elements are the same with it and without
+            pass  # a cache changes no element
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
-            raise InternalError("what a chain begins with is no step of it")
+            raise InternalError("the first node of a chain is no step")
         case _:
             assert_never(step)
 
@@ -276,18 +285,18 @@ def _array_text(array: NDArray[Any]) -> str:
 
 
 def _sampler_text(sampler: ScalarSampler) -> str:
-    """Return what identifies a sampler: its own `fingerprint()`, its repr if it is one of ours, or what it maps to."""
+    """Return the text of a sampler: its `fingerprint()`, its repr if it is ours, or some positions that it maps to."""
     if isinstance(sampler, FixedOrder):
         return f"FixedOrder {sampler.cycle} {_sampler_text(sampler.sampler)}"
     if isinstance(sampler, CheckedSampler):
         return _sampler_text(sampler.sampler)
-    if isinstance(sampler, Select):  # the repr of a long array leaves out its middle
+    if isinstance(sampler, Select):  # the repr of a long array is shortened
         return f"Select {_array_text(sampler.keys)}"
     return _own_text(sampler) or _probed_text(sampler, functools.partial(apply_block, sampler))
 
 
 def _rule_text(rule: MixtureRule) -> str:
-    """Return what identifies the rule of a mixture, as `_sampler_text` does for a sampler."""
+    """Return the text of a mixture's rule, as `_sampler_text` of a sampler."""
     return _own_text(rule) or _probed_text(rule, rule.block)
 
 
@@ -301,7 +310,7 @@ def _own_text(value: object) -> str:
 def _probed_text(
     value: ScalarSampler | MixtureRule, block: Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[Any, ...]]
 ) -> str:
-    """Return what a sampler or a rule maps some positions to."""
+    """Return the results of a sampler or a rule at up to 64 positions of two epochs."""
     probes = np.unique(np.linspace(0, max(len(value) - 1, 0), 64).astype(np.int64))[: len(value)]
     parts = [type(value).__qualname__, str(len(value))]
     for epoch in (0, 1):
@@ -327,20 +336,20 @@ def _function_parts(step: Node, known: _Known) -> Iterator[str]:
         case Reindex() | Unbatch() | Windows() | Group() | Pack() | WindowShuffle() | Limit() | Cache():
             pass
         case Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip():
-            raise InternalError("what a chain begins with is no step of it")
+            raise InternalError("the first node of a chain is no step")
         case _:
             assert_never(step)
 
 
 def note_held_values(node: Node) -> None:
-    """Have a dataset's functions keep, in its fingerprints, the values that they hold now."""
+    """Record the values that a dataset's functions hold now; later fingerprints use these, whatever they change."""
     for step in walk(node):
         for function in functions_of(step):
             held_values(function)
 
 
 def functions_of(node: Node) -> list[Callable[..., Any]]:
-    """Return the user's functions that a node calls."""
+    """Return the user's functions of a node."""
     match node:
         case Map(function=function) | FlatMap(function=function) | Filter(predicate=function) | Batch(merge=function):
             return [function]
@@ -357,12 +366,12 @@ def functions_of(node: Node) -> list[Callable[..., Any]]:
 
 
 def _function_text(function: Callable[..., Any], known: _Known) -> str:
-    """Return what identifies a function, but for what may change while it is used."""
+    """Return the identity of a function, without the values that may change while it is used."""
     return _known(function, known)[1]
 
 
 def _held_text(function: Callable[..., Any], known: _Known) -> str:
-    """Return what identifies the values that a function holds and that may change while it is used; "" for none."""
+    """Return the identity of the values of a function that may change while it is used; "" for none."""
     return _known(function, known)[2]
 
 

@@ -1,4 +1,4 @@
-"""What a `flat_map` step makes of an element: the list that its function returns, checked against the known counts."""
+"""The lists that the function of a `flat_map` step returns, checked against the known counts."""
 
 from penstock._graph._apply import Context, ElementAt, Location, Locations, apply_into, apply_one
 from penstock._graph._nodes import Element, FlatMap, Map
@@ -8,10 +8,10 @@ from penstock.errors import GraphError
 def flat_elements(
     step: FlatMap, element: Element, location: Location, context: Context, element_at: ElementAt
 ) -> list[Element]:
-    """Return the elements that the step makes of one of its parent's.
+    """Return the elements that the step makes of one element of its parent.
 
     Raises:
-        GraphError: if the function returned no list.
+        GraphError: the function didn't return a list.
     """
     return _as_list(step, apply_one(_as_map(step), element, location, context, element_at))
 
@@ -24,7 +24,7 @@ def flat_into(
     context: Context,
     element_at: ElementAt,
 ) -> None:
-    """Add `flat_elements` of every element of a block to an empty list; if one raises, of those before it."""
+    """Add `flat_elements` of every element of a block to an empty list; after an error the list has those before it."""
     made: list[Element] = []
     try:
         apply_into(made, _as_map(step), elements, locations, context, element_at)
@@ -33,19 +33,19 @@ def flat_into(
 
 
 def check_made(step: FlatMap, parent: int, found: int) -> None:
-    """Raise if the step made another number of elements, of the parent's at a position, than its counts say."""
+    """Raise a GraphError if the step made another number of elements than its counts say for the parent's position."""
     if step.counts is None:
         return
     expected = int(step.counts.counts[parent])
     if found != expected:
         raise GraphError(
             f"step {step.name!r} made {found} elements of the one at position {parent}, where counts= says {expected}. "
-            "Give the counts that the function makes, or leave them out and read in order."
+            "Give the counts that the function makes, or leave counts= out and read in order."
         )
 
 
 def _as_map(step: FlatMap) -> Map:
-    """Return the step as a map to lists, which has the same errors, notes and further attempts."""
+    """Return the step as a map to lists, which has the same errors, notes and retries."""
     return Map(step.parent, step.function, step.name, seed=0)
 
 

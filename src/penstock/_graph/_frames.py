@@ -1,7 +1,7 @@
-"""Windows: runs of consecutive frames cut out of episodes, elements whose arrays have a leading axis of frames.
+"""Windows: spans of consecutive frames of episodes, which are elements whose arrays have a leading axis of frames.
 
-Where a source can read a span of frames, only these are read; else the whole episode is evaluated and cut. A window
-shorter than the others is padded by repeating its last frame.
+If a source can read a span of frames, only the window's frames are read; otherwise the whole episode is evaluated and
+cut. A window that runs past the end of its episode is padded with the last frame.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from penstock.sources._reading import read_spans
 
 
 class Span(NamedTuple):
-    """Where a window is: frames [start, stop) of an episode."""
+    """Frames [start, stop) of an episode."""
 
     episode: int
     start: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 def reads_spans(step: Windows) -> Read | None:
-    """Return the source's node if the windows are frames of its records and it can read just these."""
+    """Return the source's node if the windows are cut from its records and it can read spans of frames; else None."""
     node: Node = step.parent
     while isinstance(node, Reindex):
         node = node.parent
@@ -36,7 +36,7 @@ def reads_spans(step: Windows) -> Read | None:
 
 
 def read_windows(step: Windows, read: Read, epochs: Integers, positions: Integers) -> list[Element]:
-    """Return a block of windows from a source that `reads_spans`."""
+    """Return a block of windows of a source that `reads_spans` returned."""
     keys, starts, stops = step.table.locate(positions)
     node, episodes = step.parent, keys
     while isinstance(node, Reindex):
@@ -48,7 +48,7 @@ def read_windows(step: Windows, read: Read, epochs: Integers, positions: Integer
 
 
 def cut_window(step: Windows, episode: Element, span: Span) -> Element:
-    """Return a window of an episode that was evaluated as a whole; its arrays are copies."""
+    """Return a window cut out of an episode; its arrays are copies."""
     leaves, structure = flatten(episode)
     frames = int(step.table.lengths[span.episode])
     cut = list(leaves)
@@ -56,13 +56,13 @@ def cut_window(step: Windows, episode: Element, span: Span) -> Element:
         array = _frames_of(leaf)
         if array is not None:
             _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
-            # A view would keep the episode in memory, and share frames with the windows that overlap.
+            # A view would keep the whole episode in memory, and share frames with overlapping windows.
             cut[index] = array[span.start : span.stop].copy()
     return _finished(step, unflatten(structure, cut), span)
 
 
 def _finished(step: Windows, window: Element, span: Span) -> Element:
-    """Return the frames of a window checked, padded to the table's length, and masked as the step says."""
+    """Return a window with its frames checked, padded to the table's length, and with the step's mask."""
     frames, total = span.stop - span.start, step.table.length
     leaves, structure = flatten(window)
     padded = list(leaves)
@@ -76,7 +76,7 @@ def _finished(step: Windows, window: Element, span: Span) -> Element:
 
 
 def _frames_of(leaf: object) -> NDArray[Any] | None:
-    """Return a leaf as an array of frames, or None for what belongs to the episode as a whole: numbers, text, None."""
+    """Return a leaf as an array of frames, or None for a leaf of the whole episode: a number, text, None."""
     if is_array(leaf):
         return leaf
     has_frames = hasattr(type(leaf), "__array__") and not isinstance(leaf, np.generic)
@@ -87,6 +87,6 @@ def _check_frames(array: NDArray[Any], expected: int, path: str, episode: int) -
     if not array.ndim or len(array) != expected:
         raise GraphError(
             f"windows() cuts every array along its first axis, the frames; {subject(path)} at position {episode} has "
-            f"shape {array.shape}, where {expected} frames were expected. Give the lengths that the episodes have, and "
-            "keep what is no frames out of arrays, or add it in a map above."
+            f"shape {array.shape}, where {expected} frames were expected. Give the episodes' lengths, and add arrays "
+            "that don't hold frames in a map above windows()."
         )

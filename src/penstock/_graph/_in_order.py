@@ -1,8 +1,8 @@
-"""What an ordered dataset means: plain Python generators, one element at a time. The definition.
+"""The definition of a dataset that is read in order: plain Python generators, one element at a time.
 
-Whatever reads in order faster must equal this, byte for byte, and so must what follows any resume. A rank of several
-has every `count`-th position of each leaf, from which everything above follows; of the batch that the ranks share it
-makes its part of the rows.
+The stages of `_streaming` are the fast way to the same elements, byte for byte, after any resume too. One of several
+ranks reads every `ranks`-th position of each block input and stream; all steps above follow from that. Of the batch
+that the ranks share, it makes its part of the rows.
 """
 
 import itertools
@@ -54,21 +54,21 @@ LocatedElement = tuple[Element, Location]
 
 
 def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
-    """Yield the elements of `epoch` in order, from the one at `position` on: the meaning of an ordered dataset."""
+    """Yield the elements of `epoch` in order, from the one at `position` on: the definition."""
     for index, (element, _) in enumerate(in_order(node, epoch, context)):
         if index >= position:
             yield element
 
 
 def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[LocatedElement]:
-    """Yield each element with its place, of which only the seed position and key mean something after a fold."""
+    """Yield each element with its location; above a fold only the location's seed position and key have a meaning."""
     shared = outermost_batch(node) if ranks > 1 and not is_indexable(node) else None
     return _in_order(node, epoch, context, _Share(rank, ranks, shared))
 
 
 @frozen
 class _Share:
-    """What one rank reads."""
+    """One rank's share of an epoch."""
 
     rank: int
     ranks: int
@@ -76,7 +76,7 @@ class _Share:
     """The batch of which each rank makes its part."""
 
     def is_above(self, node: Node) -> bool:
-        """Return whether a node is that batch or a step above it, which has this rank's rows alone."""
+        """Return whether a node is that batch or a step above it, which reads this rank's rows only."""
         return self.batch is not None and outermost_batch(node) is self.batch
 
 
@@ -123,7 +123,7 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
         case Stream():
             return _streamed(node, epoch, share.rank, share.ranks)
         case Read() | Reindex() | Windows() | Group() | Mix():
-            raise InternalError("a source and its reorderings are indexable")
+            raise InternalError("a source and its samplers are indexable")
         case Pack():
             return packed(node, below(node.parent))
         case Bucket():
@@ -131,7 +131,7 @@ def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterat
 
 
 def within(location: Location, name: str) -> Location:
-    """Return the place as it is seen from above a mixture: below the part `name`."""
+    """Return the location as a step above a mixture has it: within the part `name`."""
     component = f"{name}/{location.component}" if location.component else name
     return replace(location, component=component, salt=salt_of(component))
 
@@ -143,7 +143,7 @@ def _flat(step: FlatMap, below: Iterator[LocatedElement], context: Context) -> I
 
 
 def _batches(step: Batch, below: Iterator[LocatedElement], size: int) -> Iterator[LocatedElement]:
-    """Yield what comes, merged `size` at a time, with the place of each batch's first row."""
+    """Yield batches of `size` elements, each with the location of its first row."""
     while rows := list(itertools.islice(below, size)):
         if len(rows) == size or step.remainder != "drop":
             yield merge_rows(step, [element for element, _ in rows], size), rows[0][1]
@@ -161,7 +161,7 @@ def _windows(step: WindowShuffle, below: Iterator[LocatedElement]) -> Iterator[L
 
 
 def _mixed(step: StreamingMix, parts: list[Iterator[LocatedElement]]) -> Iterator[LocatedElement]:
-    """Yield the next element of the part whose taken measure over weight is least, the first among equals."""
+    """Yield the next element of the part with the least taken measure over weight; of equal parts, the first."""
     ended = [False] * len(parts)
     taken = [0] * len(parts)
     count = 0

@@ -1,10 +1,10 @@
-"""Keys of `jax.random` made of seeds: all 64 bits of each, on the host, whatever JAX's configuration.
+"""Keys of `jax.random` from 64-bit seeds, on the host, independent of JAX's configuration.
 
-`jax.random.key(seed)` would drop the upper half unless 64-bit numbers are enabled, and among millions of elements some
-would share a key; and it follows the default algorithm, which a user may have changed. So the words are handed over as
-they are, to the algorithm that takes two of them.
+`jax.random.key(seed)` drops the upper half of the seed unless 64-bit numbers are enabled, so among millions of elements
+some would share a key; and it uses the default algorithm, which the user may have changed. So the two 32-bit words are
+passed as key data of "threefry2x32".
 
-JAX is imported by name, by whoever makes the first key: what only describes a dataset doesn't load it.
+JAX is imported when the first key is made: describing a dataset doesn't load it.
 """
 
 import functools
@@ -43,19 +43,19 @@ def key_of(seed: int) -> object:
 
 @functools.cache
 def _host() -> object:
-    """Return the device of the host: a key that lies there keeps what is computed from it there."""
+    """Return the host's device: a key on it keeps the arrays that are computed from it on the host."""
     jax = importlib.import_module("jax")
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
         raise UsageError(
-            f'rng="jax" computes on the host, and {_VARIABLE} leaves that out ({error}). Add it, as in "cuda,cpu".'
+            f'rng="jax" computes on the host, and {_VARIABLE} leaves it out ({error}). Add it, as in "cuda,cpu".'
         ) from error
 
 
 def leave_accelerators() -> None:
-    """Have JAX see the host alone in this process, a worker: an accelerator that it opened would lose most memory."""
+    """Restrict JAX to the host in a worker process: opening an accelerator would take most of its memory."""
     os.environ[_VARIABLE] = "cpu"
-    config: Any = getattr(sys.modules.get("jax"), "config", None)  # it has read the variable already
+    config: Any = getattr(sys.modules.get("jax"), "config", None)  # a loaded JAX has read the variable already
     if config is not None:
         config.update("jax_platforms", "cpu")

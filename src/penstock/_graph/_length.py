@@ -1,4 +1,4 @@
-"""How many elements a node has, and whether they can be addressed by position."""
+"""Lengths of nodes: the number of elements, and whether they have positions or an end."""
 
 from typing import NamedTuple, assert_never
 
@@ -29,7 +29,7 @@ from penstock.sampling import Repeat, WeightedMixture
 
 
 def length(node: Node) -> int | None:
-    """Return the number of elements in an epoch, or None where only evaluating tells: the dataset is *ordered*."""
+    """Return the number of elements in an epoch, or None if it is unknown: the dataset is read in order."""
     match node:
         case Read(length=count):
             return count
@@ -54,7 +54,7 @@ def length(node: Node) -> int | None:
         case Cache(parent=parent):
             return length(parent)
         case Mix(rule=rule):
-            return len(rule)  # its parts are indexable; there may be hundreds, so they are not asked every time
+            return len(rule)  # no need to visit its parts, which are indexable and may be hundreds
         case Zip(parts=parts):
             lengths = [length(part) for part in parts]
             known_lengths = [count for count in lengths if count is not None]
@@ -68,7 +68,7 @@ def length(node: Node) -> int | None:
 
 
 def is_indexable(node: Node) -> bool:
-    """Return whether any element can be computed on its own, from its position alone."""
+    """Return whether each element can be computed by itself, from its position."""
     return length(node) is not None
 
 
@@ -114,14 +114,14 @@ def is_endless(node: Node) -> bool:
 def _never_ends(
     parts: tuple[Node, ...], schedule: tuple[tuple[int, tuple[int, ...]], ...], *, ends_with_first: bool
 ) -> bool:
-    """Return whether every stretch of a mixture has, of the parts that it takes, one without end; or only such."""
+    """Return whether a mixture is endless: in each segment a part with a weight is, or all if the first end counts."""
     endless = [is_endless(part) for part in parts]
     enough = all if ends_with_first else any
     return all(enough(each for each, weight in zip(endless, weights, strict=True) if weight) for _, weights in schedule)
 
 
 class RowsPerBatch(NamedTuple):
-    """Batches whose row counts follow from the position alone."""
+    """Batches whose numbers of rows follow from their positions."""
 
     size: int
     """Rows of each batch; only the last may have fewer."""
@@ -130,7 +130,7 @@ class RowsPerBatch(NamedTuple):
 
 
 def rows_per_batch(node: Node) -> RowsPerBatch | None:
-    """Return how rows are spread over the batches of a node, or None where only evaluating tells."""
+    """Return the numbers of rows of a node's batches, or None if they are unknown."""
     match node:
         case Batch(parent=parent, size=size, remainder=remainder):
             rows = length(parent)
@@ -145,7 +145,7 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
         case Reindex(parent=parent, sampler=sampler):
             known = rows_per_batch(parent)
             if known is None or known.total % known.size:
-                return None  # the short batch may now be anywhere
+                return None  # the sampler may move the short batch anywhere
             return RowsPerBatch(known.size, len(sampler) * known.size)
         case (
             Read() | Stream() | Mix() | StreamingMix() | Chain() | Zip() | Filter() | Unbatch() | FlatMap() | Windows()

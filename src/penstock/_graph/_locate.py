@@ -1,6 +1,6 @@
-"""Which record an element is made of: the source it is in, the part of a mixture that this belongs to, and its key.
+"""The record that an element is made of: its source, its key, and the part of a mixture that it belongs to.
 
-A batch has its first row's record, a group its first member's, and a tuple of zipped elements that of its first part.
+A batch has the record of its first row, a group that of its first member, and a zipped element that of its first part.
 """
 
 from typing import NamedTuple, assert_never
@@ -45,7 +45,7 @@ class Located(NamedTuple):
 
     source: Read
     component: str
-    """The names of the parts on the way to it, as "web/en"; empty where nothing is mixed."""
+    """The names of the mixture parts above the source, joined as in "web/en"; empty without a mixture."""
     key: int
 
 
@@ -55,7 +55,7 @@ class Share(NamedTuple):
     source: Read
     component: str
     rows: Integers | None
-    """Which elements of the block these are; None for all of them."""
+    """The numbers of these elements within the block; None for all of it."""
     keys: Integers
 
 
@@ -64,19 +64,19 @@ class PartBlock(NamedTuple):
 
     number: int
     rows: Integers | None
-    """Which elements of the block these are, ascending; None for all of them."""
+    """The numbers of these elements within the block, ascending; None for all of it."""
     epochs: Integers
     positions: Integers
 
 
 def locate(node: Node, epoch: int, position: int) -> Located:
-    """Return which record one element of an indexable node is made of."""
+    """Return the record that one element of an indexable node is made of."""
     share = locate_block(node, np.array([epoch], np.int64), np.array([position], np.int64))[0]
     return Located(share.source, share.component, int(share.keys[0]))
 
 
 def locate_block(node: Node, epochs: Integers, positions: Integers) -> list[Share]:
-    """Return which records a block of elements is made of, source by source."""
+    """Return the records that a block of elements is made of, source by source."""
     while not isinstance(node, Read | Mix):
         node, epochs, positions = first_below(node, epochs, positions)
     if isinstance(node, Read):
@@ -97,7 +97,7 @@ def _composed(outer: Integers | None, inner: Integers | None) -> Integers | None
 
 
 def keys_of(shares: list[Share], count: int) -> Integers:
-    """Return the keys of a block of `count` elements that `locate_block` has found."""
+    """Return the keys of a block of `count` elements from the result of `locate_block`."""
     if len(shares) == 1 and shares[0].rows is None:
         return shares[0].keys
     keys = np.empty(count, np.int64)
@@ -107,7 +107,7 @@ def keys_of(shares: list[Share], count: int) -> Integers:
 
 
 def components_of(shares: list[Share], count: int) -> list[str]:
-    """Return the components of a block of `count` elements that `locate_block` has found."""
+    """Return the components of a block of `count` elements from the result of `locate_block`."""
     if len(shares) == 1 and shares[0].rows is None:
         return [shares[0].component] * count
     components = [""] * count
@@ -118,19 +118,19 @@ def components_of(shares: list[Share], count: int) -> list[str]:
 
 
 def key_block(node: Node, epochs: Integers, positions: Integers) -> Integers:
-    """Return the keys of a block's records, each in its own source."""
+    """Return the keys of a block's records, each within its own source."""
     return keys_of(locate_block(node, epochs, positions), len(positions))
 
 
 def split_by_part(rule: MixtureRule, epochs: Integers, positions: Integers) -> list[PartBlock]:
-    """Return a mixture's block as one block for each part that occurs in it."""
+    """Divide a mixture's block into one block for each part that occurs in it."""
     components, epochs, positions = rule.block(epochs, positions)
     if not len(components):
         return []
     first, last = int(components.min()), int(components.max())
     if first == last:
         return [PartBlock(first, None, epochs, positions)]
-    # Sorting numbers of 16 bits takes a fraction of the time.
+    # NumPy sorts 16-bit integers in a fraction of the time.
     order = np.argsort(components.astype(np.uint16) if last < _MAX_SHORT else components, kind="stable")
     components, epochs, positions = components[order], epochs[order], positions[order]
     bounds = [0, *(np.flatnonzero(components[1:] != components[:-1]) + 1).tolist(), len(order)]
@@ -142,7 +142,7 @@ def split_by_part(rule: MixtureRule, epochs: Integers, positions: Integers) -> l
 
 
 def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
-    """Return the node below, and the coordinates there of what the elements of a block are made of first of all."""
+    """Return the first parent, and the coordinates there of the first element that each element is made of."""
     match node:
         case Reindex(parent=parent, sampler=sampler):
             return parent, *apply_block(sampler, epochs, positions)
@@ -161,17 +161,17 @@ def first_below(node: Node, epochs: Integers, positions: Integers) -> tuple[Node
         case Zip(parts=parts):
             return parts[0], epochs, positions
         case Read() | Mix():
-            raise InternalError("a source has nothing below it, and a mixture several parts")
+            raise InternalError("a source has no parent, and a mixture has several")
         case (
             Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
         ):
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
 
 def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[Node, Integers, Integers]:
-    """Return what single rows of batches are made of: the elements below the batch."""
+    """Return the node below the batch of an `unbatch`, and the coordinates there of single rows."""
     batches, rows = divide_rows(step, positions)
     node = step.parent
     while not isinstance(node, Batch):
@@ -183,7 +183,7 @@ def _row_below(step: Unbatch, epochs: Integers, positions: Integers) -> tuple[No
 
 
 def source_of(node: Node, component: str) -> SourceNode | None:
-    """Return the source that a component's path leads to, or None if it leads to none."""
+    """Return the source node of a component such as "web/en", or None if there is none."""
     base = root(node)
     if isinstance(base, Read | Stream):
         return None if component else base

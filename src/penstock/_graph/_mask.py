@@ -1,4 +1,4 @@
-"""A mask says which part of an element is data rather than padding: a bool leaf beside the others."""
+"""Masks: bool leaves that are true where an element has data and not padding."""
 
 from typing import Any, TypeGuard
 
@@ -9,17 +9,17 @@ from penstock.errors import GraphError
 
 
 def add_mask(element: Element, name: str, data: int, total: int, what: str) -> Element:
-    """Return the element with a leaf `name` of shape (total,): true for the first `data`.
+    """Return the element with a bool leaf `name` of shape (total,) that is true for the first `data`.
 
     Args:
         element: a dict.
-        name: of a leaf that it has not.
-        data: how many rows or frames are data.
-        total: how many there are.
-        what: what a message calls the element, such as "batch".
+        name: the key of the new leaf.
+        data: the number of rows or frames of data.
+        total: the number of rows or frames with padding.
+        what: the noun for the element in messages, such as "batch".
 
     Raises:
-        GraphError: if it is no dict, or has that leaf.
+        GraphError: the element is not a dict, or already has that key.
     """
     if not _is_dict(element) or name in element:
         found = f"a dict that has {name!r} already" if _is_dict(element) else f"a {type(element).__name__}"
@@ -28,7 +28,7 @@ def add_mask(element: Element, name: str, data: int, total: int, what: str) -> E
 
 
 def with_mask(step: Batch, batch: Element, data_rows: int, rows: int) -> Element:
-    """Return the batch with the step's mask leaf: true for the first `data_rows` of its rows."""
+    """Return the batch with the step's mask, if it has one: true for the first `data_rows` rows."""
     return batch if step.mask is None else add_mask(batch, step.mask, data_rows, rows, "batch")
 
 

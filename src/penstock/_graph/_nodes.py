@@ -1,10 +1,13 @@
-"""The closed set of steps that a dataset is made of: frozen nodes, each holding its parent or parents.
+"""The nodes of a dataset's graph: frozen dataclasses, each of which holds its parent or parents.
 
-The set is closed so that every reading of the graph (evaluate, describe, fingerprint, lower …) can list all cases and
-let the type checker find the missing ones. What is open are the values that nodes hold: a source, a sampler, a
-function, a merge function, a rule.
+A node describes one step and computes nothing. Several functions read the graph: they evaluate it, describe it, take
+its fingerprint, rewrite it. Each is a `match` over the kinds of nodes in a file of its own, so the set of kinds is
+closed, and the type checker finds the function that lacks a case. Nodes as classes with methods were rejected: one
+reading would be spread over twenty classes. Users extend datasets by the values that nodes hold: a source, a sampler,
+a function, a merge function, a mixture's rule.
 
-Coordinates: a node is evaluated at (epoch, position), position in [0, length of the node).
+A node is evaluated at coordinates (epoch, position); the position is in [0, length of the node). A node without a
+length is read in order (`_streaming`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +20,7 @@ from penstock.batching._packing import Packing
 from penstock.sampling import MixtureRule, Ragged, ScalarSampler, WindowTable
 
 Element: TypeAlias = Any
-"""A nested dict, list or tuple of leaves; user code enters here, so the type is open."""
+"""A nested dict, list or tuple of leaves. User code makes elements, so the type is open."""
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 RandomForm: TypeAlias = Literal["none", "generator", "seed", "key", "globals", "origin"]
@@ -26,11 +29,14 @@ Merge: TypeAlias = Callable[[list[Any]], Any]
 
 @frozen
 class Substitute:
-    """On an error, take the element of another position instead, chosen by hash: lengths, batches and ranks stay.
+    """The value of `on_error=` that replaces a failing element by the element of another position, chosen by a hash.
+
+    The dataset keeps its length, and no other row of any batch changes.
 
     Args:
-        attempts: how many other positions are tried, one after the other, before the last error is raised; at least 1.
-        budget: how many elements a loader may replace before the error is raised after all; None is no bound.
+        attempts: the number of other positions that are tried, one after the other, before the last error is raised;
+            at least 1.
+        budget: the number of elements that a loader may replace before it raises the error; None is no bound.
 
     Example:
         >>> import penstock as ps
@@ -52,9 +58,10 @@ OnError: TypeAlias = Literal["raise", "skip"] | Substitute
 
 @frozen
 class Read:
-    """The element at position i is record i of the source; `length` is what the source had when it was described.
+    """The records of a source; the element at position i is record i.
 
-    So is `content`: what a sample of its records contained, where its fingerprint doesn't cover them.
+    `length` and `content` are of the moment when the dataset was described: the number of records, and a digest of a
+    sample of them where the source's fingerprint doesn't cover their content.
     """
 
     source: Any
@@ -69,21 +76,21 @@ class Read:
 
 
 def _same_source(one: object, other: object) -> bool:
-    """Return whether two sources are one or equal. Those that can't tell, as lists of arrays, are not equal."""
+    """Return whether two sources are identical or equal; those that can't be compared (lists of arrays) are not."""
     if one is other:
         return True
     try:
         return bool(one == other)
-    except (ValueError, TypeError, RuntimeError):  # what NumPy and torch say of a truth value with many elements
+    except (ValueError, TypeError, RuntimeError):  # NumPy and torch refuse the truth value of an array
         return False
 
 
 @frozen
 class Reindex:
-    """The parent's elements in another order, given by a pure function of epoch and position.
+    """The parent's elements in another order; the sampler is a pure function of epoch and position.
 
-    `verb` is how the user wrote it, for messages; empty for a node that another verb brought along. `name` is that of
-    the random stream which orders it, if any.
+    `verb` is the user's call, for messages; it is empty for a node that another verb added. `name` names the random
+    stream of the order, if there is one.
     """
 
     parent: "Node"
@@ -94,7 +101,10 @@ class Reindex:
 
 @frozen
 class Map:
-    """A function of each element. `form` says what else it gets; `seed` derives from the dataset's seed and `name`."""
+    """A function of each element.
+
+    `form` selects the function's second argument. `seed` derives from the dataset's seed and `name`.
+    """
 
     parent: "Node"
     function: Callable[..., Element]
@@ -106,7 +116,7 @@ class Map:
 
 @frozen
 class Filter:
-    """The elements for which the predicate is true, in order. Makes the dataset ordered: no length, no indexing."""
+    """The elements for which the predicate is true. The result has no length and is read in order."""
 
     parent: "Node"
     predicate: Callable[[Element], object]
@@ -117,7 +127,7 @@ class Filter:
 class Batch:
     """Consecutive elements merged into one; `size` is the global batch, over all ranks.
 
-    `mask` names a bool leaf, present in every batch: which rows are data rather than padding.
+    `mask` names a bool leaf of every batch that is true for rows of data and false for padding.
     """
 
     parent: "Node"
@@ -136,7 +146,7 @@ class Unbatch:
 
 @frozen
 class FlatMap:
-    """The elements of the list that a function makes of each element; indexable where their counts are known."""
+    """The elements of the list that a function makes of each element; indexable if the counts are known."""
 
     parent: "Node"
     function: Callable[[Element], Sequence[Element]]
@@ -146,10 +156,10 @@ class FlatMap:
 
 @frozen
 class Windows:
-    """Runs of consecutive frames of each element, whose leaves have a leading axis of frames; a table says which.
+    """Spans of consecutive frames of each element, an episode; its leaves have a leading axis of frames.
 
-    A window that runs past its episode's end is padded by repeating its last frame; `mask` names a bool leaf of shape
-    (frames,) that is true for frames of data.
+    The table maps a position to an episode and a span. A window that runs past the end of its episode is padded with
+    the episode's last frame; `mask` names a bool leaf of shape (frames,) that is true for frames of data.
     """
 
     parent: "Node"
@@ -159,7 +169,7 @@ class Windows:
 
 @frozen
 class Group:
-    """Each element is made of several of the parent's; which ones was planned before: a planned `pack` or `bucket`."""
+    """Elements that are made of several of the parent's each, as planned from known lengths (`pack`, `bucket`)."""
 
     parent: "Node"
     grouping: Grouping
@@ -168,9 +178,9 @@ class Group:
 
 @frozen
 class Mix:
-    """Elements of several parents by a closed-form rule: a mixture, or a concatenation.
+    """Elements of several indexable parents: a mixture, a concatenation, or taking turns.
 
-    `seed` is that of the steps above.
+    The rule maps a position to a part and a position in it. The random steps above derive from `seed`.
     """
 
     parts: "tuple[Node, ...]"
@@ -182,10 +192,11 @@ class Mix:
 
 @frozen
 class StreamingMix:
-    """Elements of several parents, the next always from the one that is furthest behind its share.
+    """Elements of several parents, read in order; the next element is from the part that is furthest behind its share.
 
-    `schedule` gives, from counts of elements on, a weight for each part; `measure` is how much an element counts, None
-    for 1. With stop "first" the first part that ends ends the mixture, with "all" the last one does.
+    `schedule` has the weights of all parts from each count of elements on. `measure` returns the amount by which an
+    element counts towards its part's share; None counts 1. With stop "first" the mixture ends with the first part that
+    ends, with "all" with the last.
     """
 
     parts: "tuple[Node, ...]"
@@ -199,7 +210,7 @@ class StreamingMix:
 
 @frozen
 class Chain:
-    """The elements of several parents one after the other, where only reading tells how many they are."""
+    """The elements of several parents one after the other, if a part is read in order."""
 
     parts: "tuple[Node, ...]"
     names: tuple[str, ...]
@@ -208,9 +219,9 @@ class Chain:
 
 @frozen
 class Zip:
-    """Tuples of elements of several parents, or dicts if the parts were named.
+    """Tuples of one element of each parent, or dicts if the parts have names.
 
-    Unequal lengths end with the shortest, or are an error.
+    Unequal lengths are an error, or the dataset ends with the shortest part.
     """
 
     parts: "tuple[Node, ...]"
@@ -222,7 +233,7 @@ class Zip:
 
 @frozen
 class Pack:
-    """Documents packed into sequences of a fixed length, as they come."""
+    """Documents packed into sequences of a fixed length, in the order in which they are read."""
 
     parent: "Node"
     packing: Packing
@@ -230,7 +241,7 @@ class Pack:
 
 @frozen
 class Bucket:
-    """Elements of about one size merged into batches, as they come."""
+    """Elements of about one size merged into batches, in the order in which they are read."""
 
     parent: "Node"
     bucketing: Bucketing
@@ -238,7 +249,7 @@ class Bucket:
 
 @frozen
 class UserFold:
-    """The elements that an object of the user's makes of the parent's, taken in order; `make` returns a new object."""
+    """The elements that the user's object returns when it is given the parent's in order; `make` makes a new object."""
 
     parent: "Node"
     make: Callable[[], Any]
@@ -257,7 +268,7 @@ class WindowShuffle:
 
 @frozen
 class Limit:
-    """The first `count` elements, of every rank, where the parent is read in order."""
+    """The first `count` elements of every rank, if the parent is read in order."""
 
     parent: "Node"
     count: int
@@ -265,7 +276,7 @@ class Limit:
 
 @frozen
 class Stream:
-    """Elements as an iterable gives them; `times` passes over it, None without end."""
+    """The elements of an iterable, over `times` passes; None repeats it without end."""
 
     iterable: Any
     seed: int
@@ -274,7 +285,7 @@ class Stream:
 
 @frozen
 class Cache:
-    """The parent's elements, kept by a store once they were computed."""
+    """The parent's elements; a store keeps each once it was computed."""
 
     parent: "Node"
     store: Any
@@ -304,21 +315,23 @@ Node: TypeAlias = SourceNode | Combine | Step
 
 @frozen
 class Origin:
-    """Where an element comes from; what `map_with_origin` hands to its function, and `Loader.origin` answers.
+    """The record, position and seed of an element: the argument of `map_with_origin`, the result of `Loader.origin`.
 
     Attributes:
-        epoch: which pass over the data, from 0.
-        position: the element's place in the global order of that pass, the same for every rank and worker. A batch
-            has its first row's.
-        key: the address of its record in the source; a batch has its first row's.
-        seed: a 64-bit seed of this element's own, for this step.
-        ordinal: which row of a batch that was taken apart again, or of what `flat_map` made; 0 elsewhere. Where such
-            steps are nested, one number below 2**63 for all of their rows.
-        component: the part of a mixture that it comes from, and parts of parts, as "web/en"; empty elsewhere.
-        index: the element's number over all epochs: `epoch` times the length of the dataset whose positions `position`
-            counts, plus `position`. Elements that differ only in `ordinal` share it, and so do elements of different
-            parts that are mixed in order. Above a stream whose passes end it is None, since only reading tells how many
-            elements the earlier epochs had; a stream that repeats without end has one epoch, and counts on.
+        epoch: the pass over the data, from 0.
+        position: the element's index in the global order of that pass, the same for every rank and worker. A batch
+            has the position of its first row.
+        key: the index of the element's record in the source. A batch has the key of its first row.
+        seed: a 64-bit seed that this element alone has in this step.
+        ordinal: the number of a row that `unbatch` took out of a batch, or of an element that `flat_map` made; else 0.
+            If such steps are nested, one number below 2**63 stands for all of their rows.
+        component: the part of a mixture that the element comes from; parts of parts are joined, as in "web/en". Empty
+            without a mixture.
+        index: the element's number over all epochs: `epoch` times the length of the dataset in which `position`
+            counts, plus `position`. Elements that differ in `ordinal` alone have the same index, and so may elements of
+            different parts of a mixture that is read in order. It is None above a stream whose passes end, since the
+            number of elements in earlier epochs is unknown; a stream that repeats without end has one epoch, in which
+            the count continues.
 
     Example:
         >>> import penstock as ps
@@ -345,7 +358,7 @@ def parents_of(node: Node) -> "tuple[Node, ...]":
 
 
 def chain(node: Node) -> list[Node]:
-    """Return the node and all below it down to a source or to where parts join, from there upwards."""
+    """Return the steps from the nearest node with no parent or several up to a node, both included."""
     steps = [node]
     while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent
@@ -354,14 +367,14 @@ def chain(node: Node) -> list[Node]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield all nodes below a node and itself last, in the order of the parts."""
+    """Yield all nodes below a node, in the order of the parts, and the node itself last."""
     for parent in parents_of(node):
         yield from walk(parent)
     yield node
 
 
 def root(node: Node) -> SourceNode | Combine:
-    """Return the source, or the joint of parts, that a chain of steps stands on; its seed is that of the steps."""
+    """Return the node at the bottom of a chain of steps: a source, or a node with several parents."""
     while not isinstance(node, Read | Stream | Mix | StreamingMix | Chain | Zip):
         node = node.parent
     return node

@@ -1,14 +1,14 @@
-"""The batch of a dataset of which each rank makes its own part, where the dataset is read in order."""
+"""The batch that all ranks share in a dataset that is read in order: each rank makes its part of the rows."""
 
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import Batch, Bucket, Filter, FlatMap, Limit, Map, Node, Unbatch, WindowShuffle
 
 
 def outermost_batch(node: Node) -> Batch | Bucket | None:
-    """Return the batch that ranks share, if there is one: not below a step that takes batches by their positions.
+    """Return the batch that ranks share, or None if there is no batch or a step above it needs whole batches.
 
-    Where rows of batches have positions of their own, they are elements like others, and the batch is not shared.
-    Packed sequences are no part of the batches that they are made of, either.
+    If the rows of batches have positions (`unbatch` of an indexable batch), ranks share these rows, and no batch. A
+    `pack` above a batch makes sequences of several batches, so there ranks share no batch, either.
     """
     while not isinstance(node, Batch | Bucket):
         if not isinstance(node, Map | Filter | FlatMap | Unbatch | WindowShuffle | Limit):

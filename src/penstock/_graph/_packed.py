@@ -1,4 +1,4 @@
-"""What packing means where documents come in order: plain Python, one document at a time. The definition."""
+"""The definition of `pack` where documents are read in order: plain Python, one document at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -25,12 +25,12 @@ class _Piece:
     location: Location
     offset: int
     lengths: tuple[int, ...]
-    """One, or one for each feature."""
+    """One length for all features, or one for each."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Sequence:
-    """A sequence that may still get documents."""
+    """An open sequence."""
 
     room: tuple[int, ...]
     pieces: list[_Piece] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Sequence:
 
 
 def packed(step: Pack, below: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
-    """Yield the sequences that documents make, each with the place of its first piece."""
+    """Yield packed sequences, each with the location of its first piece."""
     packing = step.packing
     rooms = tuple(room for _, room in packing.features)
     form: Form | None = None
@@ -66,7 +66,7 @@ def packed(step: Pack, below: Iterator[LocatedElement]) -> Iterator[LocatedEleme
 
 
 def _pieces(packing: Packing, document: Element, location: Location, lengths: tuple[int, ...]) -> Iterator[_Piece]:
-    """Yield what a document is packed as: for "best_fit" pieces that fit into a sequence, for "split" all of it."""
+    """Yield the pieces of a document: for "best_fit" those that fit into a sequence, for "split" the whole document."""
     rooms = [room for _, room in packing.features]
     if not any(lengths):
         return
@@ -78,7 +78,7 @@ def _pieces(packing: Packing, document: Element, location: Location, lengths: tu
 
 
 def _best_fit(packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece) -> Iterator[_Sequence]:
-    """Put a piece where it leaves least room, the oldest sequence first, and yield those that close."""
+    """Put a piece into the sequence that it fills best, of equal ones the oldest, and yield sequences that close."""
     fitting = [sequence for sequence in opened if sequence.fits(piece)]
     if fitting:
         chosen = min(fitting, key=lambda sequence: sum(sequence.room))
@@ -98,7 +98,7 @@ def _best_fit(packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence],
 def _end_to_end(
     packing: Packing, rooms: tuple[int, ...], opened: list[_Sequence], piece: _Piece
 ) -> Iterator[_Sequence]:
-    """Lay a document behind the last one, cut where sequences end, and yield those that are full."""
+    """Append a document to the last one, cut where sequences end, and yield the full sequences."""
     del packing
     left = piece.lengths[0]
     while left:
@@ -112,7 +112,7 @@ def _end_to_end(
 
 
 def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement:
-    """Return a sequence's arrays, and its first piece's place."""
+    """Return a sequence's arrays, and the location of its first piece."""
     element: dict[str, Any] = {}
     extras = extra_names(packing, form.features)
     for number, (name, dtype) in enumerate(zip(form.features, form.dtypes, strict=True)):
@@ -138,5 +138,5 @@ def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement
 
 
 def where_read(verb: str, location: Location) -> str:
-    """Return what a note says of the element that an error is about."""
+    """Return the note of an error about an element."""
     return f"in {verb} at epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}"

@@ -1,4 +1,4 @@
-"""A function that every worker makes for itself: a decoder, a connection, a tokenizer that threads can't share."""
+"""`PerWorker`: a function that each worker makes for itself, such as a decoder that threads can't share."""
 
 import contextlib
 import logging
@@ -16,42 +16,42 @@ from penstock.errors import UsageError
 P = ParamSpec("P")
 U = TypeVar("U")
 _logger = logging.getLogger("penstock")
-_inherited: Final[list[object]] = []  # what a forked child got from its parent: kept, so that nothing ends it here
+_inherited: Final[list[object]] = []  # the parent's objects in a forked child; kept, so that no finalizer runs
 
 
 class _Holder:
-    """Lives as long as its thread; its end is the end of the thread's object."""
+    """An object whose lifetime is that of its thread; a finalizer on it closes the thread's function."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Local(threading.local):
-    """The calling thread's object, as `call`, once it has been made."""
+    """The calling thread's function, as `call`, once it was made."""
 
     call: Callable[..., Any]
     holder: _Holder
 
     def renew_after_fork(self) -> None:
-        """Set the parent's object aside; the child makes one of its own."""
+        """Put the parent's function aside, so that the child makes its own."""
         _inherited.append(dict(self.__dict__))
         self.__dict__.clear()
 
 
 @dataclass(frozen=True)
 class PerWorker(Generic[P, U]):
-    """A function for `map` and its like that each worker makes once, at its first element, by calling `make()`.
+    """A function for `map` and similar verbs that each worker makes once, at its first element, by calling `make()`.
 
-    What `make` returns stays in the thread or process that made it: it is never pickled, and never called by two
-    threads at once. When its thread ends, when the last dataset that uses it is dropped, or else when the program ends,
-    its `close()` is called if it has one; a context manager without `close` is entered before its first use and left
-    at the end. What closing raises is logged. Two are equal if they make the same.
+    The function that `make` returns stays in the thread that made it: it is never pickled, and no two threads call it.
+    Its `close()`, if it has one, is called when the thread ends, when the last dataset that uses it is dropped, or when
+    the program ends, whichever is first. A context manager without `close` is entered before the first call and left at
+    the end. Exceptions of closing are logged. Two values are equal if their `make` is equal.
 
     Attributes:
-        make: called without arguments; returns the function that is then called with every element.
+        make: called without arguments; returns the function that is called with each element.
 
     Raises:
-        UsageError: at the first element, if what `make` returns can't be called. What `make` itself raises comes as
-            an error of the element, for which `on_error` holds; the next element calls it again.
+        UsageError: at the first element, if the result of `make` can't be called. An exception in `make` is an error of
+            the element and follows `on_error`; the next element calls `make` again.
 
     Example:
         >>> import penstock as ps
@@ -72,12 +72,12 @@ class PerWorker(Generic[P, U]):
                 f"make must be a function without arguments that returns a function; got {self.make!r}. "
                 "Give the class, or a function that returns the object: PerWorker(lambda: Decoder(size))."
             )
-        # What steps and messages call it by, as they would call the function that it stands for.
+        # Steps and messages show this name.
         object.__setattr__(self, "__qualname__", function_name(self.make))
         renewed_after_fork(self._local)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> U:
-        """Call this worker's own object."""
+        """Call this worker's function, made on the first call."""
         try:
             call: Callable[P, U] = self._local.call
         except AttributeError:
@@ -108,7 +108,7 @@ class PerWorker(Generic[P, U]):
 
 
 def _close(close: Callable[[], object], pid: int) -> None:
-    if os.getpid() != pid:  # a forked child has a copy; what is behind it is its parent's
+    if os.getpid() != pid:  # a forked child has a copy; the resource is its parent's
         return
     try:
         close()

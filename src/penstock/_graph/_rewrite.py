@@ -1,4 +1,10 @@
-"""Rewriting a graph: the same steps over other parents, an order held fixed over epochs, seeds of a mixture's part."""
+"""Rewriting of graphs: an order fixed for all epochs, repeats of streams, seeds of a mixture's part.
+
+A choice of elements above a shuffle (`take`, `split`, `filter(index=)`) must choose the same set in every epoch, or
+train and validation would exchange records. So the graph below the choice is rewritten to the order of epoch 0
+(`hold_order`), and a `Reorder` above it shuffles the chosen elements in each epoch (`choose`). Random maps still have
+other numbers in each epoch.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +57,7 @@ _Seeded = TypeVar("_Seeded", bound=Read | Stream | Map | Mix | StreamingMix | Ch
 
 
 def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
-    """Return the step over other parents, as many as it has."""
+    """Return a copy of the node with other parents, of the same number."""
     match node:
         case Read() | Stream():
             return node
@@ -66,10 +72,10 @@ def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
 
 
 def varies_by_epoch(node: Node) -> bool:
-    """Return whether the order of the node's elements changes from epoch to epoch."""
+    """Return whether the order of a node's elements may change from epoch to epoch."""
     match node:
         case Stream():
-            return True  # nothing is known of what an iterable gives next time
+            return True  # the next pass over an iterable may have another order
         case WindowShuffle():
             return True
         case Reindex(parent=parent, sampler=sampler):
@@ -81,8 +87,8 @@ def varies_by_epoch(node: Node) -> bool:
                 case Repeat(reshuffle=reshuffle) if not reshuffle:
                     return varies_by_epoch(parent)
                 case _:
-                    return True  # a shuffle, or a sampler of the user's, which may
-        case _:  # the rule of a mixture gives every epoch the same pattern
+                    return True  # a shuffle, or a sampler of the user's
+        case _:  # the rule of a mixture has the same pattern in every epoch
             return any(map(varies_by_epoch, parents_of(node)))
 
 
@@ -91,10 +97,10 @@ def _unchecked(sampler: ScalarSampler) -> ScalarSampler:
 
 
 def hold_order(node: Node, cycle: int = 1) -> Node:
-    """Return the node with its order fixed: the same every `cycle` epochs, while random maps still see every epoch.
+    """Return a node with the orders of the first `cycle` epochs, which repeat; random maps still have every epoch.
 
-    A slice of a shuffle stands above this, so that its *set* is that of epoch 0 for ever. A repeat below it has
-    `times` inner epochs to every outer one, so their orders return with that cycle; likewise a mixture without end.
+    `choose` needs a cycle of 1. Below a repeat of `times` passes, each outer epoch has `times` inner ones, so the cycle
+    is `times` as long there; likewise below a mixture without end.
     """
     match node:
         case Read() | Stream():
@@ -117,7 +123,7 @@ def hold_order(node: Node, cycle: int = 1) -> Node:
 
 
 def choose(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
-    """Return the elements that a sampler chooses; above a shuffle their set is fixed, and reordered inside itself."""
+    """Return a choice of elements. Above a shuffle it is the same set in every epoch, in a new order each time."""
     if not varies_by_epoch(node):
         return Reindex(node, sampler, verb)
     fixed = Reindex(hold_order(node), sampler, verb)
@@ -125,15 +131,17 @@ def choose(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
 
 
 def repeated(node: Node, times: int | None) -> Node:
-    """Return a node that is read in order over and over: each of its leaves is repeated, the steps above go on.
+    """Return a repeat of a node that is read in order: its block inputs and streams are repeated below its steps.
+
+    So batches and windows continue over the end of a pass.
 
     Raises:
-        GraphError: over a limit, whose meaning would change.
+        GraphError: the node has a limit, which would count over all passes.
     """
     if isinstance(node, Stream):
         return replace(node, times=None if times is None or node.times is None else node.times * times)
     if isinstance(node, Limit):
-        raise GraphError("repeat() can't stand above limit(), which counts over all passes. Use limit after repeat.")
+        raise GraphError("repeat() can't follow limit(), which would count over all passes. Use limit after repeat.")
     count = length(node)
     if count is not None:
         return Reindex(node, Repeat(count, times), f"repeat({'' if times is None else times})")
@@ -141,16 +149,17 @@ def repeated(node: Node, times: int | None) -> Node:
 
 
 def prefixed(node: Node, name: str) -> Node:
-    """Return the graph of a mixture's part: all its random streams are those of the part's name.
+    """Return the graph of a mixture's part, with seeds that derive from the part's name.
 
-    So parts with equal steps share no randomness, and a part's doesn't depend on the other parts. What a choice of a
-    set stands on keeps its order, since another order would be another set: train and validation would mix.
+    So parts with equal steps have different random numbers, which don't depend on the other parts. A shuffle below a
+    choice of elements keeps its seed: with another seed the choice would be another set, and train and validation would
+    exchange records.
     """
     return _prefixed(node, lambda seed: derive(seed, name), reorders=True)
 
 
 def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> Node:
-    """Return the graph with its seeds changed; those of its shuffles only where no set depends on their order."""
+    """Return the graph with changed seeds; a shuffle keeps its seed where a set depends on its order."""
     match node:
         case Reindex(sampler=sampler):
             if reorders:
@@ -163,7 +172,7 @@ def _prefixed(node: Node, change: Callable[[int], int], *, reorders: bool) -> No
         case FlatMap(counts=counts):
             reorders = reorders and counts is None
         case Windows() | Group() | Cache() | Limit():
-            reorders = False  # tables and stores go by the parent's position, and a limit is a choice
+            reorders = False  # tables and stores are by position in the parent, and a limit is a choice
         case Filter() | Batch() | Unbatch() | Pack() | Bucket() | UserFold():
             pass
         case _:

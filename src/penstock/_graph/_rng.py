@@ -4,8 +4,9 @@ The bit generator is Philox (Salmon et al., "Parallel random numbers: as easy as
 (seed, derive(seed, "key")) of the step; its 256-bit counter starts at (0, ordinal, position, epoch), the lowest word
 first. So streams of different elements can't overlap before 2**64 blocks are drawn, and setting one costs a few stores.
 
-Assigning `Philox.state` costs microseconds, so for a block the words are stored where the C struct keeps them. The
-struct's layout is not NumPy's promise: it is compared with the public `state` first; if it differs, that is assigned.
+Assigning `Philox.state` costs microseconds, so for a block of elements the words are written into the C struct of the
+bit generator. NumPy doesn't promise the struct's layout, so a test write is compared with the public `state` once; if
+they differ, `state` is assigned instead.
 """
 
 import collections.abc
@@ -29,12 +30,12 @@ _COUNTER_BYTES: Final = 8 * _WORDS
 
 
 class StepGenerator:
-    """A reused `Generator`, set to one element's stream after the other. One thread at a time."""
+    """A `Generator` that is set to one element's stream after the other. For one thread at a time."""
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[int, int]] = {}
 
-    # Made when they are first asked for: NumPy loads its generators only then, and many datasets draw nothing.
+    # Made on first use: NumPy loads its generators only then, and many datasets draw no random numbers.
 
     @functools.cached_property
     def _bits(self) -> "np.random.Philox":
@@ -46,7 +47,7 @@ class StepGenerator:
 
     @functools.cached_property
     def _struct(self) -> "_PhiloxStruct | None":
-        """The C struct behind the bit generator; None if it isn't laid out as expected."""
+        """The C struct of the bit generator; None if it has an unexpected layout."""
         struct = _PhiloxStruct(self._bits)
         return struct if struct.is_as_expected(self._bits) else None
 
@@ -57,9 +58,9 @@ class StepGenerator:
         return self._generator
 
     def streams(self, seed: int, positions: SeedPositions) -> "Iterator[np.random.Generator]":
-        """Yield the generator for each element of a block, set to its stream when it is asked for.
+        """Yield the generator once for each element of a block, set to the element's stream.
 
-        The same bytes as `at` gives, at a fraction of its cost.
+        The numbers are those of `at`, at a fraction of its cost.
         """
         struct = self._struct
         if struct is None:
@@ -108,7 +109,7 @@ class _PhiloxFields(ctypes.Structure):
 
 
 class _PhiloxStruct:
-    """The C struct behind a Philox bit generator: its counter, and what it keeps of the last block drawn."""
+    """The C struct of a Philox bit generator: its counter, and the unused numbers of the last block."""
 
     def __init__(self, bits: "np.random.Philox") -> None:
         address = cast("int", bits.ctypes.state_address)
@@ -121,12 +122,12 @@ class _PhiloxStruct:
         self._spent = bytes(spent)[start:]
 
     def store_counter(self, words: bytes) -> None:
-        """Set the counter to four 64-bit words, with nothing drawn yet."""
+        """Set the counter to four 64-bit words, and discard numbers that were drawn ahead."""
         self._counter[:] = words
         self._drawn[:] = self._spent
 
     def is_as_expected(self, bits: "np.random.Philox") -> bool:
-        """Return whether the struct has the layout that `store_counter` assumes, judged by the public state."""
+        """Return whether the public state shows what `store_counter` wrote, so the layout is the expected one."""
         key, counter = (11, 12), (13, 14, 15, 16)
         words = np.array(counter, np.uint64).tobytes()
         bits.state = philox_state(key, counter)
@@ -150,19 +151,19 @@ def _comparable(state: Any) -> list[Any]:  # noqa: ANN401 - NumPy types the stat
 
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
-    """Seed `random`, NumPy's global generator and, where it is loaded, torch's; put them back afterwards.
+    """Seed `random`, NumPy's global generator and, if torch is loaded, torch's; restore their states afterwards.
 
     Args:
         seed: 64 bits; NumPy's legacy generator takes the lower 32.
     """
-    torch: Any = sys.modules.get("torch")  # whoever hasn't loaded it doesn't draw from it
+    torch: Any = sys.modules.get("torch")  # a program that hasn't loaded torch doesn't draw from it
     python_state = random.getstate()
     numpy_state = np.random.get_state()
     torch_state = torch.get_rng_state() if torch is not None else None
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     if torch is not None:
-        # Only this generator: torch.manual_seed would set those of the trainer's GPUs too, for good.
+        # torch.manual_seed would also set the generators of the trainer's GPUs, which are not restored.
         torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
     try:
         yield

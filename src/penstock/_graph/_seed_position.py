@@ -1,14 +1,27 @@
-"""Where an element's random stream and its record are addressed.
+"""Seed positions: the addresses of elements' random streams below a step's seed.
 
-The *seed position* (epoch, position, ordinal) names an element in the global order. It passes through slices, shards
-and repeats to the dataset below them, so siblings cut from one dataset never share a random stream; a shuffle changes
-which record stands at a position, not the position. A batch has its first row's, as has a group; a row taken out of a
-batch appends its number to the ordinal, and so do elements of a `flat_map` and windows. Where parts join, in a mixture
-or a zip, the positions of the joint count.
+The problem: a random step needs a stream of random numbers for each element that is the same for any number of workers
+and ranks, and that no other element has. The coordinates at the step are no such address. Two shards of one dataset
+both begin at position 0, and would draw equal numbers; a repeat counts the second pass on in the same epoch, while the
+same pass as an epoch of its own counts from 0.
+
+The solution: the address of an element is its *seed position* (epoch, position, ordinal), which names the element in
+the global order of the dataset below all slices, shards and repeats.
+
+- Slices, shards, repeats and fixed epochs map their positions to those of the dataset below. A shuffle maps them to
+  themselves: it changes which record has a seed position. A list of positions and a sampler of the user's may take an
+  element twice, so there the positions above count (`passes_below`).
+- A mixture, a concatenation and a zip count their own positions.
+- A batch and a group have the seed position of their first row or member.
+- A step that makes several elements of one (`unbatch`, `flat_map`, `windows`, `pack`) adds the number of the row to the
+  ordinal.
 
 The ordinal is one number below 2**63, however many such steps are nested. It holds the row of each step in 24 bits as
-long as they fit, which makes it readable. A deeper one is a hash of the ordinal above it and the row, so that elements
-keep streams of their own at any depth. To widen the address instead would change the streams of all datasets.
+long as they fit, so that it is readable. Beyond, it is a hash of the outer ordinal and the row, so that elements at any
+depth have different streams. A longer address was rejected: it would have changed the streams of all datasets.
+
+Invariant: seed positions are part of what a dataset means. A change of this module changes the random numbers of
+existing datasets, and the golden records find it.
 """
 
 from typing import Final, NamedTuple, TypeAlias, assert_never
@@ -58,8 +71,8 @@ from penstock.sampling import (
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_ROWS_BITS: Final = 24  # of a row's number, where steps that make several elements of one are nested
-_MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # larger ordinals have no room for another row's number
+_ROWS_BITS: Final = 24  # of a row's number, if steps that make several elements of one are nested
+_MAX_SHIFTED: Final = 1 << (63 - _ROWS_BITS)  # a larger ordinal has no room for another row's number
 _NESTED_SEED: Final = derive(0, "nested rows")
 _FLUSHED_SEED: Final = derive(0, "flushed rows")
 
@@ -73,7 +86,7 @@ class SeedPosition(NamedTuple):
 
 
 class SeedPositions(NamedTuple):
-    """The same for a block of elements: int64 arrays of one length."""
+    """The seed positions of a block of elements: int64 arrays of shape (elements,)."""
 
     epochs: Integers
     positions: Integers
@@ -114,15 +127,15 @@ def seed_position_block(node: Node, epochs: Integers, positions: Integers) -> Se
         case (
             Stream() | StreamingMix() | Chain() | FlatMap() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit()
         ):
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
 
 def positions_per_epoch(node: Node) -> int | None:
-    """Return how many positions an epoch has where the seed positions of a node's elements count.
+    """Return the number of positions in an epoch of the order in which a node's seed positions count.
 
-    None where only reading tells, as of a stream; 0 for a stream that repeats without end, which has one epoch.
+    None if it is unknown, as for a stream; 0 for a stream that repeats without end, which has one epoch.
     """
     match node:
         case Read() | Mix() | Zip():
@@ -136,13 +149,13 @@ def positions_per_epoch(node: Node) -> int | None:
         case Unbatch(parent=parent) | FlatMap(parent=parent) | Windows(parent=parent) | Group(parent=parent):
             return positions_per_epoch(parent)
         case StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             assert_never(node)
 
 
 def indices(node: Node, epochs: list[int], positions: list[int]) -> list[int | None]:
-    """Return the numbers, over all epochs, of elements with some seed positions; of each None where it isn't known."""
+    """Return `Origin.index` of elements with some seed positions; None for an element whose index is unknown."""
     count = positions_per_epoch(node)
     if count is None:
         return [None] * len(positions)
@@ -154,10 +167,10 @@ def _with_rows(below: SeedPositions, rows: Integers) -> SeedPositions:
 
 
 def nested_ordinal(ordinal: int, row: int) -> int:
-    """Return the ordinal of one of several elements that a step makes of an element with an ordinal.
+    """Return the ordinal of row `row` of the elements that a step makes of an element with an ordinal.
 
-    A single step may make more than 2**24 elements of one; those of ordinal 0 are not hashed, so that its streams stay
-    as they are. Only where such a step is nested in another one two elements share a stream.
+    Ordinal 0 is never hashed, even if the row has more than 24 bits, so the streams of a single such step are what they
+    have always been. A step with more than 2**24 rows in another such step may let two elements share a stream.
     """
     if ordinal == 0 or (ordinal < _MAX_SHIFTED and row < 1 << _ROWS_BITS):
         return (ordinal << _ROWS_BITS) + row
@@ -183,10 +196,10 @@ def flushed_ordinal(ordinal: int, row: int) -> int:
 
 
 def passes_below(sampler: ScalarSampler) -> bool:
-    """Return whether seed positions above a sampler are named by those below it.
+    """Return whether elements above a sampler have the seed positions that they have below it.
 
-    They are where it takes each of the parent's elements at most once an epoch. A list of positions or a sampler of the
-    user's may take one twice, and the two must not share a random stream: there the positions above count.
+    They have if the sampler takes each of the parent's elements at most once an epoch. A list of positions or a sampler
+    of the user's may take one twice, and the two must have different random streams: there the positions above count.
     """
     if isinstance(sampler, FixedOrder | CheckedSampler):
         return passes_below(sampler.sampler)
@@ -194,15 +207,15 @@ def passes_below(sampler: ScalarSampler) -> bool:
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:
-    """Return the seed position of one row that is taken out of a batch."""
+    """Return the seed position of one row of a batch."""
     return SeedPosition(batch.epoch, batch.position, nested_ordinal(batch.ordinal, row))
 
 
 def divide_rows(node: Unbatch, positions: Integers) -> tuple[Integers, Integers]:
-    """Return which batch of the parent, and which row of it, stands at each position of an indexable `unbatch`."""
+    """Return the parent's batch and the row in it for each position of an indexable `unbatch`."""
     known = rows_per_batch(node.parent)
     if known is None:
-        raise InternalError("rows of an ordered unbatch have no positions of their own")
+        raise InternalError("rows of batches that are read in order have no positions")
     batches = positions // known.size
     return batches, positions - batches * known.size
 

@@ -1,7 +1,7 @@
-"""Which records of async sources a block of positions will be made of: what can be read ahead of its evaluation.
+"""The records of async sources that a block of positions needs, so that they can be requested ahead of its evaluation.
 
-It walks down as `evaluate_block` does, with arithmetic alone. Nothing depends on its being complete: what it leaves out
-is read when it is needed. That is so below a cache, which may have the elements, and where an element is substituted.
+The graph is walked as in `evaluate_block`, with arithmetic alone. The result may be incomplete, and the missing records
+are read when they are needed: below a cache, which may hold the elements, and for substitutes.
 """
 
 from collections.abc import Iterator
@@ -47,23 +47,23 @@ class Upcoming(NamedTuple):
 
     source: AwaitedSource
     keys: Integers
-    """In the order in which they will be wanted; one that is wanted twice comes twice."""
+    """In the order in which the evaluation needs them; a key that is needed twice is there twice."""
 
 
 def awaits(node: Node) -> bool:
-    """Return whether a node has records of async sources below it."""
+    """Return whether a node has an async source below it."""
     return any(True for _ in awaited_sources(node))
 
 
 def awaited_sources(node: Node) -> Iterator[AwaitedSource]:
-    """Yield the async sources below a node, outermost first; one that is read in several places comes several times."""
+    """Yield the async sources below a node, in the order of the parts; one that is read twice is there twice."""
     for step in walk(node):
         if isinstance(step, Read) and isinstance(step.source, AwaitedSource):
             yield step.source
 
 
 def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upcoming]:
-    """Yield the records of async sources that a block of coordinates will be made of, as far as that is known.
+    """Yield the records of async sources that the elements at a block of coordinates are made of, as far as known.
 
     Args:
         node: a node without folds below it.
@@ -83,7 +83,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
             for number, _, part_epochs, part_positions in split_by_part(rule, epochs, positions):
                 yield from upcoming(parts[number], part_epochs, part_positions)
         case Stream() | StreamingMix() | Chain() | Pack() | Bucket() | WindowShuffle() | UserFold() | Limit():
-            raise InternalError(f"a {type(node).__name__} node has no positions of its own")
+            raise InternalError(f"a {type(node).__name__} node has no positions")
         case _:
             yield from upcoming(node.parent, *_below(node, epochs, positions))
 
@@ -91,7 +91,7 @@ def upcoming(node: Node, epochs: Integers, positions: Integers) -> Iterator[Upco
 def _below(
     node: Reindex | Map | Filter | Batch | Unbatch | FlatMap | Windows | Group, epochs: Integers, positions: Integers
 ) -> tuple[Integers, Integers]:
-    """Return the coordinates, at the node below, of all that a block is made of."""
+    """Return the coordinates, at the parent, of all elements that a block is made of."""
     match node:
         case Reindex(sampler=sampler):
             return apply_sampler(sampler, epochs, positions)
@@ -104,7 +104,7 @@ def _below(
             return distinct(epochs, divide_rows(node, positions)[0])[:2]
         case FlatMap(counts=counts):
             if counts is None:
-                raise InternalError("without counts there are no positions")
+                raise InternalError("a flat_map without counts has no positions")
             return distinct(epochs, counts.locate(positions)[0])[:2]
         case Windows(table=table):
             return distinct(epochs, table.locate(positions)[0])[:2]

@@ -1,4 +1,4 @@
-"""What must hold of a graph before it can be built on or run; errors name the step by its chain."""
+"""Checks of verbs' arguments and of the datasets they are called on. Errors show the chain of steps."""
 
 import re
 from typing import NoReturn, SupportsIndex
@@ -19,7 +19,7 @@ _UNITS = {
 
 
 def need_indexable(node: Node, verb: str, remedy: str) -> int:
-    """Return the node's length, or raise a GraphError that says why `verb` can't stand above it."""
+    """Return the node's length, or raise a GraphError that names the step below `verb` without positions."""
     count = length(node)
     if count is None:
         raise GraphError(
@@ -30,9 +30,9 @@ def need_indexable(node: Node, verb: str, remedy: str) -> int:
 
 
 def _culprit_text(node: Node) -> str:
-    """Return the lowest step of an ordered node that can only be read in order, with the part of a joint that it is in.
+    """Return the text of the lowest step without positions, and of the part that it is in.
 
-    A joint that orders by itself, as one after the other, is the culprit only where no part is.
+    A node with several parents is named only if all of its parts have positions.
     """
     parents = parents_of(node)
     for number, parent in enumerate(parents):
@@ -44,17 +44,17 @@ def _culprit_text(node: Node) -> str:
 
 
 def finite_length(node: Node) -> int:
-    """Return the node's length for `len()`, or raise a NoLengthError that says why there is none."""
+    """Return the node's length for `len()`, or raise a NoLengthError that names the step without one."""
     count = length(node)
     if count is None:
-        raise NoLengthError(f"{_culprit_text(node)} can only be read in order; reading tells how many elements it has")
+        raise NoLengthError(f"{_culprit_text(node)} can only be read in order, so its number of elements is unknown")
     if is_endless(node):
         raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
     return count
 
 
 def need_finite(node: Node, verb: str) -> int:
-    """Return the node's length, or raise a GraphError where it repeats without end or can only be read in order."""
+    """Return the node's length, or raise a GraphError if it repeats without end or is read in order."""
     count = need_indexable(node, verb, f"Use {verb} before it.")
     if is_endless(node):
         raise GraphError(f"{verb} needs a dataset with an end, and {chain_text(node)} has none. Use take(n) first.")
@@ -62,16 +62,16 @@ def need_finite(node: Node, verb: str) -> int:
 
 
 def need_fixed_order(node: Node, verb: str) -> None:
-    """Raise a GraphError where the node's order changes with the epoch, and so would what `verb` goes by position."""
+    """Raise a GraphError if the node's order changes with the epoch, since `verb` relies on positions."""
     if varies_by_epoch(node):
         raise GraphError(
-            f"{verb} goes by the position of each element, and {chain_text(node)} has another order in every epoch. "
+            f"{verb} relies on the positions of elements, and {chain_text(node)} has another order in every epoch. "
             f"Use {verb} first and shuffle after it, or fix the order with epoch(0)."
         )
 
 
 def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
-    """Raise a GraphError if positions are counted from the end of a node that has none."""
+    """Raise a GraphError if positions are counted from the end of a node without end."""
     if counts_from_end and is_endless(node):
         raise GraphError(
             f"{chain_text(node)} repeats without end, so positions can't be counted from there; got {given}. "
@@ -89,14 +89,14 @@ def need_count(name: str, value: object, least: int = 0) -> int:
 
 def need_integer(name: str, value: object) -> int:
     """Return `value` if it is a whole number, else raise a UsageError that names it."""
-    # bool is an int to Python, but never meant as one.
+    # A bool is an int in Python, and as an argument always a mistake.
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
     return value.__index__()
 
 
 def need_function(verb: str, function: object) -> None:
-    """Raise a UsageError if what was given for a step can't be called."""
+    """Raise a UsageError if the argument for a function can't be called."""
     if not callable(function):
         raise UsageError(f"{verb} takes a function; got {function!r}")
 
@@ -109,7 +109,7 @@ def need_name(name: object) -> str:
 
 
 def verify_step(step: Map) -> None:
-    """Raise if the step's `on_error` is none that is known or can't work over its parent."""
+    """Raise a UsageError for an unknown `on_error`, a GraphError for one that needs positions and has none."""
     if isinstance(step.on_error, Substitute):
         need_count("attempts", step.on_error.attempts, 1)
         if step.on_error.budget is not None:
@@ -120,29 +120,29 @@ def verify_step(step: Map) -> None:
 
 
 def refuse(node: Node, message: str) -> NoReturn:
-    """Raise a GraphError about the whole chain."""
+    """Raise a GraphError with the chain of steps and a message."""
     raise GraphError(f"{chain_text(node)}: {message}")
 
 
 def verify_cached(node: Node, *, on_disk: bool, version: str | None) -> None:
-    """Raise a GraphError if a node's elements can't be kept: they differ from epoch to epoch, or nothing names them."""
+    """Raise a GraphError if elements can't be cached: they differ by epoch, or their functions have no name."""
     for step in walk(node):
         if isinstance(step, Map) and step.form != "none":
             refuse(
                 node,
-                f"cache() would give every epoch the random numbers of the first in step {step.name!r}. Put it before.",
+                f"cache() would repeat the random numbers of step {step.name!r} in every epoch. Put it before.",
             )
         function = step.function if isinstance(step, Map | FlatMap) else None
         if on_disk and version is None and function is not None and is_lambda_or_local(function):
             refuse(
                 node,
-                f"a cache on disk must tell one version of step {function_name(function)!r} from another, and it is a "
-                'lambda or a local function. Define it in a module, or say version="1" and change that with the code.',
+                f"a cache on disk must distinguish versions of step {function_name(function)!r}, which is a lambda or "
+                'a local function. Define it in a module, or pass version="1" and change that with the code.',
             )
 
 
 def parse_bytes(name: str, size: object) -> int:
-    """Return a number of bytes from a number or text such as "2GiB", or raise a UsageError that names it."""
+    """Return a number of bytes, given a number or text such as "2GiB", or raise a UsageError that names it."""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     if isinstance(size, str):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 WHOLE_BATCH: Final = -1
-"""In `Context.deadly`, after a step's epoch and position: it is no row that processes die of, but the batch."""
+"""In `Context.crashing_rows`, after a step's epoch and position: it is no row that processes die of, but the batch."""
 
 _PADDING_SHIFT = 40  # beyond the ordinals of rows that are taken out of batches
 
@@ -164,15 +164,15 @@ def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context:
         context: of the calling thread.
     """
     epochs, positions = row_coordinates(spans)
-    if context.deadly:
+    if context.crashing_rows:
         at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
-        if not context.deadly.keys().isdisjoint(at):
+        if not context.crashing_rows.keys().isdisjoint(at):
             return [_element_at(program.rows, *each, context) for each in at]
     return evaluate_block(program.rows, epochs, positions, context).elements
 
 
 def _element_at(node: Node, epoch: int, position: int, context: Context) -> Element:
-    death = context.deadly.get((epoch, position))
+    death = context.crashing_rows.get((epoch, position))
     if death is None:
         return element_at(node, epoch, position, context)
     return element_after_crash(node, epoch, position, death, context)

@@ -67,7 +67,7 @@ class Client:
 
     def context(self) -> Context:
         """Return a new context for a thread that computes."""
-        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, deadly=self.deadly)
+        return Context(observe=self.recorder.observe, substituted=self.recorder.substituted, crashing_rows=self.deadly)
 
     def consumer_context(self) -> Context:
         """Return one for the thread that takes elements in: it counts what filters left out, workers don't."""

@@ -47,7 +47,11 @@ class InlineBatches:
             careful: whether one row is computed after the other, so that none behind one that raises is touched.
         """
         rows = rows_of(self._program, self._shard, unit)
-        death = self._context.deadly.get((unit.epoch, unit.position, WHOLE_BATCH)) if self._context.deadly else None
+        death = (
+            self._context.crashing_rows.get((unit.epoch, unit.position, WHOLE_BATCH))
+            if self._context.crashing_rows
+            else None
+        )
         if death is not None:
             return batch_around(self._program, rows, unit, death, self._context)
         size = 1 if careful else max(rows.total, 1)

@@ -256,12 +256,12 @@ class _Worker:
         self._job_table.come_to(self._number, step, row, is_alone=True)
         self._give(described, job, block)
         with Caught():  # which comes again
-            job.try_row(step, row, Context(deadly=_deaths(described)))
+            job.try_row(step, row, Context(crashing_rows=_deaths(described)))
 
     def _run(self, slot: int, described: Described, job: SharedJob, block: int, come_to: ComeTo | None) -> None:
         self._give(described, job, block)
         waits, began, cpu_began = self._pace.waits(), time.perf_counter(), time.thread_time()
-        context = replace(self._context, deadly=_deaths(described)) if described.deadly else self._context
+        context = replace(self._context, crashing_rows=_deaths(described)) if described.deadly else self._context
         rows = job.run_block(block, context, come_to)
         seconds, cpu_seconds = time.perf_counter() - began, time.thread_time() - cpu_began
         self._job_table.count(slot, rows, seconds, cpu_seconds)

@@ -67,7 +67,7 @@ class SpanJob:
         return None, None  # what is read in order has no steps yet
 
     def among(self, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
-        """Return which of some elements, given as in `Context.deadly`, are positions of the job."""
+        """Return which of some elements, given as in `Context.crashing_rows`, are positions of the job."""
         return self.leaf.among(self.span.start, self.span.stop, elements)
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:

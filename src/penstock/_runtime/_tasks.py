@@ -72,7 +72,7 @@ class GivenJob(Job, Protocol):
         ...
 
     def among(self, elements: object, /) -> set[tuple[int, ...]]:
-        """Return which of some elements, given as in `Context.deadly`, are rows of the job."""
+        """Return which of some elements, given as in `Context.crashing_rows`, are rows of the job."""
         ...
 
     def run_block(self, block: int, context: Context, come_to: ComeTo | None = None) -> int:

@@ -117,7 +117,7 @@ class BlockInput:
 
     def evaluate(self, start: int, stop: int, context: Context) -> Block:
         """Return the elements at positions [start, stop) of the course."""
-        if context.deadly and self.among(start, stop, context.deadly):
+        if context.crashing_rows and self.among(start, stop, context.crashing_rows):
             return joined(
                 [self._around(position, context) for position in self.input_range.positions(start, stop).tolist()]
             )
@@ -125,13 +125,13 @@ class BlockInput:
         return evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, context)
 
     def among(self, start: int, stop: int, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
-        """Return which of some elements, given as in `Context.deadly`, are at positions [start, stop) of the course."""
+        """Return the elements, keyed as in `Context.crashing_rows`, that are numbers [start, stop) of the range."""
         positions = self.input_range.positions(start, stop)
         ours = (each for each in elements if (each[0], each[2]) == (self.epoch, self.number))
         return {each for each in ours if each[1] in positions}
 
     def _around(self, position: int, context: Context) -> Block:
-        death = context.deadly.get((self.epoch, position, self.number))
+        death = context.crashing_rows.get((self.epoch, position, self.number))
         if death is None:
             at = np.array([self.epoch], np.int64), np.array([position], np.int64)
             return evaluate_block(self.node, *at, context)

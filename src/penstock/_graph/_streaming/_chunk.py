@@ -1,8 +1,11 @@
-"""What stages pass to each other: some elements, where each comes from, and where reading could start and go on.
+"""Chunks, which stages pass to each other: elements, their provenance, and their tokens.
 
-A *token* says where a stage can start again: nested tuples of integers and strings, so that a state holds positions and
-never data. Every element has two: starting from its `start` gives this element first, starting from its `after` the one
-that follows. They don't depend on how elements were cut into chunks.
+A *token* is a place from which a stage can start: nested tuples of integers and strings, so that a state holds positions
+and never data. Each element has two. A stage that starts at `start` yields this element first; at `after`, the next one.
+Tokens don't depend on how elements are divided into chunks.
+
+Few tokens are ever used: the loader needs that of the last delivered batch. So they are made on request (`Lazy`,
+`Picked`), and a sequence of tokens that are numbers is a `range`.
 """
 
 from collections import deque
@@ -17,11 +20,11 @@ from penstock._graph._seed_position import SeedPositions
 from penstock.errors import InternalError
 
 Token: TypeAlias = Any
-"""An integer, a string, None, or a tuple of tokens; or a sequence of tokens, where a slice was asked for."""
+"""An integer, a string, None, or a tuple of tokens. Indexing a sequence of tokens with a slice returns a sequence."""
 
 Provenance: TypeAlias = NDArray[np.int64]
-"""int64 of shape (elements, 6): which leaf of the graph an element comes from, the epoch and position there, and its
-seed position: epoch, position, ordinal. What was made of several elements has the first one's."""
+"""int64 of shape (elements, 6): the number of the block input or stream that an element comes from, the epoch and
+position there, and the seed position: epoch, position, ordinal. An element made of several has the first one's."""
 
 INPUT: Final = 0
 EPOCH: Final = 1
@@ -31,16 +34,16 @@ ORDINAL: Final = 5
 
 
 class Chunk(NamedTuple):
-    """Some elements in order; possibly none."""
+    """Consecutive elements; possibly none."""
 
     elements: list[Element]
     provenance: Provenance
     starts: Sequence[Token]
     afters: Sequence[Token]
     rows: Sequence[Provenance] | None = None
-    """Of batches: the marks of each one's rows."""
+    """Of batches: the provenance of each batch's rows."""
     stacked: Element | None = None
-    """Of elements that are the rows of one piece of memory: what stacking all of them would give."""
+    """Of elements that are the rows of arrays in one piece of memory: these arrays, equal to the stacked elements."""
 
     def part(self, start: int, stop: int) -> "Chunk":
         """Return the elements [start, stop)."""
@@ -49,14 +52,14 @@ class Chunk(NamedTuple):
         return Chunk(*cut, rows)
 
     def pick(self, kept: NDArray[np.int64], elements: list[Element]) -> "Chunk":
-        """Return the elements whose numbers are `kept`, each replaced by one of `elements`."""
+        """Return a chunk of `elements`, which replace those whose numbers are `kept`."""
         numbers: list[int] = kept.tolist()
         rows = None if self.rows is None else [self.rows[number] for number in numbers]
         return Chunk(elements, self.provenance[kept], Picked(self.starts, numbers), Picked(self.afters, numbers), rows)
 
 
 class Lazy(Sequence[Token]):
-    """Tokens that are made when they are asked for, which most never are."""
+    """Tokens that are made on request."""
 
     def __init__(self, count: int, make: Callable[[int], Token]) -> None:
         self._count = count
@@ -74,7 +77,7 @@ class Lazy(Sequence[Token]):
 
 
 class Picked(Sequence[Token]):
-    """Some of a sequence's tokens."""
+    """The tokens at some numbers of a sequence."""
 
     def __init__(self, tokens: Sequence[Token], numbers: Sequence[int]) -> None:
         self._tokens = tokens
@@ -90,17 +93,17 @@ class Picked(Sequence[Token]):
 
 
 class Group(NamedTuple):
-    """Consecutive elements taken together."""
+    """Consecutive elements that a stage takes together."""
 
     elements: list[Element]
     provenance: Provenance
     start: Token
     after: Token
     parts: tuple[tuple[Provenance, Sequence[Provenance] | None], ...]
-    """Of each chunk that it was taken from: the marks of its elements, and of the rows of each."""
+    """Of each chunk that the elements are from: their provenance, and, of batches, that of their rows."""
 
     def rows(self) -> list[Provenance] | None:
-        """Return, of batches, the marks of each one's rows; None where no element is a batch."""
+        """Return the provenance of each batch's rows; None if no element is a batch."""
         if all(rows is None for _, rows in self.parts):
             return None
         return [
@@ -110,16 +113,16 @@ class Group(NamedTuple):
         ]
 
     def chunk(self, element: Element) -> Chunk:
-        """Return the chunk of the one element that was made of the group."""
+        """Return the chunk of the one element that is made of the group."""
         return Chunk([element], self.provenance[:1], (self.start,), (self.after,), [self.provenance])
 
 
 class Pending:
-    """Elements that came in chunks and are taken in other numbers."""
+    """A queue of elements, added in chunks and taken in groups of other sizes."""
 
     def __init__(self) -> None:
         self._chunks: deque[Chunk] = deque()
-        self._first = 0  # of the first chunk
+        self._first = 0  # number of the next element in the first chunk
         self.count = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -129,9 +132,9 @@ class Pending:
             self.count += len(chunk.elements)
 
     def take(self, count: int) -> Group:
-        """Take the first `count` elements; there must be as many, and at least one."""
+        """Take the first `count` elements; `count` is from 1 to the number of elements in the queue."""
         if not 0 < count <= self.count:
-            raise InternalError(f"{count} of {self.count} pending elements were asked for")
+            raise InternalError(f"{count} elements were requested, and {self.count} are pending")
         elements: list[Element] = []
         parts: list[tuple[Provenance, Sequence[Provenance] | None]] = []
         start = self._chunks[0].starts[self._first]
@@ -151,7 +154,7 @@ class Pending:
 
 
 def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:
-    """Yield `size` elements at a time; at the end what is left, if anything."""
+    """Yield groups of `size` elements, and at the end a smaller one of the rest, if there is a rest."""
     pending = Pending()
     for chunk in chunks:
         pending.add(chunk)
@@ -162,15 +165,15 @@ def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:
 
 
 def is_compound(token: Token) -> bool:
-    """Return whether a token is made of others."""
+    """Return whether a token is a tuple of tokens."""
     return isinstance(token, tuple)
 
 
 def no_provenance() -> Provenance:
-    """Return the marks of no elements."""
+    """Return the provenance of no elements."""
     return np.empty((0, 6), np.int64)
 
 
 def seeds_of(provenance: Provenance) -> SeedPositions:
-    """Return the seed positions of marked elements."""
+    """Return the seed positions in some elements' provenance."""
     return SeedPositions(*(np.ascontiguousarray(column) for column in provenance[:, SEEDS].T))

@@ -1,13 +1,15 @@
-"""A stage is one step of a dataset that is read in order, opened: it yields chunks from any token on.
+"""The protocol of stages, the errors of their tokens, and the progress of their inputs.
 
-Guarantees, of every stage:
-  - `run(token)` yields what follows the token, each element exactly once, in order, however often it is called.
-  - Elements before a failing one are yielded before its error is raised; after it the iterator has ended, and reading
-    goes on from the token of the last element that was taken.
-  - A token holds positions only. What a stage held open is computed again from them, and nothing else is.
-  - `check` accepts what the stage's own tokens can be, by their form and their ranges, and reads nothing. So a token
-    from a state goes through `check` first, and every other method may rely on it. Whether the elements below are
-    still those that a token speaks of only reading shows: then `run` raises a StateError.
+A stage is one step of a dataset that is read in order, opened for an epoch and a rank.
+
+Guarantees of each stage:
+  - `run(token)` yields the elements after the token, each exactly once, in order, however often it is called.
+  - Elements before a failing one are yielded before its error is raised. The error ends the iterator; reading continues
+    with `run` at the `after` token of the last element taken.
+  - A token has positions only. `run` computes the elements that the stage held open again, and no others.
+  - `check` accepts every token of the stage, judged by form and ranges, and reads nothing. A token from a state goes
+    through `check` first, and all other methods rely on it. If the elements below have changed since, `run` finds out,
+    and raises a StateError.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,46 +28,46 @@ _SHOWN: Final = 60
 
 
 class Point(NamedTuple):
-    """How far a leaf was read: its first `taken` positions were taken in, the last of them maybe in part."""
+    """The progress of a block input or stream: its first `taken` positions were read, the last one maybe in part."""
 
     taken: int
     snapshot: Token = None
-    """Of a stream: where to start reading it, at or before that."""
+    """Of a stream: the snapshot, at or before the position, from which to read it."""
     by_position: bool = False
-    """Whether `taken` is a position of the leaf, as for streams, rather than a number in its course."""
+    """Whether `taken` is a position, as of a stream; else it is a number in the input range."""
 
 
 class Stage(Protocol):
-    """One step, opened."""
+    """An opened step."""
 
     def start(self) -> Token:
-        """Return the token of the beginning."""
+        """Return the token before the first element."""
         ...
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        """Yield what follows a token."""
+        """Yield the elements after a token."""
         ...
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        """Return the elements that start at the tokens, and their marks: computed again, and nothing else with them."""
+        """Return the elements that start at the tokens, and their provenance. No other elements are computed."""
         ...
 
     def check(self, token: Token, /) -> None:
-        """Raise a StateError where a token can't be one of this stage's."""
+        """Raise a StateError for a token that this stage can't have made."""
         ...
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
-        """Return how far each leaf below was read at a token: what a stage holds open lies before."""
+        """Return the progress of each input below at a token; elements that stages hold open count as read."""
         ...
 
     def is_exhausted(self, token: Token, /) -> bool:
-        """Return whether it is certain that nothing follows a token."""
+        """Return whether certainly no element follows a token."""
         ...
 
 
 @runtime_checkable
 class StepStage(Stage, Protocol):
-    """A stage over a single other one."""
+    """A stage with one stage below."""
 
     @property
     def below(self) -> Stage:
@@ -74,20 +76,20 @@ class StepStage(Stage, Protocol):
 
 
 def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
-    """Return the first element from each token on: `reproduce` for stages without a shorter way."""
+    """Return the first element after each token: `reproduce` of stages that have no shorter way."""
     elements: list[Element] = []
     provenance: list[Provenance] = []
     for token in tokens:
         chunk = next((chunk for chunk in stage.run(token) if chunk.elements), None)
         if chunk is None:
-            raise StateError("the state holds the place of an element that this dataset doesn't have there")
+            raise StateError("the state has the token of an element that this dataset doesn't have there")
         elements.append(chunk.elements[0])
         provenance.append(chunk.provenance[:1])
     return elements, np.concatenate(provenance) if provenance else no_provenance()
 
 
 def parts_of(token: Token, *counts: int, of: str) -> tuple[Token, ...]:
-    """Return a token that is a tuple of one of some lengths; a StateError says what it is instead."""
+    """Return a token that is a tuple of one of some lengths, else raise a StateError."""
     parts: tuple[Token, ...] = token if is_compound(token) else ()
     if not is_compound(token) or len(parts) not in counts:
         refuse(token, f"{of} has a list of {' or '.join(map(str, counts))}")
@@ -95,26 +97,26 @@ def parts_of(token: Token, *counts: int, of: str) -> tuple[Token, ...]:
 
 
 def check_number(value: Token, most: int, of: str) -> int:
-    """Return a part of a token that is an integer from 0 to `most`; a StateError says what it is instead."""
+    """Return a part of a token that is an integer from 0 to `most`, else raise a StateError."""
     if type(value) is not int or not 0 <= value <= most:
         refuse(value, f"{of} has an integer from 0 to {most:,}")
     return int(value)
 
 
 def refuse(value: Token, needed: str) -> NoReturn:
-    """Raise the error of a token that isn't one of this dataset's."""
+    """Raise the StateError for a token that this dataset can't have made."""
     text = repr(value)
     raise StateError(
-        f"this state was saved by an indexable dataset, or one with other steps, or is damaged: {needed}, and here is "
+        f"this state was saved by an indexable dataset, or one with other steps, or is damaged: {needed}; got "
         f"{text if len(text) <= _SHOWN else f'{text[:_SHOWN]}…'}. Load it into the dataset that it was saved from."
     )
 
 
 def check_enough(taken: int, count: int, what: str) -> None:
-    """Raise where a state has taken all that there is of what a stage held open, or more.
+    """Raise if a state says that `taken` elements were taken of fewer than that, which is never so.
 
     Raises:
-        StateError: it can't have been saved by this dataset.
+        StateError: this dataset didn't save the state.
     """
     if taken >= count:
         raise StateError(
@@ -124,14 +126,14 @@ def check_enough(taken: int, count: int, what: str) -> None:
 
 
 def check_held(found: Token, saved: Token, what: str) -> None:
-    """Raise where what a stage held open, computed again, ends elsewhere than when it was saved.
+    """Raise if the elements that a stage held open, computed again, end at another token than when they were saved.
 
     Raises:
-        StateError: the elements below have changed in between, as by a mixture's weights.
+        StateError: the elements below have changed since, for example by other weights of a mixture.
     """
     if found != saved:
         raise StateError(
-            f"the state stands within {what}, which holds other elements in this dataset than where it was saved, so "
-            "some would be lost and others come twice. Change a mixture's weights only at positions that no rank has "
-            "read yet, what is held open included; or load the state into the dataset it was saved from."
+            f"the state was saved within {what}, which has other elements in this dataset, so some would be lost and "
+            "others repeated. Change a mixture's weights only at positions that no rank has read yet, open windows and "
+            "sequences included; or load the state into the dataset that it was saved from."
         )
