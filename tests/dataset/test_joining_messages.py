@@ -120,12 +120,12 @@ MIXED: dict[str, Case] = {
     "unequal": graph(
         lambda: ps.zip({"x": NUMBERS, "y": ps.range(3)}),
         "zip needs parts of equal lengths; got {'x': 10, 'y': 3}.",
-        'Say unequal="shortest" to end with the shortest.',
+        'Pass unequal="shortest" to end with the shortest.',
     ),
     "unequal, read in order": graph(
         lambda: list(ps.Loader(ps.zip({"x": NUMBERS, "y": ODD}))),
         "zip needs parts of equal lengths; ['x'] had elements left when another part had ended.",
-        'Say unequal="shortest"',
+        'Pass unequal="shortest"',
     ),
     "unequal, by the definition": graph(lambda: list(ps.zip([NUMBERS, ODD])), "zip needs parts of equal lengths"),
     "unequal=longest": usage(
@@ -285,7 +285,7 @@ COUNTS: dict[str, Case] = {
     "limit with positions": usage(lambda: NUMBERS.limit(-1), "count must be at least 0"),
     "limit of ranks": graph(
         lambda: list(ps.Loader(ODD.batch(2).limit(9), shard=ps.Shard(0, 2))),
-        "all ranks must have what limit(9) asks for, so that they end on the same step",
+        "all ranks must have the 9 elements of limit(9), so that they end on the same step",
         "this rank ran out of data after 0. Lower the limit, or use repeat() before it.",
     ),
     "window_shuffle(0)": usage(lambda: ODD.window_shuffle(0), "size must be at least 1", "got size=0"),

@@ -165,7 +165,7 @@ def zip_datasets(
     known = {count for count in lengths.values() if count is not None}
     if unequal == "error" and len(known) > 1:
         raise GraphError(
-            f'zip needs parts of equal lengths; got {lengths}. Say unequal="shortest" to end with the shortest.'
+            f'zip needs parts of equal lengths; got {lengths}. Pass unequal="shortest" to end with the shortest.'
         )
     return Dataset(Zip(nodes, names, need_integer("seed", seed), isinstance(parts, Mapping), unequal))
 

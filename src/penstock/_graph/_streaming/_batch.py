@@ -1,4 +1,4 @@
-"""Batches of an ordered dataset: consecutive elements merged. A token is that of the first row."""
+"""The stage of `batch`: consecutive elements merged. A token is that of the first row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,20 +12,20 @@ from penstock.batching import Stack
 
 
 class Rest(list[Element]):
-    """Rows that make no batch. Their functions are applied elsewhere, and one of them may raise."""
+    """Rows at the end or before an error that make no batch. Functions are still applied to them, and may raise."""
 
 
 @frozen
 class BatchStage:
-    """Elements merged `size` at a time: the step's size, or one rank's part of it."""
+    """Batches of `size` elements: the step's size, or one rank's part of it."""
 
     step: Batch
     size: int
     below: Stage
     merges: bool = True
-    """Whether rows are merged; else each batch is the list of its rows."""
+    """Whether rows are merged here; else each batch is a list of rows, which workers merge."""
     gives_rest: bool = False
-    """Whether what comes before an error, or is dropped at the end, is given as a `Rest`."""
+    """Whether rows before an error, or that are dropped at the end, are yielded as a `Rest`."""
 
     def start(self) -> Token:
         return self.below.start()
@@ -59,7 +59,7 @@ class BatchStage:
 
     @property
     def _stacks(self) -> bool:
-        """Whether the stacked form of a chunk's elements is the batch: where batches are lists of rows it never is."""
+        """Whether the stacked form of a chunk's elements is a batch, which it isn't where batches are lists of rows."""
         return self.merges and isinstance(self.step.merge, Stack)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
@@ -77,4 +77,4 @@ class BatchStage:
 
 def _rest(pending: Pending) -> Chunk:
     group = pending.take(pending.count)
-    return group._replace(after=group.start).chunk(Rest(group.elements))  # reading goes on before it
+    return group._replace(after=group.start).chunk(Rest(group.elements))  # reading continues before these rows

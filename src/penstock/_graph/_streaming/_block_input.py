@@ -1,7 +1,9 @@
-"""The bottom of an ordered dataset: what depends on the position alone, computed in blocks, by any worker.
+"""Block inputs: the parts of a dataset below its folds, whose elements depend on positions alone.
 
-A leaf goes through its *course*: runs of positions, given by arithmetic. A rank of several begins with every `count`-th
-position; after a change of ranks it is whatever was dealt to it. The token of an element is its number in the course.
+Workers compute them in blocks, ahead of the folds. A rank reads the positions of its *input range*, a few spans of
+equal steps: at first every `count`-th position, after a change of the number of ranks the positions that were dealt
+to it. The token of an element is its number in the input range. A filter that is part of a block input leaves out
+elements; their numbers are skipped.
 """
 
 import time
@@ -35,28 +37,28 @@ class Span(NamedTuple):
     total: int
 
     def positions(self, first: int, stop: int) -> Integers:
-        """Return the positions of its elements [first, stop)."""
+        """Return positions [first, stop) of the span."""
         return np.arange(first, stop, dtype=np.int64) * self.step + self.start
 
     def rest(self, index: int) -> "Span":
-        """Return what is left of it from its element `index` on."""
+        """Return the span without its first `index` positions."""
         return Span(self.start + index * self.step, self.step, self.total - index)
 
 
 class InputRange(NamedTuple):
-    """What one rank reads of a leaf in an epoch."""
+    """The positions of an input that one rank reads in an epoch."""
 
     spans: tuple[Span, ...]
     snapshot: Token = None
-    """Of a stream: where to start reading it."""
+    """Of a stream: the snapshot from which to read it."""
 
     @property
     def total(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
         return sum(span.total for span in self.spans)
 
     def positions(self, start: int, stop: int) -> Integers:
-        """Return the positions of elements [start, stop) of the course."""
+        """Return positions [start, stop) of the range, by number."""
         parts: list[Integers] = []
         for span in self.spans:
             first, last = max(start, 0), min(stop, span.total)
@@ -67,28 +69,28 @@ class InputRange(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The least position behind all of the course."""
+        """The least position above all positions of the range."""
         return max((span.start + (span.total - 1) * span.step + 1 for span in self.spans if span.total), default=0)
 
     def has(self, position: int) -> bool:
-        """Return whether the course goes through a position."""
+        """Return whether a position is in the range."""
         return any(
             (position - span.start) % span.step == 0 and 0 <= position - span.start < span.total * span.step
             for span in self.spans
         )
 
     def is_dense_from(self, position: int) -> bool:
-        """Return whether the course is one run and goes through every position from this one to its end."""
+        """Return whether the range has every position from this one to its end."""
         return len(self.spans) == 1 and self.spans[0].step == 1 and self.spans[0].start <= position
 
     def split(self, point: Point) -> "tuple[InputRange, tuple[Span, ...]]":
-        """Return the part of the course that was read up to a point, and the spans of the rest."""
+        """Return the part of the range that was read at a point, and the spans of the rest."""
         read: list[Span] = []
         left: list[Span] = []
         index = point.taken
         for span in self.spans:
             if point.by_position:
-                index = -((span.start - point.taken) // span.step)  # the first element at or behind it
+                index = -((span.start - point.taken) // span.step)  # the first number at or above the position
             first = min(max(index, 0), span.total)
             read += [span._replace(total=first)] if first else []
             left += [span.rest(first)] if first < span.total else []
@@ -98,7 +100,7 @@ class InputRange(NamedTuple):
 
 @frozen
 class BlockInput:
-    """A leaf, opened."""
+    """The stage of a block input."""
 
     number: int
     node: Node
@@ -107,7 +109,7 @@ class BlockInput:
     read: "Reader"
     context: Context
     at_once: int = _MAX_AT_ONCE
-    """How many elements are computed at once at most, however little time they take."""
+    """The maximal number of elements of a chunk, however little time they take."""
 
     def start(self) -> Token:
         return 0
@@ -116,7 +118,7 @@ class BlockInput:
         return self.read(self, token)
 
     def evaluate(self, start: int, stop: int, context: Context) -> Block:
-        """Return the elements at positions [start, stop) of the course."""
+        """Return the elements with numbers [start, stop)."""
         if context.crashing_rows and self.among(start, stop, context.crashing_rows):
             return joined(
                 [self._around(position, context) for position in self.input_range.positions(start, stop).tolist()]
@@ -139,7 +141,7 @@ class BlockInput:
         return Block([], np.empty(0, np.int64)) if element is DROPPED else Block([element], None)
 
     def chunk(self, start: int, stop: int, block: Block) -> Chunk:
-        """Return the chunk of a block of positions [start, stop) of the course."""
+        """Return the chunk of the block of numbers [start, stop)."""
         positions = self.input_range.positions(start, stop)
         numbers: Sequence[int] = range(start, stop)
         if block.kept is not None:
@@ -154,7 +156,7 @@ class BlockInput:
         return Chunk(block.elements, self.provenance(positions), numbers, afters)
 
     def provenance(self, positions: Integers) -> Provenance:
-        """Return the marks of the elements at some positions."""
+        """Return the provenance of the elements at some positions."""
         provenance = np.empty((len(positions), 6), np.int64)
         epochs = np.full(len(positions), self.epoch, np.int64)
         provenance[:, 0], provenance[:, 1], provenance[:, 2] = self.number, epochs, positions
@@ -169,13 +171,13 @@ class BlockInput:
         block = evaluate_block(self.node, np.full(len(positions), self.epoch, np.int64), positions, self.context)
         if len(block.elements) != len(tokens):
             raise StateError(
-                "the state holds the place of an element that a filter leaves out now. Its predicate must be a pure "
+                "the state has the token of an element that a filter now leaves out. Its predicate must be a pure "
                 "function, and the dataset the one that the state was saved from."
             )
         return block.elements, self.provenance(positions)
 
     def check(self, token: Token, /) -> None:
-        check_number(token, self.input_range.total, "a leaf")
+        check_number(token, self.input_range.total, "an input")
 
     def points(self, token: Token, /) -> tuple[Point, ...]:
         return (Point(token),)
@@ -185,18 +187,18 @@ class BlockInput:
 
 
 Reader: TypeAlias = Callable[[BlockInput, int], Iterator[Chunk]]
-"""Yields the chunks of a leaf from some number in its course on; who computes them is the reader's affair."""
+"""Yields the chunks of a block input from some number on, computed inline or by workers."""
 
 
 def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
-    """Yield chunks computed here and now: one element first, then as many at once as take a few milliseconds."""
+    """Yield chunks computed inline: of one element first, then of as many as take a few milliseconds."""
     end = block_input.input_range.total
     size = 1
     while start < end:
         stop = min(start + decide(LEAF_ELEMENTS, size, block_input.at_once), end)
         began = time.perf_counter()
         block: Block | None = None
-        with Caught(Exception):  # raised again below, by the element that it belongs to
+        with Caught(Exception):  # raised again below, for the element that it belongs to
             block = block_input.evaluate(start, stop, block_input.context)
         if block is None:
             yield from one_by_one(block_input, start, stop)
@@ -208,20 +210,20 @@ def read_inline(block_input: BlockInput, start: int) -> Iterator[Chunk]:
 
 
 def one_by_one(block_input: BlockInput, start: int, stop: int) -> Iterator[Chunk]:
-    """Yield chunks computed singly, so that elements before a failing one come first."""
+    """Yield chunks of one element, so that elements before a failing one come first."""
     for index in range(start, stop):
         yield block_input.chunk(index, index + 1, block_input.evaluate(index, index + 1, block_input.context))
 
 
 def is_block_input(node: Node) -> bool:
-    """Return whether a node depends on the position alone, filters that leave positions out included."""
+    """Return whether a node's elements depend on positions alone; filters may leave some out."""
     return is_indexable(node) or (isinstance(node, Map | Filter) and is_block_input(node.parent))
 
 
 def count_positions(node: Node) -> int:
-    """Return how many positions a leaf is computed from."""
+    """Return the number of positions of a block input."""
     while not is_indexable(node):
         if not isinstance(node, Map | Filter):
-            raise InternalError("only filters and skipping maps leave elements out")
+            raise InternalError("a block input has filters and skipping maps over an indexable node")
         node = node.parent
     return length(node) or 0

@@ -1,6 +1,7 @@
-"""Batches of elements of about one size, as these come.
+"""The stage of `bucket`: batches of elements of about one size.
 
-A token is (where the parent goes on, for each bucket the starts of the elements that wait in it).
+A token is (the parent's token, for each bucket the starts of the elements that wait in it). To resume, the stage
+computes the waiting elements again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +26,16 @@ class _Waiting(NamedTuple):
     elements: list[Element]
     provenance: list[Provenance]
     starts: _Refs
-    """Where each one's start is to be found."""
+    """The start of each element, as a sequence of tokens and an index."""
 
     def rest(self, count: int) -> "_Waiting":
-        """Return those behind the first `count`."""
+        """Return the elements after the first `count`."""
         return _Waiting(self.elements[count:], self.provenance[count:], self.starts[count:])
 
 
 @frozen
 class BucketStage:
-    """Elements merged with others of their bucket; `rows` is what the step says, or one rank's part of it."""
+    """Batches of a bucket's elements; `rows` are the step's numbers of rows, or one rank's part of them."""
 
     step: Bucket
     rows: tuple[int, ...]
@@ -49,7 +50,7 @@ class BucketStage:
         waiting = self._reopened(token[1])
         at: tuple[Sequence[Token], int] = (token, 0)
         last: Sequence[Token] = (token,)
-        for number in range(len(waiting)):  # what other ranks held may be more than a batch
+        for number in range(len(waiting)):  # after a deal, more may wait than a batch has
             while len(waiting[number].elements) >= self.rows[number]:
                 chunk = self._taken(waiting, number, at, last)
                 last = chunk.afters
@@ -78,7 +79,7 @@ class BucketStage:
     def _taken(
         self, waiting: list[_Waiting], number: int, at: tuple[Sequence[Token], int], last: Sequence[Token]
     ) -> Chunk:
-        """Return a batch of a bucket, whose elements wait no longer."""
+        """Return a batch of a bucket, and remove its elements from the bucket."""
         count = self.rows[number]
         elements, provenance = waiting[number].elements[:count], np.concatenate(waiting[number].provenance[:count])
         batch = self.step.bucketing.merge[number](elements)
@@ -92,7 +93,7 @@ class BucketStage:
         return Chunk([batch], provenance[:1], Lazy(1, lambda _: last[0]), Lazy(1, after), [provenance])
 
     def _reopened(self, held: tuple[tuple[Token, ...], ...]) -> list[_Waiting]:
-        """Return what waits in each bucket, computed again."""
+        """Return the elements that wait in each bucket, computed again."""
         tokens = [token for bucket in held for token in bucket]
         elements, provenance = self.below.reproduce(tokens) if tokens else ([], no_provenance())
         waiting: list[_Waiting] = []
@@ -102,8 +103,8 @@ class BucketStage:
             for row in range(first, stop):
                 if self._bucket(elements[row], provenance, row) != number:
                     raise StateError(
-                        f"the state has an element wait in bucket {number} that belongs into another one in this "
-                        "dataset. Load it into the dataset that it was saved from."
+                        f"the state has an element in bucket {number} that belongs in another bucket in this dataset. "
+                        "Load it into the dataset that it was saved from."
                     )
             rows = [provenance[row : row + 1] for row in range(first, stop)]
             waiting.append(_Waiting(elements[first:stop], rows, [(tokens, row) for row in range(first, stop)]))
@@ -118,7 +119,7 @@ class BucketStage:
         self.below.check(start)
         for waiting in parts_of(held, len(self.rows), of="bucket()"):
             if not is_compound(waiting):
-                refuse(waiting, "bucket() has a list of the places of the elements that wait")
+                refuse(waiting, "bucket() has a list of the tokens of waiting elements")
             for at in waiting:
                 self.below.check(at)
 

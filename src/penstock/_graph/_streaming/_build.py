@@ -1,7 +1,9 @@
-"""Opening the steps of an ordered dataset: from the graph to stages, one on top of the other.
+"""The opening of a dataset that is read in order: from the nodes of the graph to stages, one above the other.
 
-The outermost batch holds one rank's part of every global batch. Below it stand the legs, so that batches go on over
-the end of a leg.
+From the bottom: block inputs and streams; the stages of the folds, once for each rank segment; `RankSegmentsStage`,
+which reads the segments one after the other; the stage of the outermost batch, with one rank's part of each global
+batch; the stages of the steps above it. The segments are below the batch, so that a batch may continue over the end
+of a segment. If workers collate, the merge and the functions next to it are left out here (`Opening.collate`).
 """
 
 from collections.abc import Mapping
@@ -60,15 +62,15 @@ from penstock._graph._streaming._window import WindowShuffleStage
 from penstock.errors import InternalError
 
 _ENDLESS = 1 << 62
-_PARTS_AT_ONCE = 4096  # elements computed at once, over all leaves of a mixture
+_PARTS_AT_ONCE = 4096  # elements computed at once, over all inputs of a mixture
 
 MAX_INPUTS: Final = 64
-"""Each leaf takes slots of the ring; beyond, reading ahead for all would take more memory."""
+"""Workers read ahead for at most so many block inputs, since each takes slots of the ring, and memory."""
 
 
 @frozen
 class Opening:
-    """What stages are opened with."""
+    """The arguments of the stages."""
 
     epoch: int
     ranks: int
@@ -77,10 +79,10 @@ class Opening:
     must_fill: bool = False
     """Whether a rank that runs out of data before the limit on which all ranks end is an error."""
     collate: Collate | None = None
-    """Steps that are left out, since others compute them."""
+    """Steps that are left out, since workers compute them."""
 
     def leaves_out(self, node: Node) -> bool:
-        """Return whether a node is one of these steps."""
+        """Return whether a node is one of the steps that are left out."""
         return self.collate is not None and self.collate.has(node)
 
 
@@ -90,43 +92,43 @@ class _Opened(NamedTuple):
 
 
 def inputs_of(node: Node) -> list[Node]:
-    """Return what an ordered dataset is computed from: its streams, and its highest nodes without a fold below.
+    """Return the inputs of a dataset that is read in order: its streams and block inputs, in the order of the parts.
 
-    The outermost batch is in none of them, since each rank makes its own part of every batch from rows.
+    The outermost batch is part of no input, since each rank merges its own part of the rows.
     """
     return [input_ref.node for input_ref in _input_refs(rank_segments_top(node))]
 
 
 def worker_inputs(node: Node) -> list[Node]:
-    """Return the leaves that workers can read ahead: all but streams, and none where there are too many."""
+    """Return the block inputs, which workers can read ahead; none if the dataset has more than MAX_INPUTS inputs."""
     inputs = inputs_of(node)
     return [each for each in inputs if not isinstance(each, Stream)] if len(inputs) <= MAX_INPUTS else []
 
 
 def reads_streams(node: Node) -> bool:
-    """Return whether an ordered node is computed from a stream, beside other leaves or alone."""
+    """Return whether an input of the node is a stream."""
     return any(isinstance(each, Stream) for each in inputs_of(node))
 
 
 def worker_collate(node: Node) -> Collate | None:
-    """Return the steps above the folds, if there are some and workers compute them: not where they read no leaves."""
+    """Return the steps above the last fold that workers compute; None if there are none, or too many inputs."""
     reads = bool(worker_inputs(node)) or all(isinstance(each, Stream) for each in inputs_of(node))
     return collate_of(node, outermost_batch(node)) if reads else None
 
 
 def rank_segments_top(node: Node) -> Node:
-    """Return the highest node of an ordered dataset that is opened over each leg: what the outermost batch is made of.
+    """Return the highest node that is opened for each rank segment: the parent of the outermost batch, or the top.
 
-    A bucket is opened with the legs, since it holds elements open.
+    A bucket belongs to the segments, since it holds elements open.
     """
     batch = outermost_batch(node)
     return batch.parent if isinstance(batch, Batch) else node
 
 
 def even_limit(node: Node) -> Limit | None:
-    """Return the limit on which all ranks end, if they have data enough: the least one above the outermost batch.
+    """Return the limit at which all ranks end if they have enough data: the least one above the outermost batch.
 
-    Above it there are only steps that leave no element out and add none.
+    None if a step above it adds or leaves out elements.
     """
     if outermost_batch(node) is None:
         return None
@@ -139,7 +141,7 @@ def even_limit(node: Node) -> Limit | None:
 
 
 def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
-    """Return one rank's way through an epoch: every `ranks`-th position of each leaf."""
+    """Return one rank's segment for a whole epoch: every `ranks`-th position of each input."""
     input_ranges: list[InputRange] = []
     for each in inputs_of(node):
         total = _ENDLESS if isinstance(each, Stream) else count_positions(each)
@@ -148,7 +150,7 @@ def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
 
 
 def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Opening) -> Stage:
-    """Return the top stage of a node, over the legs of one rank."""
+    """Return the top stage of a node, over the segments of one rank."""
     batch, top = outermost_batch(node), rank_segments_top(node)
     opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = RankSegmentsStage(rank_segments, lambda rank_segment: opener.open_rank_segment(top, rank_segment))
@@ -164,33 +166,33 @@ def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Ope
 
 
 def rank_segments_of(stage: Stage, token: Token) -> tuple[RankSegmentsStage, Token]:
-    """Return the legs that a top stage stands on, and their token.
+    """Return the `RankSegmentsStage` below a top stage, and its part of a token.
 
     Raises:
-        InternalError: never for a stage that `open_stages` made.
+        InternalError: the stage isn't from `open_stages`.
     """
     at = token
     while not isinstance(stage, RankSegmentsStage):
         if isinstance(stage, LimitStage | RowsStage | WindowShuffleStage) and is_compound(at):
             at = at[0]
         if not isinstance(stage, MapStage | FilterStage | BatchStage | LimitStage | RowsStage | WindowShuffleStage):
-            raise InternalError("there is always a stage of legs")
+            raise InternalError("a top stage is over a stage of rank segments")
         stage = stage.below
     return stage, at
 
 
 def input_refs_of(node: Node) -> Mapping[int, InputRef]:
-    """Return what the leaves of an ordered dataset are, as its batches see them."""
+    """Return the inputs by their numbers, each with its component as seen from the batches."""
     return dict(enumerate(_input_refs(rank_segments_top(node))))
 
 
 def first_read(stage: Stage, token: Token) -> tuple[BlockInput, int]:
-    """Return the leaf that a stage of a single leaf stands on, and where a token lets it begin."""
+    """Return the block input below a stage with a single input, and the number in it at which a token begins."""
     rank_segments, at = rank_segments_of(stage, token)
     below, index = rank_segments.stage(at[0]), at[1]
     while not isinstance(below, BlockInput):
         if not isinstance(below, StepStage):
-            raise InternalError("there is a single leaf")
+            raise InternalError("the stage has a single input")
         below = below.below
     while is_compound(index):
         index = index[0]  # of every token's parts the first is the parent's
@@ -201,7 +203,7 @@ def _steps_above(node: Node, batch: Batch) -> list[Step]:
     steps: list[Step] = []
     while node is not batch:
         if isinstance(node, Read | Stream | Mix | Chain | Zip | StreamingMix):
-            raise InternalError("only single steps stand above the outermost batch")
+            raise InternalError("each step above the outermost batch has one parent")
         steps.append(node)
         node = node.parent
     return steps[::-1]
@@ -212,7 +214,7 @@ class _Opener:
     """Opens nodes.
 
     Attributes:
-        opening: what they are opened with.
+        opening: the arguments of the stages.
         outermost: the batch that the ranks share, if there is one.
         even_limit: the limit that every rank must fill, if there is one.
     """
@@ -222,12 +224,12 @@ class _Opener:
     even_limit: Limit | None
 
     def open_rank_segment(self, node: Node, rank_segment: RankSegment) -> Stage:
-        """Return a node's stage over one leg."""
+        """Return a node's stage over one segment."""
         share = max(_PARTS_AT_ONCE // max(len(rank_segment.input_ranges), 1), 1)
         return self._open(node, rank_segment, 0, share).stage
 
     def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int) -> _Opened:
-        """Return a node's stage; its leaves are numbered from `first` on."""
+        """Return a node's stage; its inputs are numbered from `first` on."""
         opening = self.opening
         if isinstance(node, Stream):
             return _Opened(
@@ -245,7 +247,7 @@ class _Opener:
             return below
         stage = self.step(node, below)
         if isinstance(stage, BucketStage) and rank_segment.token is not None:
-            stage = replace(stage, keep_short=True)  # what was held open must all come out
+            stage = replace(stage, keep_short=True)  # all elements that the old rank held open must come out
         return _Opened(stage, below.inputs)
 
     def _join(self, node: StreamingMix | Chain | Zip, rank_segment: RankSegment, first: int, share: int) -> _Opened:
@@ -257,7 +259,7 @@ class _Opener:
             inputs |= {number: _within(name, input_ref) for number, input_ref in opened.inputs.items()}
         parts = tuple(stages)
         if isinstance(node, StreamingMix):
-            # What was held open must all come out, however the parts end.
+            # All elements that the old rank held open must come out, whichever part ends first.
             return _Opened(
                 StreamingMixStage(replace(node, stop="all") if rank_segment.token is not None else node, parts), inputs
             )
@@ -293,7 +295,7 @@ class _Opener:
                 rows = tuple(count // ranks for count in node.bucketing.rows)
                 return BucketStage(node, rows, node.bucketing.keep_short, stage, inputs)
             case _:
-                raise InternalError(f"{type(node).__name__} is not a step that is read in order")
+                raise InternalError(f"{type(node).__name__} has no stage")
 
 
 def _input_refs(node: Node) -> list[InputRef]:

@@ -1,8 +1,8 @@
 """Chunks, which stages pass to each other: elements, their provenance, and their tokens.
 
-A *token* is a place from which a stage can start: nested tuples of integers and strings, so that a state holds positions
-and never data. Each element has two. A stage that starts at `start` yields this element first; at `after`, the next one.
-Tokens don't depend on how elements are divided into chunks.
+A *token* is a place from which a stage can start: nested tuples of integers and strings, so that a state holds
+positions and never data. Each element has two. A stage that starts at `start` yields this element first; at `after`,
+the next one. Tokens don't depend on how elements are divided into chunks.
 
 Few tokens are ever used: the loader needs that of the last delivered batch. So they are made on request (`Lazy`,
 `Picked`), and a sequence of tokens that are numbers is a `range`.

@@ -1,7 +1,16 @@
-"""What stands above the last fold of an ordered dataset: functions of rows, their batch, and functions of batches.
+"""The steps above the last fold: functions of rows, the batch of these rows, and functions of batches.
 
-Each depends on one batch's rows alone. So anyone may compute it, for several batches at once, while what folds goes on:
-the stages below are opened without these steps then (`Opening.collate`), and give what they are to be computed from.
+The folds run in one thread, one element after the other. The steps above the last fold are often the expensive ones
+(tokenize, decode, pad), and each result depends on the rows of one batch only. So workers compute them, for several
+batches at once, while the folds continue. The stages below are then opened without these steps (`Opening.collate`), and
+their batches are lists of rows, or stacked batches where only functions of batches are left.
+
+Which function may be left to workers:
+  - Functions of rows directly below the batch that is merged here, if their errors are raised. With "skip" a row
+    would be missing from a batch that the fold has already closed.
+  - Functions of batches, whatever their `on_error`. Below a `limit` a function with "skip" stays in the fold, since
+    the limit must not count batches that are left out.
+  - No function that is part of a block input: workers compute these anyway.
 """
 
 from collections.abc import Mapping
@@ -23,11 +32,11 @@ from penstock.errors import InternalError
 
 @frozen(eq=False)
 class Collate:
-    """The steps.
+    """The steps that workers compute.
 
     Attributes:
         rows: the functions of single rows right below the batch that is merged here, innermost first.
-        merge: the batch whose rows are merged here; None where they come stacked, or there is none.
+        merge: the batch whose rows workers merge; None if the fold stacks them, or there is no batch.
         above: the functions of batches, innermost first.
     """
 
@@ -36,21 +45,21 @@ class Collate:
     above: tuple[Map, ...]
 
     def has(self, node: Node) -> bool:
-        """Return whether a node is one of the functions."""
+        """Return whether a node is one of the functions of rows or batches."""
         return any(step is node for step in (*self.rows, *self.above))
 
     def check(self, given: Element, rows: Provenance) -> None:
-        """Raise where the stages below gave anything but the list of a batch's rows, and that batch is merged here."""
+        """Raise an InternalError if workers merge the batch, and the stages below didn't yield the list of its rows."""
         if self.merge is not None and not (_is_list(given) and len(given) == len(rows)):
-            raise InternalError(f"a batch must come here as the list of its {len(rows)} rows; got {given!r:.200}")
+            raise InternalError(f"workers merge the list of a batch's {len(rows)} rows; got {given!r:.200}")
 
 
 def collate_of(node: Node, shared: Batch | Bucket | None) -> Collate | None:
-    """Return the steps above the last fold that an ordered node's batches are made of; None where there are none.
+    """Return the steps above a node's last fold; None if there are none.
 
     Args:
         node: of a dataset that is read in order.
-        shared: the batch that its ranks share. No step above it is part of a leaf.
+        shared: the batch that its ranks share. No step above it is part of a block input.
     """
     above, node = _functions(node, any_may_fail=True, are_in_inputs=shared is None)
     rows: tuple[Map, ...] = ()
@@ -61,14 +70,14 @@ def collate_of(node: Node, shared: Batch | Bucket | None) -> Collate | None:
 
 
 def _functions(node: Node, *, any_may_fail: bool, are_in_inputs: bool) -> tuple[tuple[Map, ...], Node]:
-    """Return the functions from a node down that may be left to others, innermost first, and the node below.
+    """Return the functions from a node down that workers may compute, innermost first, and the node below them.
 
-    A limit counts elements without looking at them, so a function below it may be applied after it, unless it leaves
-    elements out.
+    A limit counts elements without reading them, so a function below it may be applied after it, unless it leaves out
+    elements.
 
     Args:
         node: of a dataset that is read in order.
-        any_may_fail: whether those that go on after an error are among them.
+        any_may_fail: whether to include functions whose errors aren't raised.
         are_in_inputs: whether functions that depend on the position alone are part of a block input.
     """
     functions: list[Map] = []
@@ -90,12 +99,12 @@ def _is_list(given: object) -> TypeGuard[list[Any]]:
 
 @frozen
 class CollateRun:
-    """The steps, with what they need to know of the rank that computes them.
+    """The steps, for one rank.
 
     Attributes:
         collate: the steps.
-        size: how many rows this rank has of a full batch.
-        leaves: as the steps see them.
+        size: this rank's number of rows in a full batch.
+        inputs: the inputs of the dataset, as seen from these steps.
     """
 
     collate: Collate
@@ -106,8 +115,8 @@ class CollateRun:
         """Return a batch, or DROPPED.
 
         Args:
-            given: a batch's rows, where they are merged here; else the batch as it comes from below.
-            provenance: those of the rows, where functions of rows are among the steps; else the batch's own.
+            given: the list of a batch's rows, if workers merge it; else the batch.
+            provenance: of the rows, if there are functions of rows; else of the batch.
             context: of the calling thread.
         """
         if self.collate.rows:
@@ -117,14 +126,14 @@ class CollateRun:
         return self.merged(given, provenance, context)
 
     def rows_into(self, made: list[Element], rows: list[Element], provenance: Provenance, context: Context) -> None:
-        """Add what the functions of rows make of some to a list; if one raises, of those before that row."""
+        """Add the results of the functions of rows to a list; after an error the list has those of the rows before."""
         error: BaseException | None = None
         for step in self.collate.rows:
             results: list[Element] = []
             with Caught(Exception) as caught:
                 locations = StreamedLocations(self.inputs, provenance[: len(rows)])
                 apply_into(results, step, rows, locations, context, element_at)
-            if caught.error is not None:  # of a row before the one that failed so far, if any
+            if caught.error is not None:  # a later function sees fewer rows, so its error is of an earlier row
                 error = caught.taken()
             rows = results
         made += rows
@@ -132,10 +141,10 @@ class CollateRun:
             try:
                 raise error
             finally:
-                del error  # else its traceback holds it, and the rows
+                del error  # else its traceback would hold the rows
 
     def merged(self, given: Element, provenance: Provenance, context: Context) -> Element:
-        """Return a batch, or DROPPED, where the functions of rows were applied."""
+        """Return a batch, or DROPPED, from rows to which the functions of rows were applied."""
         if isinstance(given, Rest):
             return DROPPED
         merge = self.collate.merge
@@ -148,12 +157,12 @@ class CollateRun:
         return batch
 
     def around(self, death: Exception, provenance: Provenance, context: Context) -> Element:
-        """Return what takes the place of a batch that processes die of: DROPPED, if one of the steps leaves it out.
+        """Return DROPPED for a batch that crashes workers, if a step leaves out failing batches.
 
-        Nobody knows which of the functions it was that a process died in, so it is taken for that step's.
+        The function that crashed is unknown, so the outermost step with `on_error="skip"` counts as the one.
 
         Raises:
-            Exception: the death, where all steps raise what fails.
+            Exception: the crash, if no step leaves out failing batches.
         """
         skipping = next((step for step in reversed(self.collate.above) if step.on_error == "skip"), None)
         if skipping is None:

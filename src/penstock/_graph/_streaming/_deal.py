@@ -1,4 +1,7 @@
-"""Going on with other ranks: the legs of every new rank, from where all old ranks stand; and legs in a state."""
+"""Resuming on another number of ranks: the rank segments of a new rank, given the states of all old ranks.
+
+Also the JSON form of segments in a state.
+"""
 
 from collections.abc import Sequence
 
@@ -20,16 +23,16 @@ from penstock.errors import StateError
 def dealt_rank_segments(
     node: Node, old: Sequence[tuple[int, tuple[RankSegment, ...], Token]], rank: int, ranks: int
 ) -> tuple[int, tuple[RankSegment, ...], Token]:
-    """Return the epoch, the legs and the token of one new rank.
+    """Return the epoch, the segments and the token of one new rank.
 
     Args:
         node: the dataset.
-        old: the epoch, the legs and the token of every old rank.
-        rank: which new rank.
-        ranks: how many new ranks there are.
+        old: the epoch, the segments and the token of each old rank.
+        rank: the number of the new rank.
+        ranks: the number of new ranks.
 
     Raises:
-        StateError: if what is held open can't be dealt.
+        StateError: elements that a step holds open can't be dealt.
     """
     _check_steps(node)
     epoch = min(epoch for epoch, _, _ in old)
@@ -40,10 +43,10 @@ def dealt_rank_segments(
         if its_epoch > epoch:
             if its_epoch > epoch + 1 or token != stage.start():
                 raise StateError(
-                    "the ranks stand in different epochs, and what is left of them can't be dealt to others. Save "
-                    "all ranks' states at the same step."
+                    "the states are in different epochs, so their remaining elements can't be dealt to other ranks. "
+                    "Save all ranks' states at the same step."
                 )
-            continue  # this rank has read its part of the epoch to the end
+            continue  # this rank has read all of its part of the epoch
         _check_whole(stage, token)
         unfinished.append(rank_segments_of(stage, token))
         tokens.append((stage, token))
@@ -53,7 +56,7 @@ def dealt_rank_segments(
 
 
 def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
-    """Return the token with the counts of steps above the outermost batch as far as the old ranks' were."""
+    """Return the token with the largest counts of limits above the outermost batch among the old ranks' tokens."""
     if isinstance(stage, LimitStage):
         below = [(one.below, at[0]) for one, at in old if isinstance(one, LimitStage)]
         return (_counted(stage.below, token[0], below), max((at[1] for _, at in old), default=0))
@@ -66,14 +69,14 @@ def _counted(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Toke
 
 
 def _check_whole(stage: Stage, token: Token) -> None:
-    """Raise where a state stands within a batch that was taken apart again, or a window of batches."""
+    """Raise a StateError for a state within an unbatched batch, or within a window of batches."""
     while isinstance(stage, StepStage) and not isinstance(stage, RankSegmentsStage | BatchStage):
         if isinstance(stage, RowsStage | WindowShuffleStage):
             if token[1]:
                 raise StateError(
-                    "the state stands within what a step above the outermost batch made of several batches or of a "
-                    "part of one, which can't be dealt to another number of ranks. Resume on as many ranks as saved "
-                    "the states, or save where a batch ends."
+                    "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
+                    "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "
+                    "states, or save where a batch ends."
                 )
             token = token[0]
         elif isinstance(stage, LimitStage):
@@ -82,7 +85,7 @@ def _check_whole(stage: Stage, token: Token) -> None:
 
 
 def _check_steps(node: Node) -> None:
-    """Raise where an epoch that was begun can't be dealt to other ranks."""
+    """Raise a StateError if a step can't be dealt to other ranks within an epoch."""
     for step in walk(rank_segments_top(node)):
         if isinstance(step, Zip | Limit) and not is_block_input(step):
             raise StateError(
@@ -92,7 +95,7 @@ def _check_steps(node: Node) -> None:
 
 
 def to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
-    """Return legs as nested tuples of integers and strings."""
+    """Return segments as nested tuples of integers and strings."""
     return tuple(
         (
             tuple((tuple(map(tuple, spans)), snapshot) for spans, snapshot in rank_segment.input_ranges),
@@ -103,10 +106,10 @@ def to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
 
 
 def from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
-    """Return the legs that `to_json` described.
+    """Return the segments from the result of `to_json`. Their tokens are not checked.
 
     Raises:
-        StateError: they can't be those of a rank of this dataset. The tokens that they begin at are not looked at.
+        StateError: this dataset can't have such segments.
     """
     inputs = inputs_of(node)
     rank_segments: list[RankSegment] = []
@@ -128,20 +131,20 @@ def _some(value: Token, needed: str) -> tuple[Token, ...]:
 
 
 def _input_range(value: Token, node: Node) -> InputRange:
-    """Return what a rank reads of a leaf: positions that the leaf has."""
-    spans, snapshot = parts_of(value, 2, of="a rank's part of a leaf")
+    """Return an input range from its JSON form; a StateError says that the input has other positions."""
+    spans, snapshot = parts_of(value, 2, of="a rank's part of an input")
     total = LARGEST if isinstance(node, Stream) else count_positions(node)
     if isinstance(node, Stream):
         check_snapshot(node, snapshot, LARGEST)
     elif snapshot is not None:
         refuse(snapshot, "only a stream has a state of its own")
     found: list[Span] = []
-    for span in _some(spans, "a rank's part of a leaf has runs of positions"):
+    for span in _some(spans, "a rank's part of an input has runs of positions"):
         start, step, count = parts_of(span, 3, of="a run of positions")
         check_number(start, total, "a run of positions")
         check_number(step, LARGEST, "a run of positions")
         check_number(count, total, "a run of positions")
         if not step or (count and start + (count - 1) * step >= total):
-            refuse(span, f"a run of positions lies below {total:,}")
+            refuse(span, f"a run of positions has positions below {total:,}")
         found.append(Span(start, step, count))
     return InputRange(tuple(found), snapshot)

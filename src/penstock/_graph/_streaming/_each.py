@@ -1,4 +1,4 @@
-"""Functions and predicates of single elements, where they stand above a step that can only be read in order."""
+"""The stages of `map` and `filter` above a step that is read in order. A token is the parent's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from penstock._graph._streaming._stage import Point, Stage
 
 @frozen
 class MapStage:
-    """A function of each element; a token is the parent's."""
+    """A function of each element."""
 
     step: Map
     below: Stage
@@ -62,7 +62,7 @@ def _kept(chunk: Chunk, results: list[Element]) -> Chunk:
 
 @frozen
 class FilterStage:
-    """The elements for which a predicate is true; a token is the parent's."""
+    """The elements for which a predicate is true."""
 
     step: Filter
     below: Stage
@@ -89,7 +89,7 @@ class FilterStage:
             yield _picked(chunk, kept)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
-        # An element's own token: the predicate was true of it.
+        # The tokens are of elements for which the predicate was true.
         return self.below.reproduce(tokens)
 
     def check(self, token: Token, /) -> None:

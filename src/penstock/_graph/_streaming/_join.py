@@ -1,4 +1,4 @@
-"""Ordered datasets one after the other, and side by side. A token is the tuple of the parts' tokens."""
+"""The stages of `concatenate` and `zip` for parts that are read in order. A token has one token for each part."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _MAX_AT_ONCE: Final = 64
 
 @frozen
 class ChainStage:
-    """All of the first part, then all of the second, and so on; the tokens before the current part's are None."""
+    """All of the first part, then all of the second, and so on. The token of a part that was read is None."""
 
     parts: tuple[Stage, ...]
 
@@ -60,7 +60,7 @@ def _ends(part: Stage) -> tuple[Point, ...]:
 
 @frozen
 class ZipStage:
-    """One element of each part at a time."""
+    """One element of each part, as a tuple or dict."""
 
     step: Zip
     parts: tuple[Stage, ...]
@@ -89,7 +89,7 @@ class ZipStage:
         longer = [name for name, held in zip(self.step.names, pending, strict=True) if held.count]
         if longer and self.step.unequal == "error":
             raise GraphError(
-                f"zip needs parts of equal lengths; {longer} had elements left when another part had ended. Say "
+                f"zip needs parts of equal lengths; {longer} had elements left when another part had ended. Pass "
                 'unequal="shortest" to end with the shortest.'
             )
 
@@ -110,5 +110,5 @@ class ZipStage:
 
 
 def joined(step: Zip, elements: list[Element]) -> Element:
-    """Return what a zip makes of one element of each part."""
+    """Return one element of each part as a tuple or dict."""
     return dict(zip(step.names, elements, strict=True)) if step.as_dict else tuple(elements)

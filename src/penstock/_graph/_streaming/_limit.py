@@ -1,6 +1,7 @@
-"""The first elements of an ordered dataset. A token is (the parent's, how many came before).
+"""The stage of `limit`. A token is (the parent's token, the number of elements before).
 
-Where several ranks are to end together, one that runs out of data before raises an error, again after every resume.
+If several ranks must end on the same step, a rank that runs out of data before the limit raises an error, and raises it
+again after each resume.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ class LimitStage:
         if count >= self.step.count:
             return
         for chunk in self.below.run(below):
-            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # which comes alone
+            if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
                 yield _counted(chunk, count, of_each=0)
                 continue
             part = chunk.part(0, self.step.count - count)
@@ -40,8 +41,8 @@ class LimitStage:
                 return
         if self.must_fill:
             raise GraphError(
-                f"all ranks must have what limit({self.step.count}) asks for, so that they end on the same step; this "
-                f"rank ran out of data after {count}. Lower the limit, or use repeat() before it."
+                f"all ranks must have the {self.step.count} elements of limit({self.step.count}), so that they end on "
+                f"the same step; this rank ran out of data after {count}. Lower the limit, or use repeat() before it."
             )
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:

@@ -1,7 +1,7 @@
-"""The places of marked elements: which record each came from, and the address of its random streams.
+"""The locations of elements that are read in order, from their provenance.
 
-Above a mixture elements of different parts may have the same seed position; a hash of the part's name then keeps their
-random streams apart, so that adding a part changes nobody else's.
+Above a mixture, elements of different parts may have the same seed position. A hash of the part's name, the salt, is
+mixed into it, so that their random streams differ, and a new part doesn't change the streams of the others.
 """
 
 from collections.abc import Mapping
@@ -17,33 +17,33 @@ from penstock._graph._streaming._chunk import EPOCH, INPUT, POSITION, Provenance
 
 
 class InputRef(NamedTuple):
-    """A leaf, as a step above it sees it."""
+    """A block input or stream, as seen from a step above it."""
 
     node: Node
     component: str
-    """The names of the parts between the step and the leaf, joined by "/"."""
+    """The names of the mixture parts between the step and the input, joined by "/"."""
 
 
 class StreamedLocations:
-    """The places of a chunk's elements, computed when they are asked for."""
+    """The locations of a chunk's elements, computed on request."""
 
     def __init__(self, inputs: Mapping[int, InputRef], provenance: Provenance) -> None:
         self._inputs = inputs
         self._provenance = provenance
 
     def at(self, index: int) -> Location:
-        """Return the place of the chunk's element `index`."""
+        """Return the location of the chunk's element `index`."""
         number, epoch, position, *seed = self._provenance[index].tolist()
         input_ref = self._inputs[number]
         part, key = "", position
         if not isinstance(input_ref.node, Stream):
             _, part, key = locate(input_ref.node, epoch, position)
-        stream = salt_of(input_ref.component)
-        return Location(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, stream, part)
+        salt = salt_of(input_ref.component)
+        return Location(epoch, position, SeedPosition(*seed), key, input_ref.node, input_ref.component, salt, part)
 
     @property
     def are_plain(self) -> bool:
-        """Whether no hash of a part's name is mixed into the seeds."""
+        """Whether no part's salt is mixed into the seed positions."""
         return not any(input_ref.component for input_ref in self._inputs.values())
 
     def seeds(self) -> SeedPositions:
@@ -64,11 +64,11 @@ class StreamedLocations:
         return keys
 
     def components(self) -> list[str]:
-        """Return the paths of the elements' parts."""
+        """Return the component of each element."""
         return [self.at(index).path for index in range(len(self._provenance))]
 
     def indices(self) -> list[int | None]:
-        """Return the numbers of the elements over all epochs, each counted in the leaf that it comes from."""
+        """Return the index of each element over all epochs, as counted in its input."""
         found: list[int | None] = []
         for number, epoch, position in zip(
             self._provenance[:, INPUT].tolist(), *seeds_of(self._provenance)[:2], strict=True

@@ -1,8 +1,9 @@
-"""Mixing datasets of which some can only be read in order: the next element is always from the part furthest behind.
+"""The stage of `mix` and `interleave` for parts that are read in order.
 
-Furthest behind is whose taken measure over weight is least, the first part among equals: whole numbers and one IEEE
-division, the same on every machine. At every change of weights the counts start anew. A token is (elements so far, the
-parts' taken measures, the parts' tokens); the token of a part that has ended is None.
+The next element is from the part that is furthest behind: the one with the least taken measure over weight, of equal
+ones the first. That is integers and one IEEE division, so it is the same on every machine. When the weights change, the
+measures start again at 0. A token is (the number of elements so far, the parts' taken measures, the parts' tokens); the
+token of a part that has ended is None.
 """
 
 import heapq
@@ -21,11 +22,11 @@ from penstock.errors import GraphError
 _AT_ONCE: Final = 64  # elements of a chunk
 
 END: Final = Point(1 << 62)
-"""The point of a leaf that was read to its end."""
+"""The progress of an input that was read to its end."""
 
 
 class _Taken(NamedTuple):
-    """One entry of a chunk's log: an element of a part, or, with no chunk, the end of a part."""
+    """An entry in a chunk's log: an element of a part, or, without a chunk, the end of a part."""
 
     part: int
     chunk: Chunk | None
@@ -35,7 +36,7 @@ class _Taken(NamedTuple):
 
 @frozen
 class StreamingMixStage:
-    """Elements of several parts by their weights."""
+    """Elements of several parts in the ratio of their weights."""
 
     step: StreamingMix
     parts: tuple[Stage, ...]
@@ -88,18 +89,18 @@ class StreamingMixStage:
             return self._replayed(token, log[: found[number][0] + 1])
 
         def start(number: int) -> Token:
-            # Whatever ended just before belongs to this element's turn.
+            # The log entries of parts that ended just before belong to this element.
             return self._replayed(token, log[: found[number - 1][0] + 1]) if number else token
 
         provenance = _gathered([(chunk.provenance, index) for _, chunk, index in found])
         return Chunk(elements, provenance, Lazy(len(found), start), Lazy(len(found), after))
 
     def _replayed(self, token: Token, log: list[_Taken]) -> Token:
-        """Return the token after what a log tells; whose turn it was is known, so only what was taken is counted."""
+        """Return the token after the entries of a log, which began at a token."""
         count, taken, tokens = token[0], list(token[1]), list(token[2])
         starts = {start for start, _ in self.step.schedule}
         for part, chunk, index, amount in log:
-            if count in starts:  # counting starts anew
+            if count in starts:  # the weights change here
                 taken = [0] * len(taken)
             if chunk is None:
                 tokens[part] = None
@@ -132,11 +133,11 @@ class StreamingMixStage:
 
 
 def measured(step: StreamingMix, element: Element) -> int:
-    """Return how much an element counts."""
+    """Return the measure of an element."""
     if step.measure is None:
         return 1
     amount = step.measure(element)
-    if type(amount) is int and amount >= 0:  # mostly so
+    if type(amount) is int and amount >= 0:  # the usual case
         return amount
     if isinstance(amount, bool) or not hasattr(amount, "__index__") or amount.__index__() < 0:
         raise GraphError(f"measure must return a whole number of at least 0; got {amount!r}")
@@ -144,7 +145,7 @@ def measured(step: StreamingMix, element: Element) -> int:
 
 
 def _gathered(places: list[tuple[Provenance, int]]) -> Provenance:
-    """Return rows of several arrays, taken from each array at once."""
+    """Return rows of several arrays, with one indexing operation for each array."""
     gathered = np.empty((len(places), no_provenance().shape[1]), np.int64)
     rows_of: dict[int, tuple[Provenance, list[int], list[int]]] = {}
     for row, (provenance, index) in enumerate(places):
@@ -152,7 +153,7 @@ def _gathered(places: list[tuple[Provenance, int]]) -> Provenance:
         rows.append(row)
         indices.append(index)
     for provenance, rows, indices in rows_of.values():
-        if len(rows) == 1:  # a list as an index costs several times as much
+        if len(rows) == 1:  # indexing with a list costs several times as much
             gathered[rows[0]] = provenance[indices[0]]
         else:
             gathered[rows] = provenance[indices]
@@ -160,7 +161,7 @@ def _gathered(places: list[tuple[Provenance, int]]) -> Provenance:
 
 
 class Turns:
-    """Whose turn it is."""
+    """The order of turns: the part of the next element, by weights and taken measures."""
 
     def __init__(self, step: StreamingMix, token: Token) -> None:
         self._step = step
@@ -170,7 +171,7 @@ class Turns:
         self._enter()
 
     def _enter(self) -> None:
-        """Take the weights that hold at this count; where they begin to, counting starts anew."""
+        """Set the weights for this count; where they change, the measures start at 0."""
         schedule = self._step.schedule
         if any(start == self.count for start, _ in schedule):
             self.taken = [0] * len(self.taken)
@@ -179,10 +180,10 @@ class Turns:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Compute how far each part is that has a weight and more elements."""
+        """Compute the progress of each part that has a weight and more elements."""
         pairs = list(zip(self._weights, self._ended, strict=True))
         progress = zip(self.taken, pairs, strict=True)
-        # A heap: the least is the first part among those furthest behind.
+        # A heap, whose least item is the part furthest behind, of equal ones the first.
         self._progress = [
             (taken / weight, part) for part, (taken, (weight, ended)) in enumerate(progress) if weight and not ended
         ]
@@ -191,13 +192,13 @@ class Turns:
             self._progress = []
 
     def next(self) -> int | None:
-        """Return the number of the part whose turn it is, or None at the end."""
+        """Return the number of the part that is next, or None at the end."""
         if self.count == self._until:
             self._enter()
         return self._progress[0][1] if self._progress else None
 
     def take(self, part: int, amount: int) -> None:
-        """Count an element of the part whose turn it is."""
+        """Count an element of the part that is next."""
         self.count += 1
         self.taken[part] = taken = self.taken[part] + amount
         heapq.heapreplace(self._progress, (taken / self._weights[part], part))
@@ -209,7 +210,7 @@ class Turns:
 
 
 class _Input:
-    """A part's elements, one at a time."""
+    """The elements of one part."""
 
     def __init__(self, stage: Stage, token: Token) -> None:
         self._chunks = iter(()) if token is None else stage.run(token)
@@ -217,7 +218,7 @@ class _Input:
         self.index = 0
 
     def chunk(self) -> Chunk | None:
-        """Return the chunk in which `index` is the next element, reading on if need be; None at the end."""
+        """Return the chunk in which `index` is the next element, read if necessary; None at the end."""
         while self._chunk is None or self.index >= len(self._chunk.elements):
             self._chunk, self.index = next(self._chunks, None), 0
             if self._chunk is None:

@@ -1,9 +1,13 @@
-"""Packing documents into sequences as they come, many at a time.
+"""The stage of `pack`: documents packed into sequences in the order in which they are read.
 
-A token is (a document's start, how many of its tokens are in sequences already, its `after` where that is not 0, the
-open sequences, oldest first). An open sequence is a tuple that has, of each piece in turn, its document's start, its
-offset and its length. The start is that of the document begun, or else what comes after the last one that went into a
-sequence. So a state holds positions only; the documents of open sequences are computed again.
+A token of the stage is (a document's start, the number of its values that are in closed or open sequences, its `after`
+if that number is not 0, the open sequences, oldest first). The document is the one that is cut, or else the one after
+the last packed document. An open sequence is a tuple with three entries for each of its pieces: the document's start,
+the offset and the length. So a state has positions only, and a resume computes the documents of open sequences again.
+
+Documents are taken in blocks of up to 256 (`_intakes`), since assigning and filling have a cost for each call. If one
+of a block can't be packed, the documents of the block are packed one by one, so that the sequences before it come
+first.
 """
 
 import itertools
@@ -32,8 +36,8 @@ from penstock._graph._streaming._stage import (
 )
 from penstock.errors import GraphError
 
-_DOCUMENTS: Final = 256  # taken in together: assigning and filling cost a fraction of a millisecond a call
-_SECONDS: Final = 0.002  # of reading, before fewer are taken in
+_DOCUMENTS: Final = 256  # of a block: assigning and filling cost a fraction of a millisecond for each call
+_SECONDS: Final = 0.002  # of reading, after which a block is closed with fewer
 
 
 @frozen
@@ -44,7 +48,7 @@ class PackStage:
     below: Stage
     inputs: Mapping[int, InputRef]
     batched: int = 0
-    """How many sequences the batches right above have; 0 where there are none."""
+    """The number of sequences of a batch directly above; 0 if there is none."""
 
     def start(self) -> Token:
         return (self.below.start(), 0, None, ())
@@ -66,7 +70,7 @@ class PackStage:
         yield from packer.flush()
 
     def _one_by_one(self, packer: Packer, intake: Intake) -> Iterator[Chunk]:
-        """Yield the sequences that are closed by the documents before one that can't be packed, and raise its error."""
+        """Yield the sequences that close before a document that can't be packed, and raise its error."""
         for number in range(len(intake.elements)):
             try:
                 chunks = packer.pack(intake.one(number))
@@ -83,7 +87,7 @@ class PackStage:
         self.below.check(start)
         check_number(consumed, LARGEST, "pack()")
         if bool(consumed) != (after is not None):
-            refuse(token, "pack() has the end of a document of which a part came")
+            refuse(token, "pack() has the end of a document that is cut")
         if consumed:
             self.below.check(after)
         packing = self.step.packing
@@ -98,7 +102,7 @@ class PackStage:
             self._check_lengths(pieces)
 
     def _check_lengths(self, pieces: tuple[Token, ...]) -> None:
-        """Refuse pieces that don't fit into a sequence."""
+        """Raise a StateError for pieces that don't fit into a sequence."""
         packing = self.step.packing
         rooms = [room for _, room in packing.features]
         rooms = rooms[:1] if packing.is_shared else rooms
@@ -118,7 +122,7 @@ class PackStage:
 
 
 class _BrokenError(Exception):
-    """Carries what stopped the reading past the documents that came before."""
+    """Carries an error of the stage below past the packing of the documents before it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -126,7 +130,7 @@ class _BrokenError(Exception):
 
 
 def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
-    """Yield documents, as many together as come in little time."""
+    """Yield blocks of documents, of as many as are read in 2 ms."""
     held: list[Chunk] = []
     count = 0
     most, began = decide(PACK_DOCUMENTS, _DOCUMENTS), time.perf_counter()

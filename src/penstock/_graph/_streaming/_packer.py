@@ -1,4 +1,13 @@
-"""The sequences that are open while documents are packed, from one block of documents to the next."""
+"""The open sequences while documents are packed, block by block.
+
+A definition in plain Python (`_graph._packed`) assigns one piece at a time. Here a block of documents is cut into
+pieces in one call, the pieces are assigned to sequences by the native best fit (`batching._pack`) or by arithmetic
+("split"), and each closed sequence is filled from arrays of piece, offset and length. Pieces of sequences that stay
+open are kept for the next block, with the documents that they are of and the tokens of those.
+
+The arrays of one block are divided so that a chunk is one batch above (`batched`): then the filled memory is the batch,
+and nothing is copied.
+"""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,32 +32,32 @@ Reproduce: TypeAlias = Callable[[Sequence[Token]], tuple[list[Element], Provenan
 
 
 class Intake(NamedTuple):
-    """Documents that were read and are not packed yet."""
+    """A block of documents to pack."""
 
     elements: list[Element]
     provenance: Provenance
     starts: Sequence[Token]
     afters: Sequence[Token]
     consumed: int = 0
-    """How many tokens of the first document are in sequences already."""
+    """The number of values of the first document that are in sequences already."""
 
     def one(self, number: int) -> "Intake":
-        """Return one of the documents alone."""
+        """Return a block of one of the documents."""
         cut = slice(number, number + 1)
         consumed = self.consumed if number == 0 else 0
         return Intake(self.elements[cut], self.provenance[cut], self.starts[cut], self.afters[cut], consumed)
 
 
 class _Open(NamedTuple):
-    """Open sequences: their documents, and the pieces of these in the order in which they came."""
+    """Open sequences: their documents, and the pieces of these in the order of assignment."""
 
     elements: list[Element]
     provenance: Provenance
     starts: list[tuple[Sequence[Token], int]]
-    """Where each document's start is to be found."""
+    """The start of each document, as a sequence of tokens and an index."""
     pieces: Pieces
     sequence: Integers
-    """Which open sequence a piece is in, 0 being the oldest."""
+    """The open sequence of each piece; 0 is the oldest."""
     bins: OpenBins
 
     def tokens(self) -> OpenTokens:
@@ -62,7 +71,7 @@ class _Open(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """Where pieces went; sequences are numbered from 0, those that were open before first."""
+    """Assigned pieces. Sequences are numbered from 0, and those that were open before come first."""
 
     pieces: Pieces
     sequence: Integers
@@ -73,19 +82,19 @@ class _Placed(NamedTuple):
 
 
 class Packer:
-    """The sequences that are open, and what is needed to say so in a token.
+    """The open sequences, and the tokens of their documents.
 
     Args:
-        packing: what was told.
+        packing: the verb's arguments.
         reproduce: computes the documents of open sequences again.
-        token: where to begin.
-        batched: how many sequences the batches above have, which then have memory of their own; 0 where there are none.
+        token: the stage's token at which to begin.
+        batched: the number of sequences of a batch above, which then is one piece of memory; 0 if there is no batch.
     """
 
     def __init__(self, packing: Packing, reproduce: Reproduce, token: Token, batched: int) -> None:
         self._packing = packing
         self._batched = batched
-        self._given = 0  # sequences, since the last whole batch
+        self._given = 0  # sequences since the last whole batch
         self._open = _reopened(packing, reproduce, token[3])
         self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
         self._next = Next(token[:1], 0, token[1], token[2:3])
@@ -93,10 +102,10 @@ class Packer:
         self._last: Callable[[], Token] = lambda: token
 
     def pack(self, intake: Intake) -> Iterator[Chunk]:
-        """Take documents in, and return the sequences that closed.
+        """Pack documents, and return the sequences that close.
 
         Raises:
-            GraphError: a document can't be packed; then none was taken in.
+            GraphError: a document can't be packed; then none of the block is packed.
         """
         form = form_of(self._packing, intake.elements[0]) if self._form is None else self._form
         lengths = lengths_of(self._packing, form, intake.elements)
@@ -105,7 +114,7 @@ class Packer:
         return self._close(form, intake, placed)
 
     def flush(self) -> Iterator[Chunk]:
-        """Return the open sequences, oldest first: there are no more documents."""
+        """Return the open sequences, oldest first, after the last document."""
         if self._form is None:
             return iter(())
         held, none = self._open, np.empty(0, np.int64)
@@ -116,7 +125,7 @@ class Packer:
         return self._close(self._form, Intake([], no_provenance(), (), ()), placed)
 
     def _close(self, form: Form, intake: Intake, placed: _Placed) -> Iterator[Chunk]:
-        """Return the sequences that closed, and go on with the others."""
+        """Return the sequences that closed, and keep the others open."""
         held = self._open
         fates = _fates(placed)
         log = self._begin_log(intake, placed, fates)
@@ -144,10 +153,10 @@ class Packer:
         return (_chunk(self._packing, form, (plan, *span), (elements, provenance), after) for span in spans)
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
-        """Return what the tokens of this block's sequences are made from."""
+        """Return the log from which the tokens of this block's sequences are made."""
         opened = self._open.tokens
-        if self._log is not None and self._log.was_asked:
-            opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares what was made before
+        if self._log is not None and self._log.was_requested:
+            opened = functools.partial(list[tuple[Token, ...]], self._log.end())  # shares the tokens that were made
         block = Assigned(placed.pieces, placed.sequence, placed.closed, placed.closed_before, fates)
         self._log = TokenLog(self._next, opened, block, (intake.starts, intake.afters))
         if len(placed.sequence):
@@ -178,13 +187,13 @@ def _chunk(
     afters = Lazy(count, lambda index: after(first + index))
     if packing.meta:
         return Chunk(rows_of(columns), own, starts, afters, rows)
-    # Batches that are the whole chunk never look at its rows.
+    # A batch that is the whole chunk never reads its rows.
     elements = cast("list[Element]", _Rows(columns, count))
     return Chunk(elements, own, starts, afters, rows, columns)
 
 
 class _Rows(Sequence[Element]):
-    """The sequences of columns, taken apart when they are looked at."""
+    """The sequences of a chunk, made from its columns on first use."""
 
     def __init__(self, columns: dict[str, Any], count: int) -> None:
         self._columns = columns
@@ -205,7 +214,7 @@ class _Rows(Sequence[Element]):
 
 
 def _fates(placed: _Placed) -> Integers:
-    """Return each sequence's number among the open ones, or, where it closed, -1 - its number among the closed ones."""
+    """Return each sequence's number among the open ones, or -1 - its number among the closed ones."""
     fates = np.empty(len(placed.closed) + len(placed.still_open), np.int64)
     fates[placed.still_open] = np.arange(len(placed.still_open))
     fates[placed.closed] = -1 - np.arange(len(placed.closed))
@@ -213,7 +222,7 @@ def _fates(placed: _Placed) -> Integers:
 
 
 def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _Placed:
-    """Return where the pieces of documents go; `consumed` tokens of the first one went somewhere before."""
+    """Assign the pieces of documents; `consumed` values of the first document are in sequences already."""
     capacity = packing.capacity
     if consumed:
         check_enough(consumed, int(lengths[0].min()), "a document that is cut")
@@ -244,13 +253,13 @@ def _kept(
     sequence: Integers,
     bins: OpenBins,
 ) -> _Open:
-    """Return the open sequences of some pieces, of their documents alone.
+    """Return the open sequences of some pieces, with the documents of these pieces only.
 
     Args:
-        documents: their elements and marks, where the starts of the first ones are, and the starts of the others.
+        documents: elements and provenance, references to the starts of the first ones, and the starts of the others.
         pieces: of these documents.
-        sequence: which open sequence each piece is in.
-        bins: their rooms.
+        sequence: the open sequence of each piece.
+        bins: the sequences' rooms.
     """
     elements, provenance, old, new = documents
     used, numbers = np.unique(pieces.document, return_inverse=True)
@@ -262,10 +271,10 @@ def _kept(
 
 
 def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token, Element]) -> None:
-    """Raise where a token's pieces aren't parts of the documents that are there now.
+    """Raise if a token's pieces aren't parts of the documents as they are now.
 
     Raises:
-        StateError: they are of others.
+        StateError: a document has changed.
     """
     if not documents:
         return
@@ -286,7 +295,7 @@ def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token
 
 
 def _reopened(packing: Packing, reproduce: Reproduce, opened: OpenTokens) -> _Open:
-    """Return the open sequences that a token tells of."""
+    """Return the open sequences in a token, with their documents computed again."""
     starts: list[Token] = list(dict.fromkeys(start for pieces in opened for start in pieces[::3]))
     elements, provenance = reproduce(starts) if starts else ([], no_provenance())
     _check_opened(packing, opened, dict(zip(starts, elements, strict=True)))

@@ -1,8 +1,15 @@
-"""What one rank reads in an epoch, as legs: first what earlier ranks left open, each by its own token, then the rest.
+"""Rank segments: the parts of an epoch that one rank reads one after the other.
 
-As long as the number of ranks stays there is one leg: every `count`-th position of each leaf. When a state is dealt to
-other ranks, what an old rank held open (half a batch taken apart, a window, open bins) becomes a leg of its own, that
-ends where the old rank had read to; the positions that nobody had read yet are dealt anew.
+With an unchanged number of ranks there is one segment: every `count`-th position of each input. A resume on another
+number of ranks must lose no element and repeat none, and the old ranks are in the midst of folds: half an unbatched
+batch, a window, open sequences. These can't be divided by positions.
+
+So each old rank that holds elements open becomes a *segment* of some new rank. It has the old rank's token, and its
+input ranges, cut off where the old rank had read to, so it yields what was held open and ends. The unread positions
+of all old ranks are dealt to the new ranks in turn, as the last segment of each. Both are arithmetic on tokens;
+nothing is read.
+
+Invariant: the segments of all new ranks have each unread position once, and each old rank's held elements once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +23,7 @@ from penstock._graph._streaming._stage import Point, Stage, check_number, one_ea
 
 
 class RankSegment(NamedTuple):
-    """A stretch of one rank's way through an epoch: a course for each leaf, and where to start; None the beginning."""
+    """The input ranges of all inputs, and the token at which to start in them; None is the beginning."""
 
     input_ranges: tuple[InputRange, ...]
     token: Token = None
@@ -24,13 +31,13 @@ class RankSegment(NamedTuple):
 
 @frozen
 class RankSegmentsStage:
-    """The legs, one after the other. A token is (the leg's number, the token within it)."""
+    """The segments, one after the other. A token is (the segment's number, the token in it)."""
 
     rank_segments: tuple[RankSegment, ...]
     open_rank_segment: Callable[[RankSegment], Stage]
 
     def stage(self, number: int) -> Stage:
-        """Return a leg's stage."""
+        """Return a segment's stage."""
         return self.open_rank_segment(self.rank_segments[number])
 
     def _start_of(self, number: int) -> Token:
@@ -77,11 +84,11 @@ def _numbered(chunk: Chunk, number: int) -> Chunk:
 
 
 def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> list[tuple[RankSegment, ...]]:
-    """Return each new rank's legs, from where all old ranks stand: nothing is lost, nothing comes twice.
+    """Return each new rank's segments, given the tokens of all old ranks.
 
     Args:
-        unfinished: the legs of every old rank, and its token.
-        ranks: how many new ranks there are.
+        unfinished: the segments and the token of each old rank.
+        ranks: the number of new ranks.
     """
     open_rank_segments: list[RankSegment] = []
     left: list[list[Span]] = []
@@ -127,15 +134,15 @@ def _dealt(spans: Sequence[Span], rank: int, ranks: int) -> tuple[Span, ...]:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the same positions in as few spans as can be: those of all ranks of one deal make a run without gaps."""
+    """Return the same positions in few spans: the spans of all ranks of one deal join to one span without gaps."""
     found: list[Span] = []
     for step in sorted({span.step for span in spans}):
         alike = [span for span in spans if span.step == step]
         if len({span.start % step for span in alike}) < step or len(alike) > step:
             found += alike
             continue
-        dense = max(span.start for span in alike) - step + 1  # from here on every position is in one of them
-        stop = min(span.start + span.total * step for span in alike)  # up to here too
+        dense = max(span.start for span in alike) - step + 1  # every position from here on is in a span
+        stop = min(span.start + span.total * step for span in alike)  # up to here
         if stop <= dense:
             found += alike
             continue
@@ -149,5 +156,5 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
 
 
 def _earliest(snapshots: list[Token]) -> Token:
-    """Return the snapshot of a stream that was taken first; None is its beginning."""
+    """Return the earliest of a stream's snapshots; None is the beginning."""
     return None if None in snapshots else min(snapshots, key=lambda snapshot: snapshot[0])

@@ -1,7 +1,7 @@
-"""Several elements out of one: the rows of a batch, or what the function of a `flat_map` returns.
+"""The stage of `unbatch` and `flat_map`, which make several elements, here called rows, of one parent element.
 
-A token is (the parent element's start, how many of its rows came before), and where that is not 0, also the parent
-element's `after`: what is left of it is not lost when the rest is dealt to other ranks.
+A token is (the parent element's start, the number of its rows before). If that number is not 0, the token also has the
+parent element's `after`, so that a deal to other ranks keeps the element's other rows.
 """
 
 import itertools
@@ -34,12 +34,12 @@ from penstock._graph._streaming._stage import (
 from penstock.batching._rows import split_rows
 
 _CHUNK_SECONDS: Final = 0.002
-_MAX_AT_ONCE: Final = 1024  # elements; and rows, but for those of one element, which come together
+_MAX_AT_ONCE: Final = 1024  # parent elements, and rows; the rows of one element are never divided
 
 
 @frozen
 class RowsStage:
-    """The rows of each of the parent's elements."""
+    """The rows of each parent element."""
 
     step: Unbatch | FlatMap
     below: Stage
@@ -51,7 +51,7 @@ class RowsStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         skip = token[1]
-        at_once = 1  # elements: as many as give some rows in a few milliseconds
+        at_once = 1  # parent elements; adapts to a few milliseconds
         for chunk in self.below.run(token[0]):
             start = 0
             while start < len(chunk.elements):
@@ -59,14 +59,14 @@ class RowsStage:
                 parents = chunk.part(start, start + count)
                 start += count
                 if skip:
-                    check_held(parents.afters[0], token[2], "an element that several are made of")
+                    check_held(parents.afters[0], token[2], "an element with several rows")
                 began = time.perf_counter()
                 lists: list[list[Element]] = []
                 with Caught(Exception) as caught:
                     self._split(lists, parents.elements, parents.provenance)
                 has_room = sum(map(len, lists)) < _MAX_AT_ONCE and time.perf_counter() - began < _CHUNK_SECONDS
                 if lists and skip:
-                    check_enough(skip, len(lists[0]), "an element that several are made of")
+                    check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:
                     yield _chunk(lists, skip, parents)
                     skip = 0
@@ -75,7 +75,7 @@ class RowsStage:
                 at_once = min(at_once * 2, _MAX_AT_ONCE) if has_room else max(at_once // 2, 1)
 
     def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
-        """Add the rows of each element to an empty list; if one raises, of those before it."""
+        """Add the rows of each element to an empty list; after an error the list has those before it."""
         if isinstance(self.step, Unbatch):
             lists.extend(map(split_rows, elements))
         else:
@@ -84,7 +84,7 @@ class RowsStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         if not tokens:
             return [], no_provenance()
-        parents = list(dict.fromkeys(token[0] for token in tokens))  # each is computed once
+        parents = list(dict.fromkeys(token[0] for token in tokens))  # each parent is computed once
         elements, provenance = self.below.reproduce(parents)
         lists: list[list[Element]] = []
         self._split(lists, elements, provenance)
@@ -93,7 +93,7 @@ class RowsStage:
         found_provenance: list[Provenance] = []
         for token in tokens:
             rows, mark = split[token[0]]
-            check_enough(token[1], len(rows), "an element that several are made of")
+            check_enough(token[1], len(rows), "an element with several rows")
             found.append(rows[token[1]])
             found_provenance.append(_provenance(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64)))
         return found, np.concatenate(found_provenance)
@@ -103,7 +103,7 @@ class RowsStage:
         self.below.check(start)
         skip = check_number(more[0], LARGEST, "unbatch() or flat_map()")
         if bool(skip) != (len(more) > 1):
-            refuse(token, "unbatch() or flat_map() has the end of an element of which some rows came")
+            refuse(token, "unbatch() or flat_map() has the end of an element some of whose rows were delivered")
         if skip:
             self.below.check(more[1])
 
@@ -115,7 +115,7 @@ class RowsStage:
 
 
 def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
-    """Return the chunk of the rows that some parents were taken apart into, less the first `skip` of the first one."""
+    """Return the chunk of the rows of some parents, without the first `skip` rows of the first parent."""
     elements = list(itertools.chain.from_iterable(lists))[skip:]
     counts = np.array([len(rows) for rows in lists], np.int64)
     bounds = np.cumsum(counts)
@@ -137,7 +137,7 @@ def _chunk(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:
 
 
 def _provenance(parents: Provenance, which: Integers, rows: Integers) -> Provenance:
-    """Return the marks of rows, given those of the parents, which of these each is of, and its number there."""
+    """Return the provenance of rows, given that of the parents, and each row's parent and number in it."""
     provenance: Provenance = parents[which]
     provenance[:, ORDINAL] = nested_ordinals(provenance[:, ORDINAL], rows)
     return provenance

@@ -1,6 +1,7 @@
-"""The tokens after each sequence that a block of documents closes, made one after another when they are asked for.
+"""The tokens after each sequence that a block of documents closes, made on request.
 
-Most are never asked for. What is shared between two of them, the pieces of sequences that stay open, is made once.
+Most are never requested, so a block keeps a log of the pieces and the sequences that they went to, as arrays. A request
+for a token replays the log from the last requested token on; the pieces of sequences that stay open are shared by both.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +15,14 @@ from penstock.batching._pieces import Pieces
 
 Integers: TypeAlias = NDArray[np.int64]
 OpenTokens: TypeAlias = list[tuple[Token, ...]]
-"""For each open sequence, oldest first, its pieces: their documents' starts, offsets and lengths, in turn."""
+"""For each open sequence, oldest first, the start of the document, the offset and the length of each piece."""
 
 
-_FEW: Final = 4  # sequences: where more close between two tokens, it pays to leave out what closes in between
+_FEW: Final = 4  # sequences; if more close between two tokens, the pieces of those are left out
 
 
 class Next(NamedTuple):
-    """The next document: token `number` of `tokens` is its start, and that of `afters` its after if it was begun."""
+    """The next document: `tokens[number]` is its start, and, if it is cut, `afters[number]` its after."""
 
     tokens: Sequence[Token]
     number: int
@@ -29,31 +30,31 @@ class Next(NamedTuple):
     afters: Sequence[Token] = ()
 
     def token(self) -> tuple[Token, ...]:
-        """Return the parts of the stage's token that say where reading goes on."""
+        """Return the first three parts of the stage's token: the place at which reading continues."""
         return (self.tokens[self.number], self.consumed, self.afters[self.number] if self.consumed else None)
 
 
 class Assigned(NamedTuple):
-    """Where the pieces of a block's documents went."""
+    """The sequences of the pieces of a block's documents."""
 
     pieces: Pieces
     sequence: Integers
     """The sequence of each piece."""
     closed: Integers
-    """The sequences that closed, in order."""
+    """The numbers of the sequences that closed, in order."""
     closed_before: Integers
-    """How many pieces had been assigned when each closed."""
+    """For each of these, the number of pieces that were assigned before it closed."""
     fates: Integers
-    """Of each sequence: its number among those open at the end, or -1 - its number among the closed ones."""
+    """For each sequence, its number among those open at the end, or -1 - its number among the closed ones."""
 
 
 class TokenLog:
-    """What happened to the sequences in one block of documents.
+    """The log of one block of documents, from which the tokens after its sequences are made.
 
     Args:
         before: the next document before the block.
-        opened: gives what was open before it; these sequences are numbered from 0.
-        block: what happened.
+        opened: returns the sequences that were open before the block, which have the first numbers.
+        block: the pieces of the block, and their sequences.
         tokens: the starts and the afters of the block's documents.
     """
 
@@ -68,20 +69,20 @@ class TokenLog:
         self._opened = opened
         self._block = block
         self._starts, self._afters = tokens
-        self._closed = -1  # sequences that are closed in `_open`; -1 before anything was asked for
+        self._closed = -1  # number of closed sequences that were replayed; -1 before the first request
         self._token: Token = None
 
     @property
-    def was_asked(self) -> bool:
-        """Whether a token was asked for."""
+    def was_requested(self) -> bool:
+        """Whether a token was requested."""
         return self._closed >= 0
 
     def _rewind(self) -> None:
         self._document, self._offset, self._length = as_lists(self._block.pieces)
         self._sequence = self._block.sequence.tolist()
         self._closes, self._closed_before = self._block.closed.tolist(), self._block.closed_before.tolist()
-        self._open = dict(enumerate(self._opened()))  # stays in the order of opening
-        self._pieces = 0  # how many are in `_open`
+        self._open = dict(enumerate(self._opened()))  # in the order of opening
+        self._pieces = 0  # number of pieces that were replayed
         self._closed = 0
 
     def after(self, number: int) -> Token:
@@ -102,20 +103,20 @@ class TokenLog:
         return self._token
 
     def end(self) -> OpenTokens:
-        """Return what is open at the block's end, when tokens were asked for."""
+        """Return the open sequences at the block's end, if a token was requested."""
         if self._closes:
             self.after(len(self._closes) - 1)
         self._take(len(self._sequence))
         return list(self._open.values())
 
     def _take(self, stop: int) -> None:
-        """Take the pieces up to `stop` into their sequences."""
+        """Add the pieces up to `stop` to their sequences."""
         cut = slice(self._pieces, stop)
         self._add(self._sequence[cut], self._document[cut], self._offset[cut], self._length[cut])
         self._pieces = stop
 
     def _take_lasting(self, stop: int, number: int) -> None:
-        """Take the pieces up to `stop` whose sequences are open when the closed sequence `number` has closed."""
+        """Add the pieces up to `stop` whose sequences stay open until the closed sequence `number` has closed."""
         block, cut = self._block, slice(self._pieces, stop)
         fates = block.fates[block.sequence[cut]]
         lasting = np.flatnonzero((fates >= 0) | (fates < -1 - number)) + self._pieces
@@ -140,7 +141,7 @@ class TokenLog:
 
 
 def as_lists(pieces: Pieces) -> tuple[list[int], list[int], list[Token]]:
-    """Return the columns of pieces as lists; of several lengths, each a tuple."""
+    """Return the columns of pieces as lists; several lengths of a piece are a tuple."""
     lengths: list[Token] = pieces.length.tolist()
     if pieces.length.ndim == 2:
         lengths = [tuple(row) for row in lengths]

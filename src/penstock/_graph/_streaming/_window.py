@@ -1,7 +1,7 @@
-"""Shuffling within windows: as many consecutive elements as a window holds, each window in a random order of its own.
+"""The stage of `window_shuffle`: windows of consecutive elements, each in a random order of its own.
 
-A token is (the window's start, how many of its elements came before), and where that is not 0, also the window's
-`after`. The window is computed again from there: that is what a window shuffle holds open.
+A token is (the window's start, the number of its elements before). If that number is not 0, the token also has the
+window's `after`. To resume, the stage computes the elements of the one window again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from penstock.sampling import Permutation
 
 @frozen
 class WindowShuffleStage:
-    """Windows in random order; the order derives from the seed position of a window's first element."""
+    """Windows in a random order that derives from the seed position of the window's first element."""
 
     step: WindowShuffle
     below: Stage
@@ -61,7 +61,7 @@ class WindowShuffleStage:
         for token in tokens:
             window = next(groups(self.below.run(token[0]), self.step.size), None)
             if window is None:
-                raise StateError(f"the state holds a place in a window of {self.step.size} behind the last one")
+                raise StateError(f"the state has a token of a window of {self.step.size} after the last one")
             shuffled[token[0]] = self._shuffled(window)
         for token in tokens:
             check_enough(token[1], len(shuffled[token[0]].elements), f"a window of {self.step.size}")
@@ -74,7 +74,7 @@ class WindowShuffleStage:
         self.below.check(start)
         skip = check_number(more[0], self.step.size - 1, "window_shuffle()")
         if bool(skip) != (len(more) > 1):
-            refuse(token, "window_shuffle() has the end of a window of which some elements came")
+            refuse(token, "window_shuffle() has the end of a window some of whose elements were delivered")
         if skip:
             self.below.check(more[1])
 
@@ -86,5 +86,5 @@ class WindowShuffleStage:
 
 
 def window_order(step: WindowShuffle, count: int, address: tuple[int, int, int]) -> "np.typing.NDArray[np.int64]":
-    """Return which of a window's elements comes when: a permutation that derives from its first element's address."""
+    """Return the order of a window's elements: a permutation that derives from the first element's address."""
     return Permutation(count, derive(step.seed, *address)).block(np.arange(count, dtype=np.int64))
