@@ -271,7 +271,7 @@ CACHED: dict[str, Case] = {
     "a lambda on disk": graph(
         lambda: NUMBERS.map(lambda number: number).cache("cached"),
         "a cache on disk must distinguish versions of step",
-        "and it is a lambda or a local function.",
+        "which is a lambda or a local function.",
         'Define it in a module, or say version="1" and change that with the code.',
     ),
     "size": usage(lambda: NUMBERS.cache(size=0), "size must be a number of bytes above 0", "got size=0"),
