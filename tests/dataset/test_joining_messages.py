@@ -272,7 +272,7 @@ CACHED: dict[str, Case] = {
         lambda: NUMBERS.map(lambda number: number).cache("cached"),
         "a cache on disk must distinguish versions of step",
         "which is a lambda or a local function.",
-        'Define it in a module, or say version="1" and change that with the code.',
+        'Define it in a module, or pass version="1" and change that with the code.',
     ),
     "size": usage(lambda: NUMBERS.cache(size=0), "size must be a number of bytes above 0", "got size=0"),
     "size of text": usage(lambda: NUMBERS.cache(size="much"), "or text such as \"2GiB\"; got size='much'"),

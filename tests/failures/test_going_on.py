@@ -138,7 +138,7 @@ def test_weights_do_not_change_within_what_is_held_open(name: str) -> None:
         other = loader({**old, position: {"b": 5, "a": 1} if position else {"b": 1}})
         other.load_state_dict(state)
         if position == 0 or (position == 4 and name != "flat_map"):
-            with pytest.raises(ps.errors.StateError, match=r"stands within .* which holds other elements"):
+            with pytest.raises(ps.errors.StateError, match=r"saved within .* which has other elements"):
                 next(iter(other))
         else:
             found = [int(row) for batch in [begun, *other] for row in batch]

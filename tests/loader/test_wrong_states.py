@@ -138,7 +138,9 @@ def test_a_part_of_a_batch_is_not_dealt() -> None:
     loaders = [ps.Loader(rows, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
     iterators = [iter(loader) for loader in loaders]
     firsts = [int(next(iterator)) for iterator in iterators]
-    with pytest.raises(ps.errors.StateError, match=r"stands within what a step above the outermost batch made"):
+    with pytest.raises(
+        ps.errors.StateError, match=r"saved within a batch that unbatch\(\) or flat_map\(\) takes apart"
+    ):
         ps.Loader(rows).load_state_dict([loader.state_dict() for loader in loaders])
     seconds = [int(next(iterator)) for iterator in iterators]
     alone = ps.Loader(rows)
