@@ -170,6 +170,15 @@ def test_the_bound_is_kept() -> None:
         assert sum(1 for _ in loader) == 20 - count
 
 
+def test_a_bound_below_the_batches_ahead_is_kept() -> None:
+    """With memory for two batches and a half, no more than two have any, however many could be prefetched."""
+    bound = 10 * ROW_BYTES
+    with ps.Loader(large(80, 4), num_workers=2, prefetch=4, memory=bound) as loader:
+        found = [loader.stats()["bytes_in_flight"] for _ in loader]
+    assert len(found) == 20
+    assert max(found) <= bound
+
+
 def test_a_bound_below_one_batch_is_an_error() -> None:
     """A bound that no batch fits into is told by name."""
     with (

@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from tests.equivalence.definition import digest
 from tests.workers.processes import functions
-from tests.workers.processes.shared_memory import shared_bytes
+from tests.workers.processes.shared_memory import mapped_regions, open_regions, shared_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
@@ -144,15 +144,18 @@ def _last(batch: list[Any]) -> list[Any]:
 
 
 def test_memory_of_batches_that_were_kept_is_given_back() -> None:
-    """An epoch whose batches are all kept takes memory for each; the next one gives it back to the system."""
+    """An epoch whose batches are all kept takes memory for each; in the next one all processes return it."""
     dataset = ps.range(800).map(functions.large_row).batch(40)
     with processes(dataset, 1) as loader:
         with warnings.catch_warnings(action="ignore"):
             kept = list(loader)
         assert shared_bytes() > 70_000_000
+        assert mapped_regions() > 15
         kept.clear()
         assert sum(len(batch) for batch in loader) == 800
         assert shared_bytes() < 30_000_000
+        assert mapped_regions() < 15
+        assert open_regions() < 15
 
 
 def test_processes_share_the_source() -> None:

@@ -6,6 +6,9 @@ import signal
 import threading
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock._runtime._job_table import JobTable
 from tests.workers.processes.functions import DEADLY
 
@@ -77,6 +80,20 @@ class ReadyLater:
         """Hang, or not."""
         del worker
         self._first.do()
+
+
+class DoublesAndDies:
+    """Doubles a batch in place; in the first worker process that does so to one of them it is killed then."""
+
+    def __init__(self, path: str) -> None:
+        self._once = Once(path, killed)
+
+    def __call__(self, batch: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the batch, perhaps after a death."""
+        batch *= 2
+        if (batch == 2 * DEADLY).any():
+            self._once(DEADLY)
+        return batch
 
 
 class FailsAndDies:

@@ -81,6 +81,14 @@ def test_reports_of_dead_processes_are_forgotten(tmp_path: Path, merge: Any) -> 
         assert len(loader.deaths()) == 1
 
 
+def test_a_merge_that_is_repeated_has_the_rows_as_they_were(tmp_path: Path) -> None:
+    """A step that writes to its batch and is killed then has written to a copy: its successor begins with the rows."""
+    dataset = ps.range(80).batch(8).map(dying.DoublesAndDies(str(tmp_path / "died")))
+    with processes(dataset, limits=MARKED) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(start, start + 16, 2)] for start in range(0, 160, 16)]
+        assert len(loader.deaths()) == 1
+
+
 def test_every_death_is_counted() -> None:
     """What kills processes again and again is as many events, all of the same batch."""
     with processes(ps.range(40).map(functions.kills_itself).batch(40), limits=MARKED) as loader:
