@@ -109,14 +109,14 @@ IN_ORDER: Final = (
         "_graph/_streaming/_mix.py",
         "taken[part] += amount",
         "taken[part] += 1",
-        (STATES,),
+        (GOLDEN,),
     ),
     Mutant(
         "concatenation: a state within a part holds the begin of those before",
         "_graph/_streaming/_join.py",
         "(None,) * number, token[number + 1 :]",
         "token[:number], token[number + 1 :]",
-        (STATES,),
+        (GOLDEN,),
     ),
     Mutant(
         "rows: each further element loses its first rows after a restore",

@@ -27,13 +27,6 @@ PROCESSES: Final = (
         ),
     ),
     Mutant(
-        "processes: a successor takes over what the dead one had written",
-        "_runtime/_process_scheduler.py",
-        "self._job_table.forget_worker(number)",
-        "pass",
-        ("workers/processes/trouble/test_timeout.py",),
-    ),
-    Mutant(
         "processes: a row that kills alone is tried as often as others",
         "_runtime/_process_scheduler.py",
         "at.is_alone or deaths >=",
@@ -83,7 +76,7 @@ PROCESSES: Final = (
         "_runtime/_process_work.py",
         "np.uint8, job.row_bytes).copy()",
         "np.uint8, job.row_bytes)",
-        ("workers/processes/test_merging.py",),
+        ("workers/processes/trouble/test_deaths.py",),
     ),
     Mutant(
         "worker: a slot's old job is computed again",
@@ -97,31 +90,21 @@ PROCESSES: Final = (
         "_runtime/_process_work.py",
         "elif self._job_table.outcome(slot) == FINE:",
         "else:",
-        (
-            "workers/processes/trouble/test_exceptions.py",
-            "workers/processes/test_merging.py",
-        ),
-    ),
-    Mutant(
-        "worker: a result is written beyond its memory",
-        "_runtime/_process_work.py",
-        "start + parcel.nbytes > len(region)",
-        "start > len(region)",
-        ("workers/processes/test_merging.py", "workers/processes/test_small_shm.py"),
+        ("workers/processes/trouble/test_exceptions.py::test_a_batch_whose_rows_failed_is_not_merged",),
     ),
     Mutant(
         "worker: memory that is gone stays mapped",
         "_runtime/_process_work.py",
         "self._regions.keep(living)",
         "pass",
-        ("workers/processes/test_processes.py", "workers/processes/test_descriptors.py"),
+        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
     ),
     Mutant(
         "worker: a descriptor is left open for each region",
         "_runtime/_process_regions.py",
         "finally:\n os.close(descriptor)",
         "finally:\n                pass",
-        ("workers/processes/test_descriptors.py",),
+        ("workers/processes/test_merging.py::test_memory_of_batches_that_were_kept_is_given_back",),
     ),
     Mutant(
         "worker: the semaphore of merges isn't released",

@@ -156,9 +156,23 @@ SCHEDULER: Final = (
     Mutant(
         "fold: its thread isn't ended with the stream",
         "_runtime/_fold_thread.py",
-        "self._engine.stop(_PATIENCE_SECONDS)",
-        "pass",
-        ("loader/test_folds_ahead.py", "loader/test_lifecycle.py"),
+        "self._stopped = True\n self._room.ring()",
+        "self._room.ring()",
+        ("loader/test_folds_ahead.py",),
+    ),
+    Mutant(
+        "fold: its thread isn't woken when there is room",
+        "_runtime/_fold_thread.py",
+        "chunk = self._chunks.popleft()\n self._room.ring()",
+        "chunk = self._chunks.popleft()",
+        ("loader/test_folds_ahead.py",),
+    ),
+    Mutant(
+        "fold: one chunk more than was promised waits",
+        "_runtime/_fold_thread.py",
+        "if len(self._chunks) < self._max_chunks:",
+        "if len(self._chunks) <= self._max_chunks:",
+        ("loader/test_folds_ahead.py",),
     ),
     Mutant(
         "collate jobs: a restart begins where the stream was opened",
