@@ -18,7 +18,7 @@ from tests.equivalence.functions import (
     with_seed,
     writes_or_fails,
 )
-from tests.equivalence.verbs import FORMS, RefusedError, put
+from tests.equivalence.verbs import FORMS, RefusedError, UnsuitableError, put
 
 T = TypeVar("T")
 
@@ -175,8 +175,11 @@ def described(draw: st.DrawFn) -> ps.Dataset:
     def pick(options: Sequence[T]) -> T:
         return draw(st.sampled_from(options))
 
+    count = len(dataset)
     for name in draw(st.lists(st.sampled_from(sorted(FORMS)), max_size=5)):
-        with contextlib.suppress(RefusedError):
+        # A form may need at least one element.
+        with contextlib.suppress(RefusedError, *(() if count else (UnsuitableError,))):
             following, epochs = put(name, dataset, pick)
-            dataset = following if max(map(len, epochs)) <= _MAX_DESCRIBED else dataset
+            if max(map(len, epochs)) <= _MAX_DESCRIBED:
+                dataset, count = following, min(map(len, epochs))
     return dataset

@@ -2,11 +2,17 @@
 
 import inspect
 import itertools
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import penstock as ps
-from tests.equivalence.combinations import INLINE, THREADS, check_combinations
+from tests.equivalence.combinations import INLINE, THREADS, check_combinations, check_resume
+from tests.equivalence.decisions import DECISIONS, random_decisions
+from tests.equivalence.definition import digests, epoch_of
+from tests.equivalence.graphs import described
 from tests.equivalence.verbs import FORMS, VERBS, RefusedError, first, put
 from tests.profiles import IS_LONG
 
@@ -65,6 +71,18 @@ def test_all_triples_equal_the_definition(lowest: str) -> None:
     except RefusedError:
         return
     check_combinations(PAIRS, bottom, INLINE, THREADS)
+
+
+@settings(max_examples=max(settings().max_examples // 2, 1))
+@given(described(), DECISIONS, st.sampled_from([(INLINE, THREADS), (THREADS, INLINE), (THREADS, THREADS)]), st.data())
+def test_chains_of_any_verbs_equal_the_definition(
+    dataset: ps.Dataset, decisions: int | None, places: tuple[dict[str, Any], ...], data: st.DataObject
+) -> None:
+    """Up to five forms above a random source: two epochs, and a state of one place that another one resumes."""
+    epochs = (digests(epoch_of(dataset, 0)), digests(epoch_of(dataset, 1)))
+    stop = data.draw(st.integers(0, max(len(epochs[0]) - 1, 0)), label="stop")
+    with random_decisions(decisions):
+        check_resume(dataset, epochs, places, stop)
 
 
 class Counter:

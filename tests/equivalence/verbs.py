@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import penstock as ps
 from penstock._graph._length import is_endless, length
-from penstock.errors import GraphError, InternalError
+from penstock.errors import GraphError, InternalError, UsageError
 from tests.equivalence.combiners import Filled, Neighbours, Running
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.functions import (
@@ -226,6 +226,10 @@ class Combined(NamedTuple):
     epochs: tuple[list[Any], list[Any]]
 
 
+class UnsuitableError(AssertionError):
+    """A form accepts none of the elements that the adaptors make."""
+
+
 def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
     """Return the form of a verb above a dataset, or above a function that makes elements which suit it.
 
@@ -243,7 +247,9 @@ def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
             trouble = error
             if isinstance(error, GraphError) and _refuses(name, dataset, pick):
                 raise RefusedError(str(error)) from error
-    raise AssertionError(f"{name} suits no elements above {dataset!r}") from trouble
+            if isinstance(error, UsageError) and "a mixture never stops" in str(error):  # one in a part of another one
+                raise RefusedError(str(error)) from error
+    raise UnsuitableError(f"{name} suits no elements above {dataset!r}") from trouble
 
 
 def _refuses(name: str, dataset: ps.Dataset, pick: Pick) -> bool:

@@ -127,7 +127,11 @@ class LoaderIterator(Generic[T_co]):
                 except StopIteration as error:
                     raise RuntimeError("a function of the dataset raised StopIteration") from error
                 except BaseException as error:
-                    self._met(error, at)
+                    # The stream may have moved on, and the batch may have been counted, while nothing is returned. Two
+                    # lines without a call: no second signal comes between the first one and them.
+                    self._interrupted = True
+                    self._progress.at = self._progress.at if self._retired else at  # or the loader is elsewhere
+                    self._met(error)
                     raise
                 else:
                     return batch
@@ -148,13 +152,10 @@ class LoaderIterator(Generic[T_co]):
             "next(). Read in one thread and hand batches over through a queue, or hold a lock around next()"
         )
 
-    def _met(self, error: BaseException, at: object) -> None:
+    def _met(self, error: BaseException) -> None:
         if isinstance(error, Exception) and not raised_by_handler(error):
             self._explain(error)
-            return
-        self._interrupted = True  # anywhere: the stream may have moved on without a batch handed out
-        if not self._retired:  # else the loader has gone elsewhere
-            self._progress.at = at  # the batch may have been counted
+            self._interrupted = False  # a stream knows how it continues after an error of its own
 
     def _end_or_go_on(self) -> None:
         with HeldInterrupts():  # else the epoch ends, and the loader never begins the next one
