@@ -117,7 +117,7 @@ def test_a_stuck_function_does_not_keep_close(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
-    monkeypatch.setattr("penstock._workers._threads._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock._workers._threads.FUNCTION_SECONDS", 0.0)
     inside, leave = threading.Event(), threading.Event()
     ring = SlotRing(1)
 
