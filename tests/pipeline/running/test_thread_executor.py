@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import PipelineBuilder, ThreadExecutor
-from tests.pipeline.running.reading import gate
+from penstock.errors import ClosedError, PipelineFailure, UsageError
+from penstock.pipeline import Pipeline, PipelineBuilder, ThreadExecutor
+from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
 
 
 def test_the_initializer_runs_once_in_each_thread() -> None:
@@ -80,6 +80,27 @@ def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
             list(pipeline)
         assert failed.value.stage == "op"
         assert isinstance(failed.value.__cause__, ValueError)
+
+
+def test_stopped_by_a_function_on_its_threads() -> None:
+    """A function on these threads can't wait for the end of its own pipeline; it can stop it without waiting."""
+    refusals: list[str] = []
+    stopped: list[Pipeline[int]] = []
+
+    def stop(item: int) -> int:
+        try:
+            stopped[0].stop(timeout=PATIENCE_SECONDS)
+        except UsageError as error:
+            refusals.append(str(error))
+        stopped[0].stop(wait=False)
+        return item
+
+    builder = PipelineBuilder().add_source(range(100)).pipe(stop, executor=ThreadExecutor(1)).add_sink()
+    stopped.append(builder.build(num_threads=1))
+    with pytest.raises(ClosedError, match="the pipeline was stopped"):
+        list(stopped[0].get_iterator(timeout=PATIENCE_SECONDS))
+    stopped.pop().stop()
+    assert "wait=False" in refusals[0]
 
 
 def test_no_threads() -> None:

@@ -45,7 +45,8 @@ class Resources:
     def __init__(self, num_threads: int, seeds: GlobalSeeds | None) -> None:
         self.threads = Threads(num_threads, "penstock-stage")
         self._sources: dict[str, Threads] = {}
-        self._executors_threads: dict[int, tuple[ThreadExecutor, Threads]] = {}  # by id, valid while the value is here
+        # By the id of the executor, which is here, too, so that no other object gets the id.
+        self._threads_of_executors: dict[int, tuple[ThreadExecutor, Threads]] = {}
         self._executors = Executors(seeds)
 
     def remote(self, pipe: Pipe, name: str) -> Remote:
@@ -55,12 +56,12 @@ class Resources:
 
     def executor_threads(self, executor: ThreadExecutor, name: str) -> Threads:
         """Return the threads of an executor, which all its stages share."""
-        if id(executor) not in self._executors_threads:
+        if id(executor) not in self._threads_of_executors:
             given = executor.initializer
             initializer = None if given is None else partial(given, *executor.initargs)
             threads = Threads(executor.max_workers, f"penstock-{name}", initializer)
-            self._executors_threads[id(executor)] = executor, threads
-        return self._executors_threads[id(executor)][1]
+            self._threads_of_executors[id(executor)] = executor, threads
+        return self._threads_of_executors[id(executor)][1]
 
     def source_threads(self, name: str) -> Threads:
         """Return the thread of a source; it has its own, so that waiting for data occupies no thread of a function."""
@@ -79,7 +80,7 @@ class Resources:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in one of the threads."""
-        return any(threads.is_current for threads in (self.threads, *list(self._sources.values())))
+        return any(threads.is_current for threads in self._all_threads())
 
     def join(self, timeout: float | None) -> None:
         """Wait until the threads have ended, for each at most `timeout` seconds."""
@@ -87,7 +88,8 @@ class Resources:
             threads.join(timeout)
 
     def _all_threads(self) -> list[Threads]:
-        return [self.threads, *self._sources.values(), *(each for _, each in self._executors_threads.values())]
+        sources, executors = list(self._sources.values()), list(self._threads_of_executors.values())  # from any thread
+        return [self.threads, *sources, *(threads for _, threads in executors)]
 
 
 class BackgroundLoop:
