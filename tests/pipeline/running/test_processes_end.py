@@ -147,21 +147,21 @@ def test_a_forked_child(built: str) -> None:
     child = os.fork()
     if child == 0:
         calls = [lambda: pipeline.get_item(timeout=1), lambda: next(iterator), pipeline.start, pipeline.stop]
-        told = []
+        raised = []
         for call in calls:
             try:
                 call()
             except UsageError as error:
-                told.append("UsageError")
+                raised.append("UsageError")
             except BaseException as error:
-                told.append(type(error).__name__)
-        print(told[:3], flush=True)
+                raised.append(type(error).__name__)
+        print(raised[:3], flush=True)
         sys.exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     print(next(iterator))
     """
-    told = "['UsageError', 'UsageError', 'UsageError']"
-    assert outcome(program) == (0, f"[0, 1]\n{told}\n7\n2\n", "")
+    raised = "['UsageError', 'UsageError', 'UsageError']"
+    assert outcome(program) == (0, f"[0, 1]\n{raised}\n7\n2\n", "")
 
 
 @POSIX

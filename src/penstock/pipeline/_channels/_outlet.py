@@ -15,11 +15,11 @@ registered waker.
 
 Signal handlers decide the shape of the code. Python calls a handler in the main thread when a function written in
 Python begins, when a loop jumps back, and after a call of a function written in C; it calls none when a Python function
-returns. What a handler raises there (KeyboardInterrupt, or a timeout of the user's) would lose an item that was removed
+returns. An exception raised there (KeyboardInterrupt, or a timeout of the user's) would lose an item that was removed
 from the deque, but not yet returned. So `take_now` removes the item by one step of a `for` loop over an iterator
-written in C, after which no handler is called until the next call; and from there to the `return` in the user's code,
+written in C, after which no handler is called until the next call. From there to the `return` to the user's code,
 either nothing is called, or the call is inside a `try` whose `except` puts the item back. All code that passes an item
-on to the user has to keep this up, `_reading` and `Pipeline.get_item` included.
+on to the user has to follow this rule, `_reading` and `Pipeline.get_item` included.
 
 Rejected: `queue.SimpleQueue`, which has no limit, no end and no way to wait in another loop, and whose `get` is a call
 of a C function, after which a handler's exception loses the item; and holding signals back during each read, since
@@ -269,7 +269,7 @@ class Outlet:
         If a reader's next read would return an end, it returns that first: nothing of that pass is discarded.
 
         Args:
-            reason: the text of the readers' error; that of the first call counts.
+            reason: the text of the readers' error; a later reason has no effect.
         """
         with self._lock:
             self.closed_because = self.closed_because or reason
